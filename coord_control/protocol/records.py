@@ -1,0 +1,83 @@
+"""What the protocol makes durable: three kinds of record, and the events they carry.
+
+The epoch store writes them, recovery reads them; nothing else is needed to go on after any crash. They only hold bytes
+and numbers: what an event or a state means is known at the edges, never here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
+
+__all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack"]
+
+
+class EventBatch(NamedTuple):
+    """Consecutive control events of one type: their JSON objects, joined by commas.
+
+    One event is a batch of one. Joining needs no parsing, and a reader parses ``[payload]`` at once, which is several times
+    faster than one by one. A tuple, because one is made for every event that is sent.
+    """
+
+    type_index: int  #: index among the operator's declared event types of this direction
+    count: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Epoch ``epoch`` of ``operator`` has begun: the coordinator's state at its snapshot point and the frozen inputs."""
+
+    operator: OperatorUid
+    epoch: Epoch
+    barrier: BarrierId
+    state: bytes
+    inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]]  #: subtasks without events are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A subtask has completed ``epoch``; the last record of one (operator, subtask, epoch) counts."""
+
+    operator: OperatorUid
+    subtask: SubtaskIndex
+    epoch: Epoch
+    attempt: int  #: the task attempt id that answered
+    state: bytes | None  #: None: a subtask that still has its default state
+    outbox: tuple[EventBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run of the query begins after ``last_committed``: earlier acks of later epochs are void.
+
+    Without it, an ack of an epoch that was re-run could survive although the re-run had nothing to write.
+    """
+
+    generation: Generation
+    run: RunId
+    last_committed: Epoch
+
+
+Record: TypeAlias = Begin | Ack | RunStarted
+
+
+def pack(batches: Iterable[EventBatch]) -> tuple[EventBatch, ...]:
+    """Join neighbours of one type; the order over all events is kept."""
+    return tuple(_join(kind, list(run)) for kind, run in itertools.groupby(batches, key=operator.itemgetter(0)))
+
+
+def _join(kind: int, run: list[EventBatch]) -> EventBatch:
+    if len(run) == 1:
+        return run[0]
+    return EventBatch(kind, sum(batch.count for batch in run), b",".join(batch.payload for batch in run))
+
+
+def count(batches: Iterable[EventBatch]) -> int:
+    """How many events these are."""
+    return sum(batch.count for batch in batches)
