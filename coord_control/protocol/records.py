@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
+from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 
 __all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack"]
 
@@ -25,7 +25,7 @@ class EventBatch(NamedTuple):
     """
 
     type_index: int  #: index among the operator's declared event types of this direction
-    count: int
+    length: int  #: how many events
     payload: bytes
 
 
@@ -54,14 +54,15 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A run of the query begins after ``last_committed``: earlier acks of later epochs are void.
+    """The query runs again: what stands before this record of epochs that will be run again is void.
 
-    Without it, an ack of an epoch that was re-run could survive although the re-run had nothing to write.
+    Acks of epochs above ``committed`` are void: without this, an ack could survive a re-run that had nothing to write.
+    Begins of epochs above ``planned`` are void too: Spark has not fixed their rows, nobody was answered.
     """
 
     generation: Generation
-    run: RunId
-    last_committed: Epoch
+    committed: Epoch  #: Spark's last commit
+    planned: Epoch  #: Spark's last offsets: ``committed`` or one more
 
 
 Record: TypeAlias = Begin | Ack | RunStarted
@@ -75,9 +76,9 @@ def pack(batches: Iterable[EventBatch]) -> tuple[EventBatch, ...]:
 def _join(kind: int, run: list[EventBatch]) -> EventBatch:
     if len(run) == 1:
         return run[0]
-    return EventBatch(kind, sum(batch.count for batch in run), b",".join(batch.payload for batch in run))
+    return EventBatch(kind, sum(batch.length for batch in run), b",".join(batch.payload for batch in run))
 
 
 def count(batches: Iterable[EventBatch]) -> int:
     """How many events these are."""
-    return sum(batch.count for batch in batches)
+    return sum(batch.length for batch in batches)

@@ -1,0 +1,117 @@
+"""One operator's coordinator, its gateways and the triggering phase between them.
+
+A barrier goes through a *triggering phase*: all gateways are marked, the coordinator is asked for its state, and with its
+answer (its snapshot point, rule C2) all gateways close. Only one phase runs at a time: the next barrier's snapshot is asked for
+when the one before has closed, been aborted or failed, so that snapshots and barriers have one order. From then on every subtask
+opens its own gateway in its own time (C3).
+
+An *incarnation* is the life of the coordinator between two resets. Whatever an earlier incarnation sent or answered late has not
+happened; there is one door for that, :meth:`OperatorChannel.is_current`.
+
+Single-threaded; owned by the protocol core.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from coord_control.errors import NoSuchSubtask
+from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
+from coord_control.protocol.gateway import Gateway
+from coord_control.protocol.records import EventBatch
+
+__all__ = ["OperatorChannel"]
+
+
+class OperatorChannel:
+    """Coordinator -> subtasks of one operator, for one incarnation of the coordinator."""
+
+    __slots__ = ("_asked", "_asked_at", "_waiting", "gateways", "incarnation", "operator")
+
+    def __init__(self, operator: OperatorUid, parallelism: int, incarnation: int) -> None:
+        self.operator = operator
+        self.incarnation = incarnation
+        self.gateways = [Gateway() for _ in range(parallelism)]
+        self._asked: BarrierId | None = None  # whose snapshot the coordinator was asked for
+        self._asked_at = 0.0
+        self._waiting: deque[BarrierId] = deque()  # marked, to be asked for later
+
+    def is_current(self, incarnation: int) -> bool:
+        """Whether a call of the coordinator belongs to this incarnation."""
+        return incarnation == self.incarnation
+
+    def send(self, subtask: SubtaskIndex, batch: EventBatch, now: float) -> None:
+        """An event of the coordinator to one subtask.
+
+        Raises:
+            NoSuchSubtask: ``subtask`` is not in ``0..parallelism-1``.
+        """
+        if not 0 <= subtask < len(self.gateways):
+            raise NoSuchSubtask(self.operator, subtask, len(self.gateways))
+        self.gateways[subtask].send(batch, now)
+
+    def trigger(self, barrier: BarrierId, now: float) -> BarrierId | None:
+        """Mark all gateways for ``barrier``. Returns the barrier whose snapshot must be asked for now, if any.
+
+        Raises:
+            InvalidTransition: ``barrier`` is not newer than every one before it (C9).
+        """
+        for gateway in self.gateways:
+            gateway.mark(barrier)
+        self._waiting.append(barrier)
+        return self._next_phase(now)
+
+    def answered(self, barrier: BarrierId, now: float) -> bool:
+        """The coordinator gave its state: close all gateways. False: the barrier was aborted before (late news, C8).
+
+        Afterwards call :meth:`next_phase`.
+        """
+        if barrier != self._asked:
+            return False
+        self._asked = None
+        for gateway in self.gateways:
+            gateway.close(barrier)
+        return True
+
+    def abort(self, barrier: BarrierId, now: float) -> None:
+        """Give up ``barrier`` wherever it stands; nothing is dropped (C6). Afterwards call :meth:`next_phase`."""
+        if barrier == self._asked:
+            self._asked = None
+        elif barrier in self._waiting:
+            self._waiting.remove(barrier)
+        for gateway in self.gateways:
+            gateway.open(barrier, now)
+
+    def next_phase(self, now: float) -> BarrierId | None:
+        """The barrier whose snapshot must be asked for now, if any."""
+        return self._next_phase(now)
+
+    def overdue(self, now: float, limit_seconds: float) -> bool:
+        """Whether the coordinator has owed its state for longer than ``limit_seconds``."""
+        return self._asked is not None and now - self._asked_at > limit_seconds
+
+    def close_again(self, barrier: BarrierId) -> None:
+        """After a recovery: the snapshot point of ``barrier`` is durable already, its epoch will be run again."""
+        for gateway in self.gateways:
+            gateway.mark(barrier)
+            gateway.close(barrier)
+
+    def freeze(self) -> dict[SubtaskIndex, tuple[EventBatch, ...]]:
+        """Take what waits in the mailboxes as an epoch's inputs; subtasks without events are left out."""
+        return {
+            SubtaskIndex(subtask): gateway.take_mailbox()
+            for subtask, gateway in enumerate(self.gateways)
+            if gateway.mailbox
+        }
+
+    def put_back(self, inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]]) -> None:
+        """Return unconsumed inputs to the front of the mailboxes."""
+        for subtask, batches in inputs.items():
+            self.gateways[subtask].put_back(batches)
+
+    def _next_phase(self, now: float) -> BarrierId | None:
+        if self._asked is not None or not self._waiting:
+            return None
+        self._asked, self._asked_at = self._waiting.popleft(), now
+        return self._asked

@@ -1,0 +1,168 @@
+"""The valve in the driver on the channel coordinator -> one subtask.
+
+Guarantee: events reach the mailbox in the order in which they were sent, each once; an event sent after the coordinator's
+snapshot point of a barrier stays behind that barrier until *this* subtask has passed it (rule C3). Nothing is ever dropped
+by opening: an aborted barrier hands its events on like a completed one (C6, invariant I5).
+
+```
+sent         a . b . |1| c . |2| d . . . . . . . . . .
+barrier 1    marked  closed . . . . . . open -> c moves on to the mailbox
+barrier 2          marked    closed . . . . . . . . . open -> d
+mailbox      a b                          c            d
+```
+
+Each barrier has a state of its own at each gateway; there may be several at once (C11). Events are held by the *newest* closed
+barrier; when a barrier opens they move to the next older one that is still closed, or to the mailbox, so the order never
+changes (scenarios S2-S6 of the reference). Aborts name their barrier: nothing is targeted by "the last one" (hazard H2).
+
+Single-threaded; owned by the protocol core. Time comes in as ``now`` in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from coord_control.errors import InvalidTransition
+from coord_control.ids import BarrierId
+from coord_control.protocol.records import EventBatch, count
+
+__all__ = ["TRANSITIONS", "Gateway", "Input", "State"]
+
+
+class State(enum.Enum):
+    """Where one barrier stands at one gateway."""
+
+    UNSEEN = "unseen"  #: newer than every barrier so far
+    MARKED = "marked"  #: the coordinator was asked for its state; events still pass
+    CLOSED = "closed"  #: the coordinator has answered; events wait
+    OPENED = "opened"  #: this subtask has passed it, or it was aborted
+
+
+class Input(enum.Enum):
+    MARK = "mark"
+    CLOSE = "close"
+    OPEN = "open"
+
+
+#: Every legal pair. A pair that is not here raises and changes nothing.
+TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
+    (State.UNSEEN, Input.MARK): State.MARKED,  # C9: ids only grow, so a regression finds OPENED or MARKED and raises
+    (State.MARKED, Input.CLOSE): State.CLOSED,
+    (State.MARKED, Input.OPEN): State.OPENED,  # aborted before the coordinator answered
+    (State.CLOSED, Input.OPEN): State.OPENED,
+    (State.OPENED, Input.OPEN): State.OPENED,  # late news: duplicate acks, an abort after the ack (C10)
+    (State.OPENED, Input.CLOSE): State.OPENED,  # late news: the coordinator answers after the abort (C8)
+}
+
+
+class Gateway:
+    """One subtask's valve and mailbox."""
+
+    __slots__ = (
+        "_barriers",
+        "_highest",
+        "_holding_since",
+        "blocked_seconds",
+        "blocked_total",
+        "mailbox",
+    )
+
+    def __init__(self) -> None:
+        # Barriers that are marked (None) or closed (their held events), oldest first: ids only grow.
+        self._barriers: dict[BarrierId, list[EventBatch] | None] = {}
+        self._highest = BarrierId(-1)
+        self._holding_since: float | None = None
+        self.mailbox: list[EventBatch] = []  #: events that wait for the subtask's next epoch
+        self.blocked_total = 0  #: events that had to wait at this gateway, ever
+        self.blocked_seconds = 0.0  #: time during which at least one event waited here
+
+    def state(self, barrier: BarrierId) -> State:
+        """Where ``barrier`` stands here."""
+        if barrier > self._highest:
+            return State.UNSEEN
+        if barrier not in self._barriers:
+            return State.OPENED
+        return State.MARKED if self._barriers[barrier] is None else State.CLOSED
+
+    def mark(self, barrier: BarrierId) -> None:
+        """The coordinator is asked for its state at ``barrier``; events still pass.
+
+        Raises:
+            InvalidTransition: ``barrier`` is not newer than every one before it (C9).
+        """
+        self._check(barrier, Input.MARK)
+        self._highest = barrier
+        self._barriers[barrier] = None
+
+    def close(self, barrier: BarrierId) -> bool:
+        """The coordinator's snapshot point of ``barrier``: later events wait. False: it was opened before (late news).
+
+        Raises:
+            InvalidTransition: ``barrier`` was not marked, or is closed already.
+        """
+        self._check(barrier, Input.CLOSE)
+        if barrier not in self._barriers:
+            return False
+        self._barriers[barrier] = []
+        return True
+
+    def open(self, barrier: BarrierId, now: float) -> bool:
+        """This subtask has passed ``barrier``, or it was aborted. False: it was open already (late news).
+
+        Raises:
+            InvalidTransition: ``barrier`` was never marked here (C10).
+        """
+        self._check(barrier, Input.OPEN)
+        if barrier not in self._barriers:
+            return False
+        held = self._barriers.pop(barrier)
+        if held:
+            self._before(barrier).extend(held)
+        self._stop_holding(now)
+        return True
+
+    def send(self, batch: EventBatch, now: float) -> None:
+        """An event of the coordinator: into the mailbox, or behind the newest closed barrier."""
+        newest = next((held for held in reversed(self._barriers.values()) if held is not None), None)
+        if newest is None:
+            self.mailbox.append(batch)
+            return
+        newest.append(batch)
+        self.blocked_total += batch.length
+        if self._holding_since is None:
+            self._holding_since = now
+
+    def take_mailbox(self) -> tuple[EventBatch, ...]:
+        """Take everything that waits for the subtask's next epoch: the epoch's frozen inputs."""
+        taken, self.mailbox = tuple(self.mailbox), []
+        return taken
+
+    def put_back(self, batches: Iterable[EventBatch]) -> None:
+        """Return unconsumed inputs to the front: they were sent before everything that waits now."""
+        self.mailbox[:0] = batches
+
+    @property
+    def blocked(self) -> int:
+        """Events that wait behind a closed barrier now."""
+        return sum(count(held) for held in self._barriers.values() if held)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an event sent now would reach the mailbox."""
+        return all(held is None for held in self._barriers.values())
+
+    def _check(self, barrier: BarrierId, input_: Input) -> None:
+        state = self.state(barrier)
+        if (state, input_) not in TRANSITIONS:
+            raise InvalidTransition("gateway", state, f"{input_.name} of barrier {barrier}")
+
+    def _before(self, barrier: BarrierId) -> list[EventBatch]:
+        older = [held for other, held in self._barriers.items() if other < barrier and held is not None]
+        return older[-1] if older else self.mailbox
+
+    def _stop_holding(self, now: float) -> None:
+        if self._holding_since is not None and not any(self._barriers.values()):
+            self.blocked_seconds += now - self._holding_since
+            self._holding_since = None

@@ -1,0 +1,270 @@
+"""The protocol core of one driver: every query and operator of a job, behind one door.
+
+Inputs are method calls with ``now`` in seconds; what must happen because of them is collected in one ordered
+:class:`~coord_control.protocol.messages.Batch`, which :meth:`JobCore.take` hands out: persist, then answer, then notify. Given the
+same calls the core gives the same batches. It does no I/O, reads no clock and starts no thread; one thread owns it.
+
+Fencing has one door, :meth:`JobCore._refusal`: an attempt's generation, query, run, task attempt and epoch are compared there, once,
+before any other code sees the attempt. Older ones are refused and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from coord_control.errors import AttemptRefused, CoordControlError, CoordinatorFailed
+from coord_control.ids import (
+    NO_CHECKPOINT,
+    NO_EPOCH,
+    AttemptId,
+    BarrierId,
+    Epoch,
+    Generation,
+    OperatorUid,
+    QueryName,
+    RunId,
+    SubtaskIndex,
+)
+from coord_control.protocol import messages
+from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
+from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
+from coord_control.protocol.records import EventBatch
+from coord_control.protocol.recovery import Facts, recover, recovery_marker
+
+__all__ = ["JobCore"]
+
+# Barrier ids grow strictly across generations without being written down: the generation is their upper half (rule C9).
+_BARRIERS_PER_GENERATION = 1 << 32
+
+
+@dataclass(slots=True)
+class _Query:
+    """A query of the job and, while it runs, its operators."""
+
+    name: QueryName
+    query_id: str
+    specs: dict[OperatorUid, OperatorSpec]
+    running: bool = False
+    committed: Epoch = NO_EPOCH
+    starts: int = 0
+    ended_runs: set[RunId] = field(default_factory=set)
+    attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
+
+
+class JobCore:
+    """All operators of one driver's generation."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self._batch = Batch()
+        self._queries: dict[QueryName, _Query] = {}
+        self._query_of: dict[OperatorUid, _Query] = {}
+        self._operators: dict[OperatorUid, OperatorRun] = {}
+        self._totals: dict[OperatorUid, Totals] = {}
+        self._open_attempts: dict[Token, AttemptId] = {}
+        self._highest_attempt = -1
+        self._barriers = generation * _BARRIERS_PER_GENERATION
+
+    def take(self) -> Batch:
+        """Take what must happen now. Afterwards execute it in the order of its fields."""
+        batch, self._batch = self._batch, Batch()
+        return batch
+
+    @property
+    def has_output(self) -> bool:
+        """Whether :meth:`take` would return anything."""
+        return bool(self._batch)
+
+    # Runs of queries.
+
+    def add_query(self, name: QueryName, query_id: str, specs: Iterable[OperatorSpec]) -> None:
+        """Declare a query and its operators; nothing runs before :meth:`start_run`."""
+        query = _Query(name, query_id, {spec.uid: spec for spec in specs})
+        self._queries[name] = query
+        for uid in query.specs:
+            self._query_of[uid] = query
+            self._totals[uid] = Totals()
+
+    def start_run(self, name: QueryName, facts: Facts, now: float) -> None:
+        """Recover a query's operators from durable facts. Afterwards execute the batch, and only then start the query.
+
+        Coordinators with something to go back to, and all of them when this is not their first start, are reset (C12).
+        """
+        query = self._queries[name]
+        if (marker := recovery_marker(facts, self.generation)) is not None:
+            self._batch.persist.append(messages.Persist(name, marker))
+        for uid, spec in query.specs.items():
+            recovered = recover(facts, uid)
+            incarnation = query.starts + 1
+            self._operators[uid] = OperatorRun(
+                spec, name, recovered, incarnation, self._totals[uid], self._next_barrier
+            )
+            if query.starts or recovered.barrier != NO_CHECKPOINT:
+                reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, recovered.coordinator_state)
+                self._batch.notices.append(reset)
+            for outbox in recovered.undelivered:
+                events = messages.DeliverEvents(uid, outbox.subtask, outbox.attempt, outbox.events)
+                self._batch.notices.append(events)
+        query.committed = facts.committed
+        query.starts += 1
+        query.running = True
+
+    def end_run(self, name: QueryName, run: RunId | None) -> None:
+        """The query's run has ended, whatever the reason: its attempts are refused from now on."""
+        query = self._queries[name]
+        query.running = False
+        query.attempt_floor = self._highest_attempt
+        if run is not None:
+            query.ended_runs.add(run)
+        for uid in query.specs:
+            if (operator := self._operators.pop(uid, None)) is not None:
+                operator.fail(self._batch)
+        self._open_attempts = {
+            token: attempt for token, attempt in self._open_attempts.items() if attempt.operator not in query.specs
+        }
+
+    def committed(self, name: QueryName, epoch: Epoch, now: float) -> None:
+        """Spark's ``commits/epoch`` exists: settle everything up to it. May be told twice, or late."""
+        query = self._queries[name]
+        if query.running and epoch > query.committed:
+            self._settle(query, epoch, now)
+
+    # What subtasks say.
+
+    def hello(self, message: Hello, token: Token, now: float) -> None:
+        """An attempt has rows. Answered with Welcome once the epoch's begin record is durable, or with Refused."""
+        attempt = message.attempt
+        refusal = self._refusal(attempt)
+        if refusal is None and attempt.epoch - 1 > self._query_of[attempt.operator].committed:
+            # The first hello of an epoch implies that Spark has committed the ones before it.
+            if not self._settle(self._query_of[attempt.operator], Epoch(attempt.epoch - 1), now):
+                refusal = "the epoch before it failed"
+        if refusal is not None:
+            self._refuse(attempt, token, refusal)
+            return
+        self._highest_attempt = max(self._highest_attempt, attempt.task_attempt)
+        self._open_attempts[token] = attempt
+        self._operators[attempt.operator].hello(attempt, token, now, self._batch)
+
+    def acknowledge(self, message: Acknowledge, token: Token, now: float) -> None:
+        """An attempt has produced all its output. Answered with Accepted once that is durable, or with Refused."""
+        attempt = message.attempt
+        refusal = self._refusal(attempt)
+        if refusal is None:
+            refusal = self._operators[attempt.operator].acknowledge(message, token, now, self._batch)
+        if refusal is None:
+            self._open_attempts.pop(token, None)
+        else:
+            self._refuse(attempt, token, refusal)
+
+    def attempt_ended(self, message: AttemptEnded) -> None:
+        """An attempt ended without an ack. Not answered."""
+        attempt = message.attempt
+        if self._refusal(attempt) is not None:
+            return  # late news
+        self._operators[attempt.operator].attempt_ended(attempt, message.reason, self._batch)
+        if message.fatal:
+            self._fail(self._query_of[attempt.operator].name, AttemptRefused(attempt, message.reason))
+
+    def disconnected(self, token: Token) -> None:
+        """A subtask's connection is gone; an attempt that has not acknowledged goes with it."""
+        if (attempt := self._open_attempts.pop(token, None)) is not None:
+            self.attempt_ended(AttemptEnded(attempt, "the connection to its Python worker was lost"))
+
+    # What coordinators say.
+
+    def send(self, uid: OperatorUid, incarnation: int, subtask: SubtaskIndex, event: EventBatch, now: float) -> None:
+        """An event of a coordinator to one subtask; of an earlier incarnation it has not happened.
+
+        Raises:
+            NoSuchSubtask: there is no such subtask.
+        """
+        if (operator := self._current(uid, incarnation)) is not None:
+            operator.send(subtask, event, now)
+
+    def snapshot_completed(
+        self, uid: OperatorUid, incarnation: int, barrier: BarrierId, state: bytes, now: float
+    ) -> None:
+        """The coordinator's answer to AskSnapshot."""
+        if (operator := self._current(uid, incarnation)) is not None:
+            operator.snapshot_completed(barrier, state, now, self._batch)
+
+    def coordinator_failed(self, uid: OperatorUid, incarnation: int, error: CoordinatorFailed) -> None:
+        """A callback raised, or the coordinator failed an epoch's snapshot: global failover (C17)."""
+        if self._current(uid, incarnation) is not None:
+            self._fail(self._query_of[uid].name, error)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: a coordinator that owes its state for too long fails its query."""
+        for uid, operator in self._operators.items():
+            if (error := operator.overdue(now)) is not None:
+                self._fail(self._query_of[uid].name, error)
+
+    # For people.
+
+    def operators(self) -> Sequence[OperatorRun]:
+        """The operators that run now, for statistics; read only, on the owning thread."""
+        return list(self._operators.values())
+
+    def totals(self) -> dict[OperatorUid, Totals]:
+        """Counters per operator since the driver started."""
+        return self._totals
+
+    # Parts.
+
+    def _next_barrier(self) -> BarrierId:
+        self._barriers += 1
+        return BarrierId(self._barriers)
+
+    def _current(self, uid: OperatorUid, incarnation: int) -> OperatorRun | None:
+        operator = self._operators.get(uid)
+        return operator if operator is not None and operator.channel.is_current(incarnation) else None
+
+    def _refusal(self, attempt: AttemptId) -> str | None:
+        # The one door for staleness. Returns why the attempt must fail, or None.
+        query = self._query_of.get(attempt.operator)
+        if attempt.generation != self.generation:
+            return f"it belongs to generation {attempt.generation} of the driver; this is generation {self.generation}"
+        if query is None:
+            return "its operator belongs to no query that was started with job.start()"
+        if attempt.query_id != query.query_id:
+            return (
+                f"its operator belongs to query {query.name!r}, but Spark runs it in another one (id {attempt.query_id}); start "
+                "the query with job.start(), and use the operator's result in one query only"
+            )
+        if not 0 <= attempt.subtask < query.specs[attempt.operator].parallelism:
+            return f"operator {attempt.operator!r} has no subtask {attempt.subtask}"
+        if attempt.run in query.ended_runs or attempt.task_attempt <= query.attempt_floor:
+            return "it belongs to a run of the query that has ended"
+        if not query.running:
+            return "the query is being restarted"
+        if attempt.epoch <= query.committed:
+            return f"epoch {attempt.epoch} is over; epoch {query.committed} is committed"
+        running = self._operators[attempt.operator].epoch
+        if running is not None and attempt.epoch < running.epoch:
+            return f"epoch {attempt.epoch} is over; epoch {running.epoch} is running"
+        return None
+
+    def _refuse(self, attempt: AttemptId, token: Token, reason: str) -> None:
+        if (totals := self._totals.get(attempt.operator)) is not None:
+            totals.stale_refused += 1
+        self._batch.answers.append(messages.Answered(token, messages.Refused(reason)))
+
+    def _settle(self, query: _Query, committed: Epoch, now: float) -> bool:
+        operators = [self._operators[uid] for uid in query.specs]
+        for operator in operators:
+            if (error := operator.check_consumed(committed)) is not None:
+                self._fail(query.name, error)
+                return False
+        for operator in operators:
+            operator.settle(committed, now, self._batch)
+        query.committed = committed
+        return True
+
+    def _fail(self, name: QueryName, error: CoordControlError) -> None:
+        # Counted once until the next start (C16): until then the query's attempts are refused.
+        query = self._queries[name]
+        if query.running:
+            query.running = False
+            self._batch.notices.append(messages.FailQuery(name, error))

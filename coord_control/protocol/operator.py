@@ -1,0 +1,268 @@
+"""One operator in one run of its query: hello, begin, ack, settle, and the cost rule.
+
+```
+coordinator   => a . b . |S_e| c . . d . . . . . . . . . . e . .
+subtask 0        (a b) -> [==== epoch e ====]ack -> open, (c d e) wait in the mailbox for epoch e+1
+subtask 1        (   ) -> [=========== epoch e ===========]ack -> open later than subtask 0
+upstream                     x  y  (outbox of e) ....... commit e -> coordinator sees x, y
+```
+
+What leaves is appended to the :class:`~coord_control.protocol.messages.Batch` of the job, whose order is the guarantee: records
+first, then answers, then notices.
+
+Cost rule: a begin is not recorded when the coordinator's state is that of the newest record, no input is waiting and no outbox has
+been delivered since; an ack is not recorded when it changes nothing, consumed nothing and sent nothing. Each operator of a
+query begins an epoch with its own first hello: channels of different operators share no events.
+
+Single-threaded; owned by the protocol core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coord_control.errors import CoordinatorTimeout, OutputNotConsumed
+from coord_control.ids import AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol import messages
+from coord_control.protocol.channel import OperatorChannel
+from coord_control.protocol.epoch import OperatorEpoch, Phase, PhaseInput
+from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
+from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
+from coord_control.protocol.recovery import RecoveredOperator
+
+__all__ = ["OperatorRun", "OperatorSpec", "Totals"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    """What does not change about an operator."""
+
+    uid: OperatorUid
+    parallelism: int
+    down_types: int  #: how many types of event coordinator -> subtask are declared
+    up_types: int
+    observes_attempts: bool = False  #: the coordinator wants ready/failed/reset calls; they cost one call per hello
+    snapshot_timeout_seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters over the runs of one driver, for people."""
+
+    epochs: int = 0
+    begins_recorded: int = 0
+    acks: int = 0
+    acks_recorded: int = 0
+    events_down: int = 0
+    events_up: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    nondeterministic: int = 0
+    stale_refused: int = 0
+    attempts_failed: int = 0
+
+
+class OperatorRun:
+    """One operator between two restarts of its query."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        query: QueryName,
+        recovered: RecoveredOperator,
+        incarnation: int,
+        totals: Totals,
+        next_barrier: Callable[[], BarrierId],
+    ) -> None:
+        self.spec = spec
+        self.query = query
+        self.totals = totals
+        self.channel = OperatorChannel(spec.uid, spec.parallelism, incarnation)
+        self.states: dict[SubtaskIndex, bytes | None] = dict(recovered.states)
+        self.epoch: OperatorEpoch | None = None
+        self.completed = recovered.barrier  #: newest barrier that is complete, for subtask_reset
+        self._next_barrier = next_barrier
+        # Of the newest begin record; None until there is one, so the first epoch is always recorded.
+        self._recorded_state = recovered.coordinator_state
+        self._delivered_since = bool(recovered.undelivered)
+        self.channel.put_back(recovered.mailboxes)
+        if recovered.replay is not None:
+            self._replay(recovered)
+
+    def _replay(self, recovered: RecoveredOperator) -> None:
+        assert recovered.replay is not None
+        replay = recovered.replay
+        self.epoch = OperatorEpoch(replay.epoch, replay.barrier)
+        self.epoch.begun(replay.inputs)
+        if replay.barrier is not None:
+            self.channel.close_again(replay.barrier)
+
+    # Attempts.
+
+    def hello(self, attempt: AttemptId, token: Token, now: float, batch: Batch) -> None:
+        """An attempt has rows. The caller has settled earlier epochs and refused stale attempts."""
+        if self.epoch is None:
+            barrier = self._next_barrier()
+            self.epoch = OperatorEpoch(attempt.epoch, barrier)
+            self._ask(self.channel.trigger(barrier, now), batch)
+        self.epoch.hello(attempt)
+        if self.spec.observes_attempts:
+            batch.notices.append(messages.AttemptReady(self.spec.uid, attempt.subtask, attempt.task_attempt))
+        if self.epoch.phase is Phase.RUNNING:
+            self._welcome(self.epoch, attempt, token, batch)
+        else:
+            self.epoch.waiting.append((attempt, token))
+
+    def acknowledge(self, ack: Acknowledge, token: Token, now: float, batch: Batch) -> str | None:
+        """An attempt has produced all its output. Returns why it is refused, or None."""
+        attempt, epoch = ack.attempt, self.epoch
+        if epoch is None or epoch.epoch != attempt.epoch or epoch.phase is not Phase.RUNNING:
+            return f"epoch {attempt.epoch} is not running"
+        participant = epoch.participant(attempt.subtask)
+        if participant is None:
+            return "an ack without a hello"
+        if participant.ack is not None and participant.ack.attempt == attempt:
+            batch.answers.append(messages.Answered(token, messages.Accepted()))  # late news: a duplicate
+            return None
+        if attempt.task_attempt not in participant.alive:
+            return "this attempt was given up: its connection broke, or it failed"
+        before = self.states.get(attempt.subtask)
+        ack = Acknowledge(attempt, before if ack.state is None else ack.state, pack(ack.outbox), ack.measurements)
+        participant.acknowledge(ack)
+        self.totals.acks += 1
+        if participant.recorded or ack.state != before or ack.outbox or attempt.subtask in epoch.inputs:
+            record = Ack(self.spec.uid, attempt.subtask, epoch.epoch, attempt.task_attempt, ack.state, ack.outbox)
+            batch.persist.append(messages.Persist(self.query, record))
+            participant.recorded = True
+            self.totals.acks_recorded += 1
+        batch.answers.append(messages.Answered(token, messages.Accepted()))
+        self._open(epoch, attempt.subtask, now)
+        return None
+
+    def attempt_ended(self, attempt: AttemptId, reason: str, batch: Batch) -> None:
+        """An attempt ended without an ack (local failover). Spark will try again, or fail the batch."""
+        epoch = self.epoch
+        participant = epoch.participant(attempt.subtask) if epoch and epoch.epoch == attempt.epoch else None
+        if epoch is None or participant is None or attempt.task_attempt not in participant.alive:
+            return  # late news
+        participant.alive.discard(attempt.task_attempt)
+        epoch.waiting = [(other, token) for other, token in epoch.waiting if other != attempt]
+        self.totals.attempts_failed += 1
+        if not self.spec.observes_attempts:
+            return
+        uid, subtask = self.spec.uid, attempt.subtask
+        batch.notices.append(messages.AttemptFailed(uid, subtask, attempt.task_attempt, reason))
+        if not participant.alive:  # C14: never while another attempt of the subtask is alive
+            batch.notices.append(messages.SubtaskReset(uid, subtask, self.completed))
+
+    # The coordinator.
+
+    def send(self, subtask: SubtaskIndex, event: EventBatch, now: float) -> None:
+        """An event of the coordinator.
+
+        Raises:
+            NoSuchSubtask: there is no such subtask.
+        """
+        self.channel.send(subtask, event, now)
+        self.totals.events_down += event.length
+
+    def snapshot_completed(self, barrier: BarrierId, state: bytes, now: float, batch: Batch) -> None:
+        """The coordinator gave its state: this is the snapshot point (C2)."""
+        if not self.channel.answered(barrier, now):
+            return  # late news: aborted before
+        epoch = self.epoch
+        if epoch is not None and epoch.barrier == barrier:
+            self._begin(epoch, barrier, state, batch)
+        self._ask(self.channel.next_phase(now), batch)
+
+    def overdue(self, now: float) -> CoordinatorTimeout | None:
+        """The error of a coordinator that has owed its state for too long."""
+        limit = self.spec.snapshot_timeout_seconds
+        return CoordinatorTimeout(self.spec.uid, limit) if self.channel.overdue(now, limit) else None
+
+    # The end of an epoch.
+
+    def check_consumed(self, committed: Epoch) -> OutputNotConsumed | None:
+        """The error of an epoch that Spark committed without reading all output; to be asked before :meth:`settle`."""
+        if self.epoch is None or self.epoch.epoch > committed:
+            return None
+        subtasks = self.epoch.unconsumed()
+        return OutputNotConsumed(self.spec.uid, list(subtasks), self.epoch.epoch) if subtasks else None
+
+    def settle(self, committed: Epoch, now: float, batch: Batch) -> None:
+        """Spark has committed: states advance, unconsumed inputs return, outboxes and the notification go out."""
+        epoch = self.epoch
+        if epoch is None or epoch.epoch > committed:
+            return
+        epoch.step(PhaseInput.SETTLE)
+        self.epoch = None
+        self.channel.put_back(epoch.returned())
+        for subtask in range(self.spec.parallelism):
+            self._open(epoch, SubtaskIndex(subtask), now)
+        for subtask, _, ack in epoch.acked():
+            self.states[subtask] = ack.state
+            if ack.outbox:
+                self._delivered_since = True
+                attempt = ack.attempt.task_attempt
+                batch.notices.append(messages.DeliverEvents(self.spec.uid, subtask, attempt, ack.outbox))
+        if epoch.barrier is not None:
+            self.completed = epoch.barrier
+            batch.notices.append(messages.CheckpointComplete(self.spec.uid, epoch.barrier))
+        self._summarise(epoch, batch)
+
+    def fail(self, batch: Batch) -> None:
+        """The run of the query has ended; whoever waits is refused, durable facts decide what comes next."""
+        if self.epoch is None:
+            return
+        for _, token in self.epoch.waiting:
+            batch.answers.append(messages.Answered(token, messages.Refused("the query is being restarted")))
+        self.epoch.step(PhaseInput.FAIL)
+        self.epoch = None
+
+    # Parts.
+
+    def _begin(self, epoch: OperatorEpoch, barrier: BarrierId, state: bytes, batch: Batch) -> None:
+        inputs = {subtask: pack(batches) for subtask, batches in self.channel.freeze().items()}
+        epoch.begun(inputs)
+        if inputs or self._delivered_since or state != self._recorded_state:
+            record = Begin(self.spec.uid, epoch.epoch, barrier, state, inputs)
+            batch.persist.append(messages.Persist(self.query, record))
+            self._recorded_state, self._delivered_since = state, False
+            self.totals.begins_recorded += 1
+        for attempt, token in epoch.waiting:
+            self._welcome(epoch, attempt, token, batch)
+        epoch.waiting = []
+
+    def _welcome(self, epoch: OperatorEpoch, attempt: AttemptId, token: Token, batch: Batch) -> None:
+        state, inputs = self.states.get(attempt.subtask), epoch.inputs.get(attempt.subtask, ())
+        batch.answers.append(messages.Answered(token, Welcome(state, inputs)))
+
+    def _open(self, epoch: OperatorEpoch, subtask: SubtaskIndex, now: float) -> None:
+        if epoch.barrier is not None:
+            self.channel.gateways[subtask].open(epoch.barrier, now)
+
+    def _ask(self, barrier: BarrierId | None, batch: Batch) -> None:
+        if barrier is not None:
+            batch.notices.append(messages.AskSnapshot(self.spec.uid, self.channel.incarnation, barrier))
+
+    def _summarise(self, epoch: OperatorEpoch, batch: Batch) -> None:
+        acked = list(epoch.acked())
+        measured = [ack.measurements for _, _, ack in acked]
+        summary = messages.EpochSettled(
+            query=self.query,
+            operator=self.spec.uid,
+            epoch=epoch.epoch,
+            ran=len(acked),
+            events_down=sum(count(epoch.inputs.get(subtask, ())) for subtask, _, _ in acked),
+            events_up=sum(count(ack.outbox) for _, _, ack in acked),
+            rows_in=sum(measurement.rows_in for measurement in measured),
+            rows_out=sum(measurement.rows_out for measurement in measured),
+            nondeterministic_subtasks=sum(participant.differed for _, participant, _ in acked),
+        )
+        batch.notices.append(summary)
+        self.totals.epochs += 1
+        self.totals.events_up += summary.events_up
+        self.totals.rows_in += summary.rows_in
+        self.totals.rows_out += summary.rows_out
+        self.totals.nondeterministic += summary.nondeterministic_subtasks
