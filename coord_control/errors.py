@@ -7,6 +7,7 @@
         - OperatorsChanged, ParallelismChanged, LineageMismatch
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed
+    - SubtaskFailed                  a subtask's function failed in a way that no retry repairs
     - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
@@ -61,6 +62,7 @@ __all__ = [
     "StateTooLarge",
     "StoreError",
     "StoreUnavailable",
+    "SubtaskFailed",
     "SubtaskMixed",
     "UndeclaredEvent",
     "UnsupportedFormat",
@@ -254,6 +256,16 @@ class SubtaskMixed(UserDataError):
             f"operator {operator!r}: rows of other subtasks arrived in the task of subtask {subtask}; please report the "
             "query plan (df.explain(True)); spark.sql.adaptive.enabled=false may help until it is repaired"
         )
+
+
+class SubtaskFailed(CoordControlError):
+    """A subtask's function failed in a way that no retry repairs; ``reason`` names the original error."""
+
+    fault = Fault.USER
+
+    def __init__(self, attempt: object, reason: str) -> None:
+        self.attempt, self.reason = attempt, reason
+        super().__init__(f"{attempt}: {reason}")
 
 
 class OutputNotConsumed(CoordControlError):

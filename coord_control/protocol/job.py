@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coord_control.errors import AttemptRefused, CoordControlError, CoordinatorFailed
+from coord_control.errors import CoordControlError, CoordinatorFailed, SubtaskFailed
 from coord_control.ids import (
     NO_CHECKPOINT,
     NO_EPOCH,
@@ -165,7 +165,7 @@ class JobCore:
             return  # late news
         self._operators[attempt.operator].attempt_ended(attempt, message.reason, self._batch)
         if message.fatal:
-            self._fail(self._query_of[attempt.operator].name, AttemptRefused(attempt, message.reason))
+            self._fail(self._query_of[attempt.operator].name, SubtaskFailed(attempt, message.reason))
 
     def disconnected(self, token: Token) -> None:
         """A subtask's connection is gone; an attempt that has not acknowledged goes with it."""

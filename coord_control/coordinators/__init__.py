@@ -1,0 +1,15 @@
+"""The coordinator's contract, base classes for common cases, and ready-made coordinators."""
+
+from coord_control.coordinators.broadcast import BroadcastConfig
+from coord_control.coordinators.contract import CoordinatorContext, OperatorCoordinator, SnapshotResult, SubtaskGateway
+from coord_control.coordinators.stateful import SnapshotCoordinator, StatefulCoordinator
+
+__all__ = [
+    "BroadcastConfig",
+    "CoordinatorContext",
+    "OperatorCoordinator",
+    "SnapshotCoordinator",
+    "SnapshotResult",
+    "StatefulCoordinator",
+    "SubtaskGateway",
+]

@@ -1,0 +1,79 @@
+"""A configuration that every subtask of an operator sees, and that changes for all of them in the same epoch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from coord_control.coordinators.contract import SnapshotResult
+from coord_control.coordinators.stateful import StatefulCoordinator
+
+__all__ = ["BroadcastConfig"]
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
+    """Holds a pydantic model and gives every subtask the new version in the same epoch.
+
+    Declare the model among the operator's ``down`` events and keep it in the subtask's state::
+
+        limits = cc.BroadcastConfig(Limits(minutes=30))
+        operator = job.operator("alerts", limits, parallelism=4, state=AlertState, down=[Limits])
+        ...
+        limits.update(Limits(minutes=45))      # from any thread
+
+    A subtask without rows in that epoch sees the version in its next one, before any of its rows.
+
+    Args:
+        initial: the first version; subtasks get it in their first epoch.
+    """
+
+    def __init__(self, initial: Config) -> None:
+        super().__init__(initial)
+        self._lock = threading.Lock()  # orders updates of other threads against snapshots
+        self._announced = False  # the subtasks have been given a version, in this run or before it
+
+    @property
+    def current(self) -> Config:
+        """The newest version."""
+        with self._lock:
+            return self.state.model_copy(deep=True)
+
+    def update(self, config: Config) -> None:
+        """Give every subtask ``config`` from its next epoch on. A version equal to the current one is not sent.
+
+        An update is durable once the next epoch has begun; one made just before a crash may have to be made again.
+
+        Raises:
+            EventInvalid, EventTooLarge, UndeclaredEvent: the version cannot be sent; nothing changes.
+        """
+        with self._lock:
+            if config != self.state:
+                self.context.broadcast(config)
+                self.state = config.model_copy(deep=True)
+
+    def start(self) -> None:
+        """Give the first version, unless the job goes on from an earlier one."""
+        with self._lock:
+            if not self._announced:
+                self._announce()
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
+        # The lock spans the answer: an update between reading the state and the snapshot point would be sent before the
+        # checkpoint without being part of it.
+        with self._lock:
+            result.complete(self.snapshot())
+
+    def restore(self, data: bytes | None) -> None:
+        with self._lock:
+            super().restore(data)
+            self._announced = True
+            if data is None:
+                self._announce()
+
+    def _announce(self) -> None:
+        self.context.broadcast(self.state)
+        self._announced = True

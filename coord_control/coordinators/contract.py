@@ -1,0 +1,128 @@
+"""What user code implements in the driver: Flink's operator coordinator, in Python (docs/protocol.md, section 8).
+
+All callbacks of a job's coordinators come from one thread, one at a time (rule C1), and must not block: a slow one is
+reported, and delays every coordinator of the job. ``context.run_in_background`` is for blocking work.
+
+Order of the calls:
+
+1. ``reset_to_checkpoint`` when there is something to restore, then ``start``;
+2. ``handle_event_from_operator``, ``checkpoint_coordinator``, ``notify_checkpoint_complete`` as epochs go by;
+3. per attempt of a subtask: ``execution_attempt_ready`` -> ``execution_attempt_failed`` -> ``subtask_reset`` -> ready of the next
+   one (C14), only for coordinators that override these;
+4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything goes on (C12);
+5. ``close``.
+
+An exception in any callback fails the query of the operator (C17): it is restarted from durable facts, with back-off.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+__all__ = ["CoordinatorContext", "OperatorCoordinator", "SnapshotResult", "SubtaskGateway"]
+
+
+class SubtaskGateway(Protocol):
+    """The way to one subtask."""
+
+    @property
+    def subtask(self) -> int: ...
+
+    def send(self, event: BaseModel) -> None:
+        """Send an event to this subtask; see :meth:`CoordinatorContext.send`."""
+
+
+class CoordinatorContext(Protocol):
+    """What a coordinator can do. Every method may be called from any thread (C1)."""
+
+    @property
+    def operator(self) -> str:
+        """The operator's uid."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks there are: ``0 .. parallelism-1``."""
+
+    def send(self, subtask: int, event: BaseModel) -> None:
+        """Send an event to one subtask. It is seen in the subtask's next epoch, exactly once.
+
+        Raises:
+            NoSuchSubtask: there is no such subtask.
+            UndeclaredEvent, EventInvalid, EventTooLarge: the event cannot be sent.
+        """
+
+    def broadcast(self, event: BaseModel) -> None:
+        """Send an event to all subtasks; those with rows see it in the same epoch. Raises as :meth:`send` does."""
+
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        """Run ``function(*args)`` on the coordinator thread, after the callbacks that already wait."""
+
+    def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
+        """Run ``function()`` on another thread, then ``then(result)`` on the coordinator thread.
+
+        An exception of either fails the query, like one of a callback. After a reset, work that was begun before it
+        ends without ``then``.
+        """
+
+    def fail_job(self, error: BaseException) -> None:
+        """Fail the operator's query (global failover); counted once until the next reset (C16)."""
+
+
+class SnapshotResult(Protocol):
+    """The answer to ``checkpoint_coordinator``; may be given from any thread, once."""
+
+    def complete(self, data: bytes) -> None:
+        """The coordinator's state. **This call is the snapshot point** (C2).
+
+        It and every ``context.send`` go through one first-in-first-out queue: what the same thread, or another under the same
+        lock, sent before this call belongs to the checkpoint, what it sends afterwards does not.
+        """
+
+    def fail(self, error: BaseException) -> None:
+        """There is no state to give: this checkpoint fails; for the start of an epoch, the epoch."""
+
+
+class OperatorCoordinator(abc.ABC):
+    """The coordinator of one operator. Implement it directly for full control; most use one of the classes beside it."""
+
+    context: CoordinatorContext  #: set before the first callback, renewed by every reset
+
+    def start(self) -> None:
+        """The operator's query is about to start."""
+
+    def close(self) -> None:
+        """The job ends. Afterwards the context does nothing."""
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
+        """An event of a subtask, once its epoch is committed: exactly once, in subtask order, in order within a subtask."""
+
+    @abc.abstractmethod
+    def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
+        """Give the state with ``result.complete(data)``, now or later, from any thread."""
+
+    @abc.abstractmethod
+    def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
+        """Go back to ``data``; with None (and id -1) there is no checkpoint: begin empty (C13).
+
+        Whatever was done after that checkpoint has not happened for any subtask. Events sent from here on, through the renewed
+        ``context``, are after the restored checkpoint.
+        """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The epoch, or the checkpoint, is committed. May be missing after a crash."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will not complete; its events go on as if it had not been asked for."""
+
+    def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
+        """One subtask starts again from ``checkpoint_id`` (local failover); it will be served the same inputs."""
+
+    def execution_attempt_ready(self, subtask: int, attempt: int, gateway: SubtaskGateway) -> None:
+        """An attempt of a subtask has begun."""
+
+    def execution_attempt_failed(self, subtask: int, attempt: int, reason: str) -> None:
+        """An attempt of a subtask ended without acknowledging."""

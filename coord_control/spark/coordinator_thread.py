@@ -1,0 +1,304 @@
+"""The one thread on which every callback of a job's coordinators runs, one at a time (rule C1).
+
+What coordinators do (send, complete, fail) is posted to the job's first-in-first-out inbox, from whatever thread it
+comes: that queue is the order of the protocol (rule C2). Callbacks arrive here in the order in which the core decided them.
+
+A callback that raises fails its query and silences the coordinator until its next reset (C16, C17). One that takes long is
+reported while it runs, with its name, because everything else waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel
+
+from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.errors import CoordinatorFailed, NoSuchSubtask
+from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.records import EventBatch
+from coord_control.spark.models import EventTypes
+
+__all__ = ["BoundCoordinator", "CoordinatorThread", "Post", "SlowCallback"]
+
+_log = logging.getLogger("coord_control.coordinators")
+
+#: Posts a call on the core: ``post(function of the core and now)``. First in, first out, from any thread.
+Post: TypeAlias = Callable[[Callable[[JobCore, float], None]], None]
+
+_BACKGROUND_THREADS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCallback:
+    """A callback that has been running for too long."""
+
+    operator: str
+    callback: str
+    seconds: float
+
+
+class CoordinatorThread:
+    """Runs callbacks one at a time, in order."""
+
+    def __init__(self, slow_seconds: float = 1.0) -> None:
+        self._slow_seconds = slow_seconds
+        self._calls: queue.SimpleQueue[tuple[str, str, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._current: tuple[str, str, float] | None = None
+        self._reported: float | None = None
+        self.slow_callbacks = 0
+        self.background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="coord-background")
+        self._thread = threading.Thread(target=self._run, name="coord-coordinators", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, operator: str, callback: str, call: Callable[[], None]) -> None:
+        """Run ``call`` after everything that was submitted before."""
+        self._calls.put((operator, callback, call))
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Wait until everything submitted so far has run. False: it has not within the time."""
+        done = threading.Event()
+        self.submit("", "drain", done.set)
+        return done.wait(timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Run what waits, then end the thread; a callback that hangs is left behind."""
+        self._calls.put(None)
+        self._thread.join(timeout_seconds)
+        self.background.shutdown(wait=False, cancel_futures=True)
+
+    def slow(self) -> SlowCallback | None:
+        """A callback that runs too long now, each of them once; to be asked now and then from another thread."""
+        current = self._current
+        if current is None or self._reported == current[2]:
+            return None
+        operator, callback, since = current
+        seconds = time.monotonic() - since
+        if seconds < self._slow_seconds:
+            return None
+        self._reported = since
+        self.slow_callbacks += 1
+        return SlowCallback(operator, callback, seconds)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            operator, callback, function = call
+            self._current = (operator, callback, time.monotonic())
+            function()
+            self._current = None
+
+
+class BoundCoordinator:
+    """One operator's coordinator: turns the core's notices into callbacks, and the coordinator's acts into posts."""
+
+    def __init__(
+        self,
+        uid: OperatorUid,
+        coordinator: OperatorCoordinator,
+        parallelism: int,
+        down: EventTypes,
+        up: EventTypes,
+        thread: CoordinatorThread,
+        post: Post,
+    ) -> None:
+        self.uid = uid
+        self.coordinator = coordinator
+        self.parallelism = parallelism
+        self.down = down
+        self._up = up
+        self.thread = thread
+        self.post = post
+        self._started = False
+        self._context = _Context(self, incarnation=1)
+        coordinator.context = self._context
+
+    @property
+    def observes_attempts(self) -> bool:
+        """Whether the coordinator overrides a callback about attempts; each costs one call per hello."""
+        names = ("execution_attempt_ready", "execution_attempt_failed", "subtask_reset")
+        return any(getattr(type(self.coordinator), name) is not getattr(OperatorCoordinator, name) for name in names)
+
+    # Called on the loop, run on the coordinator thread.
+
+    def start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._submit("start", self.coordinator.start)
+
+    def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None) -> None:
+        self._context.close()
+        context = self._context = _Context(self, incarnation)
+
+        def reset() -> None:
+            self.coordinator.context = context
+            self.coordinator.reset_to_checkpoint(barrier, state)
+
+        self._submit("reset_to_checkpoint", reset)
+
+    def ask(self, barrier: BarrierId) -> None:
+        result = _Result(self._context, barrier)
+        self._submit("checkpoint_coordinator", lambda: self.coordinator.checkpoint_coordinator(barrier, result))
+
+    def deliver(self, subtask: SubtaskIndex, attempt: int, batches: Sequence[EventBatch]) -> None:
+        def deliver() -> None:
+            for event in self._up.decode(batches):
+                self.coordinator.handle_event_from_operator(subtask, attempt, event)
+
+        self._submit("handle_event_from_operator", deliver)
+
+    def complete(self, barrier: BarrierId) -> None:
+        self._submit("notify_checkpoint_complete", lambda: self.coordinator.notify_checkpoint_complete(barrier))
+
+    def aborted(self, barrier: BarrierId) -> None:
+        self._submit("notify_checkpoint_aborted", lambda: self.coordinator.notify_checkpoint_aborted(barrier))
+
+    def attempt_ready(self, subtask: SubtaskIndex, attempt: int) -> None:
+        gateway = _Gateway(self._context, subtask)
+        self._submit(
+            "execution_attempt_ready", lambda: self.coordinator.execution_attempt_ready(subtask, attempt, gateway)
+        )
+
+    def attempt_failed(self, subtask: SubtaskIndex, attempt: int, reason: str) -> None:
+        self._submit(
+            "execution_attempt_failed", lambda: self.coordinator.execution_attempt_failed(subtask, attempt, reason)
+        )
+
+    def subtask_reset(self, subtask: SubtaskIndex, barrier: BarrierId) -> None:
+        self._submit("subtask_reset", lambda: self.coordinator.subtask_reset(subtask, barrier))
+
+    def close(self) -> None:
+        context = self._context
+
+        def close() -> None:
+            try:
+                self.coordinator.close()
+            except Exception:
+                _log.exception("the coordinator of operator %r failed in close", self.uid)
+
+        if self._started:
+            self.thread.submit(self.uid, "close", close)
+        self.thread.submit(self.uid, "close", context.close)
+
+    def _submit(self, callback: str, call: Callable[[], object]) -> None:
+        context = self._context
+        self.thread.submit(self.uid, callback, lambda: context.run(callback, call))
+
+
+class _Context:
+    """A coordinator's context for one incarnation; after a reset it does nothing."""
+
+    def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
+        self._bound = bound
+        self._incarnation = incarnation
+        self._closed = False
+        self._failed = False
+
+    @property
+    def operator(self) -> str:
+        return self._bound.uid
+
+    @property
+    def parallelism(self) -> int:
+        return self._bound.parallelism
+
+    def send(self, subtask: int, event: BaseModel) -> None:
+        if not 0 <= subtask < self._bound.parallelism:
+            raise NoSuchSubtask(self._bound.uid, subtask, self._bound.parallelism)
+        self._send((SubtaskIndex(subtask),), event)
+
+    def broadcast(self, event: BaseModel) -> None:
+        self._send(map(SubtaskIndex, range(self._bound.parallelism)), event)
+
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        self._bound.thread.submit(self._bound.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
+
+    def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
+        def work() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                self._fail("run_in_background", error)
+                return
+            if then is not None:
+                self.call_soon(then, result)
+
+        self._bound.thread.background.submit(work)
+
+    def fail_job(self, error: BaseException) -> None:
+        self._fail("fail_job", error)
+
+    def run(self, callback: str, call: Callable[[], object]) -> None:
+        """Run a callback, unless this incarnation is over or has failed already."""
+        if self._closed or self._failed:
+            return
+        try:
+            call()
+        except BaseException as error:
+            self._fail(callback, error)
+
+    def complete(self, barrier: BarrierId, data: bytes) -> None:
+        uid, incarnation = self._bound.uid, self._incarnation
+        self._bound.post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
+
+    def fail_snapshot(self, error: BaseException) -> None:
+        # Until triggered checkpoints exist every barrier is the start of an epoch: the epoch fails.
+        self._fail("checkpoint_coordinator", error)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _send(self, subtasks: Iterable[SubtaskIndex], event: BaseModel) -> None:
+        batch = self._bound.down.encode(event)
+        if self._closed:
+            return
+        uid, incarnation = self._bound.uid, self._incarnation
+
+        def send(core: JobCore, now: float) -> None:
+            for subtask in subtasks:
+                core.send(uid, incarnation, subtask, batch, now)
+
+        self._bound.post(send)
+
+    def _fail(self, callback: str, error: BaseException) -> None:
+        if self._closed or self._failed:
+            return
+        self._failed = True
+        uid, incarnation = self._bound.uid, self._incarnation
+        trace = "".join(traceback.format_exception(error))
+        failure = CoordinatorFailed(uid, callback, trace)
+        failure.__cause__ = error
+        self._bound.post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
+
+
+class _Result:
+    """The answer to one ``checkpoint_coordinator`` call; the first one counts."""
+
+    def __init__(self, context: _Context, barrier: BarrierId) -> None:
+        self._context = context
+        self._barrier = barrier
+
+    def complete(self, data: bytes) -> None:
+        self._context.complete(self._barrier, bytes(data))
+
+    def fail(self, error: BaseException) -> None:
+        self._context.fail_snapshot(error)
+
+
+class _Gateway:
+    def __init__(self, context: _Context, subtask: SubtaskIndex) -> None:
+        self._context = context
+        self.subtask: int = subtask
+
+    def send(self, event: BaseModel) -> None:
+        self._context.send(self.subtask, event)

@@ -1,0 +1,170 @@
+"""Between pydantic models and the bytes that the protocol moves; used on both ends of a channel.
+
+Values are serialised when they are sent, so a later change of the object does not reach the other side, and validated by
+the receiver as well: its class may be newer than the sender's. A run of events is parsed at once, several times
+faster than one by one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from coord_control.errors import (
+    EventInvalid,
+    EventTooLarge,
+    InvalidModel,
+    StateInvalid,
+    StateTooLarge,
+    UndeclaredEvent,
+)
+from coord_control.protocol.records import EventBatch, count
+
+__all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
+
+# Control data travels in every begin record, hello and ack; a megabyte is far above any control message and far below what
+# would stall an epoch.
+MAX_EVENT_BYTES: Final = 1 << 20
+MAX_STATE_BYTES: Final = 1 << 20
+
+# Above this many events in one run, parsing without the garbage collector is about twice as fast: nothing of it is garbage.
+_PAUSE_COLLECTOR_ABOVE: Final = 1_000
+
+State = TypeVar("State", bound=BaseModel)
+
+
+class EventTypes:
+    """The declared event types of one direction of an operator."""
+
+    def __init__(self, operator: str, direction: str, models: Sequence[type[BaseModel]]) -> None:
+        for model in models:
+            if not _is_model(model):
+                raise InvalidModel(operator, f"{direction} event {model!r}", "events are pydantic models (BaseModel)")
+        self.operator = operator
+        self.direction = direction
+        self.models = tuple(models)
+        self._index = {model: index for index, model in enumerate(self.models)}
+        self._parsers: dict[int, TypeAdapter[list[BaseModel]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Parsers are rebuilt where they are used: they are large, and executors need only their own direction.
+        return EventTypes, (self.operator, self.direction, self.models)
+
+    def encode(self, event: BaseModel) -> EventBatch:
+        """Serialise one event.
+
+        Raises:
+            UndeclaredEvent: its type is not declared for this direction.
+            EventInvalid: a field holds a value that its type does not allow.
+            EventTooLarge: it takes more than :data:`MAX_EVENT_BYTES` bytes as JSON.
+        """
+        model = type(event)
+        index = self._index.get(model)
+        if index is None:
+            declared = [known.__name__ for known in self.models]
+            raise UndeclaredEvent(self.operator, self.direction, model.__name__, declared)
+        try:
+            payload = model.__pydantic_serializer__.to_json(event, warnings="error")
+        except PydanticSerializationError as error:
+            raise EventInvalid(self.operator, model.__name__, str(error)) from error
+        if len(payload) > MAX_EVENT_BYTES:
+            raise EventTooLarge(self.operator, model.__name__, len(payload), MAX_EVENT_BYTES)
+        return EventBatch(index, 1, payload)
+
+    def decode(self, batches: Iterable[EventBatch]) -> list[BaseModel]:
+        """Parse and validate events, in order.
+
+        Raises:
+            EventInvalid: an event does not fit its model; names the model and the field.
+        """
+        batches = list(batches)
+        with _collector_paused(count(batches) > _PAUSE_COLLECTOR_ABOVE):
+            events: list[BaseModel] = []
+            for batch in batches:
+                events += self._parse(batch)
+            return events
+
+    def _parse(self, batch: EventBatch) -> list[BaseModel]:
+        model = self.models[batch.type_index]
+        parser = self._parsers.get(batch.type_index)
+        if parser is None:
+            parser = self._parsers[batch.type_index] = TypeAdapter(list[model])  # type: ignore[valid-type]
+        try:
+            return parser.validate_json(b"[" + batch.payload + b"]")
+        except ValidationError as error:
+            raise EventInvalid(self.operator, model.__name__, _problems(error, skip=1)) from error
+
+
+class StateType(Generic[State]):
+    """The state model of an operator's subtasks."""
+
+    def __init__(self, operator: str, model: type[State]) -> None:
+        if not _is_model(model):
+            raise InvalidModel(operator, f"state {model!r}", "operator state is a pydantic model (BaseModel)")
+        try:
+            model()
+        except ValidationError as error:
+            why = f"every field needs a default, a new subtask begins with {model.__name__}(): {_problems(error)}"
+            raise InvalidModel(operator, model.__name__, why) from error
+        self.operator = operator
+        self.model = model
+
+    def load(self, subtask: int, data: bytes | None) -> State:
+        """The state of a subtask; None is the default state.
+
+        Raises:
+            StateInvalid: the saved state does not fit the model; names the model and the field.
+        """
+        if data is None:
+            return self.model()
+        try:
+            return self.model.model_validate_json(data)
+        except ValidationError as error:
+            where = f"subtask {subtask}"
+            raise StateInvalid(self.operator, where, self.model.__name__, _problems(error)) from error
+
+    def dump(self, subtask: int, state: State) -> bytes:
+        """Serialise a state after checking it as it will be checked when it is loaded.
+
+        Raises:
+            StateInvalid: a field holds a value that its type does not allow.
+            StateTooLarge: it takes more than :data:`MAX_STATE_BYTES` bytes as JSON.
+        """
+        where, name = f"subtask {subtask}", self.model.__name__
+        if type(state) is not self.model:
+            raise StateInvalid(self.operator, where, name, f"subtask.state was replaced by a {type(state).__name__}")
+        try:
+            data = state.__pydantic_serializer__.to_json(state, warnings="error")
+        except PydanticSerializationError as error:
+            raise StateInvalid(self.operator, where, name, str(error)) from error
+        if len(data) > MAX_STATE_BYTES:
+            raise StateTooLarge(self.operator, subtask, len(data), MAX_STATE_BYTES)
+        return data
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def _problems(error: ValidationError, skip: int = 0) -> str:
+    return "; ".join(
+        f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+@contextmanager
+def _collector_paused(pause: bool) -> Iterator[None]:
+    if not pause or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
