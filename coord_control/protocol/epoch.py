@@ -147,6 +147,12 @@ class OperatorEpoch:
             if participant.ack is not None:
                 yield subtask, participant, participant.ack
 
+    def alive(self) -> Iterator[tuple[SubtaskIndex, int]]:
+        """The attempts that have not ended, in the order of subtasks and attempts."""
+        for subtask, participant in sorted(self._participants.items()):
+            for task_attempt in sorted(participant.alive):
+                yield subtask, task_attempt
+
     def unconsumed(self) -> list[SubtaskIndex]:
         """Subtasks whose output was begun and never read to its end."""
         return sorted(s for s, participant in self._participants.items() if participant.state is Participation.RUNNING)

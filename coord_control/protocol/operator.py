@@ -153,7 +153,8 @@ class OperatorRun:
             return
         uid, subtask = self.spec.uid, attempt.subtask
         batch.notices.append(messages.AttemptFailed(uid, subtask, attempt.task_attempt, reason))
-        if not participant.alive:  # C14: never while another attempt of the subtask is alive
+        # Never while another attempt of the subtask is alive (C14), nor when one is through: nothing is run again then.
+        if not participant.alive and participant.ack is None:
             batch.notices.append(messages.SubtaskReset(uid, subtask, self.completed))
 
     # The coordinator.
@@ -215,8 +216,12 @@ class OperatorRun:
         """The run of the query has ended; whoever waits is refused, durable facts decide what comes next."""
         if self.epoch is None:
             return
+        reason = "the query is being restarted"
         for _, token in self.epoch.waiting:
-            batch.answers.append(messages.Answered(token, messages.Refused("the query is being restarted")))
+            batch.answers.append(messages.Answered(token, messages.Refused(reason)))
+        if self.spec.observes_attempts:  # before the reset that follows (C14)
+            for subtask, task_attempt in self.epoch.alive():
+                batch.notices.append(messages.AttemptFailed(self.spec.uid, subtask, task_attempt, reason))
         self.epoch.step(PhaseInput.FAIL)
         self.epoch = None
 
