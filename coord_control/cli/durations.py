@@ -1,0 +1,25 @@
+"""Durations on the command line: ``30``, ``1.5s``, ``500ms``, ``2m``, ``1h``; seconds without a unit."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import typer
+
+__all__ = ["parse_seconds"]
+
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)")
+
+
+def parse_seconds(value: str | float) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None:
+        raise typer.BadParameter(f"{value!r} is not a duration; write for example 30, 1.5s, 500ms, 2m or 1h")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,41 @@
+"""The application: puts the commands together."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated
+
+import typer
+
+from coord_control.cli import doctor, run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Operate long-running PySpark Structured Streaming jobs.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # they may hold secrets
+)
+# The script's own options stand behind it and are not ours to read.
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("doctor")(doctor.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        version = importlib.metadata.version("coord-control")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown (run from a source tree that is not installed)"
+    typer.echo(f"coordctl {version}")
+    raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass  # its option does the work

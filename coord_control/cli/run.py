@@ -1,0 +1,105 @@
+"""``coordctl run``: keeps the driver of a script alive (see ``coord_control.supervisor`` for the rules).
+
+Threading: the command's thread is the supervisor's; signal handlers only put into its inbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.durations import parse_seconds
+from coord_control.driver_process import DriverProcess, QueueInbox, driver_environment
+from coord_control.supervisor import Policy, StopRequested, supervise
+
+__all__ = ["run"]
+
+
+def run(
+    script: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The Python script of the driver.")
+    ],
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COORD_MASTER",
+            metavar="URL",
+            help="Spark master, unless the script itself sets one (builder.master).",
+        ),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_GRACE",
+            help="From the request to stop (SIGTERM, SIGINT) to SIGKILL. A second request kills at once.",
+        ),
+    ] = 30.0,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(min=0, envvar="COORD_MAX_RESTARTS", help="Restarts since the last stable run; default: no limit."),
+    ] = None,
+    backoff_initial: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_BACKOFF_INITIAL",
+            help="Wait before the first restart; doubled for each further one.",
+        ),
+    ] = 1.0,
+    backoff_max: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds, metavar="DURATION", envvar="COORD_BACKOFF_MAX", help="Longest wait before a restart."
+        ),
+    ] = 60.0,
+    stable_after: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_STABLE_AFTER",
+            help="A driver that lived this long was stable: the waits begin anew.",
+        ),
+    ] = 60.0,
+) -> None:
+    """Run SCRIPT as a Spark driver, and restart it when it fails.
+
+    A driver that ends with exit code 0 has finished its job. Exit codes 2, 65, 77 and 78 say that a restart would not
+    help (command line, damaged records, fenced off by another driver, wrong declaration) and end coordctl with the
+    same code. All others are restarted. Asked to stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137
+    when it had to kill the driver.
+
+    Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
+    """
+    _log_to_stderr()
+    policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
+    inbox = QueueInbox()
+    command = [sys.executable, "-m", "coord_control.spark.driver", str(script), *(args or [])]
+    driver = DriverProcess(command, driver_environment(os.environ, master=master, grace=grace), inbox)
+
+    def request_stop(signum: int, frame: FrameType | None) -> None:
+        inbox.put(StopRequested(signum))
+
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)
+    raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s coordctl: %(message)s"))
+    logger = logging.getLogger("coord_control.supervisor")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

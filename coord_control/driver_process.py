@@ -1,0 +1,218 @@
+"""The driver as a process: started in a session of its own, watched, and ended with everything that it started.
+
+Why a session of its own: Ctrl-C in a terminal goes to the whole foreground process group, and so would hit the JVM
+beside the driver before the driver could stop its queries. In its own session the driver only gets what the
+supervisor sends, and the supervisor sends SIGTERM to the Python process alone. SIGKILL goes to the group, because a
+JVM that outlives its driver would go on writing to the job's storage. For the same reason a driver counts as ended
+only when its whole group is gone.
+
+One socket pair per driver is the lifeline between the two: the driver reads it, and its end-of-file says that the
+supervisor died (also from ``kill -9``, on every POSIX system); the driver writes one line to it when an error ends
+it, the reason in the supervisor's log. Standard output and error are passed on as they are, so that a driver can draw
+on a terminal.
+
+Threading: ``start``, ``terminate`` and ``kill`` belong to the supervisor's thread; one thread per driver waits for
+its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from coord_control.supervisor import DriverEnded, StopRequested
+
+__all__ = [
+    "GRACE_VARIABLE",
+    "LIFELINE_VARIABLE",
+    "DriverProcess",
+    "QueueInbox",
+    "driver_environment",
+    "submit_arguments",
+]
+
+LIFELINE_VARIABLE: Final = "COORD_LIFELINE_FD"  #: tells the driver the number of its end of the socket pair
+GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a stop may take
+_SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
+_LEFTOVER_SECONDS: Final = 10.0  # for the JVM's shutdown hooks after the Python process ended
+_POLL_SECONDS: Final = 0.05
+_REPORT_BYTES: Final = 4096
+
+_log = logging.getLogger("coord_control.supervisor")
+
+
+def driver_environment(
+    environment: Mapping[str, str], *, master: str | None = None, grace: float | None = None
+) -> dict[str, str]:
+    """Return the environment of a driver: the given one, and what PySpark and the bootstrap read from it.
+
+    Args:
+        master: the Spark master of a script that sets none itself (PySpark has no variable of its own for it).
+        grace: the seconds that a stop may take.
+
+    On a local master the Python workers run the driver's interpreter; PySpark alone would take ``python3`` from PATH.
+    """
+    result = dict(environment)
+    if grace is not None:
+        result[GRACE_VARIABLE] = str(grace)
+    if master is not None:
+        result["PYSPARK_SUBMIT_ARGS"] = submit_arguments(environment.get("PYSPARK_SUBMIT_ARGS", _SHELL), master)
+    if master is None or master.startswith("local"):
+        result.setdefault("PYSPARK_PYTHON", sys.executable)
+    return result
+
+
+def submit_arguments(existing: str, master: str) -> str:
+    """Return the arguments for PySpark's spark-submit with ``master`` as the only ``--master``."""
+    rest: list[str] = []
+    words = iter(shlex.split(existing))
+    for word in words:
+        if word == "--master":
+            next(words, None)
+        elif not word.startswith("--master="):
+            rest.append(word)
+    return shlex.join(["--master", master, *rest])
+
+
+class QueueInbox:
+    """An inbox that signal handlers may put into: ``SimpleQueue.put`` is reentrant, ``Queue.put`` is not."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[DriverEnded | StopRequested] = queue.SimpleQueue()
+
+    def put(self, message: DriverEnded | StopRequested) -> None:
+        self._queue.put(message)
+
+    def get(self, timeout: float | None) -> DriverEnded | StopRequested | None:
+        try:
+            return self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+
+class DriverProcess:
+    """Starts ``command`` as the driver; see ``supervisor.Launcher``."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], inbox: QueueInbox) -> None:
+        self._command = list(command)
+        self._environment = environment
+        self._inbox = inbox
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> int:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = self._spawn(theirs.fileno())
+            except OSError:
+                ours.close()
+                raise
+        self._process = process
+        threading.Thread(target=self._watch, args=(process, ours), name=f"driver-{process.pid}", daemon=True).start()
+        return process.pid
+
+    def terminate(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            _kill_group(self._process.pid)
+
+    def _spawn(self, lifeline: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            env={**self._environment, LIFELINE_VARIABLE: str(lifeline)},
+            pass_fds=[lifeline],
+            start_new_session=True,
+        )
+
+    def _watch(self, process: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
+        with lifeline:
+            returncode = process.wait()
+            error = _read_report(lifeline)
+            _end_group(process.pid)
+        self._inbox.put(DriverEnded(returncode, error))
+
+
+def _read_report(lifeline: socket.socket) -> str | None:
+    lifeline.setblocking(False)
+    with contextlib.suppress(OSError):
+        return lifeline.recv(_REPORT_BYTES).decode("utf-8", "replace").strip() or None
+    return None
+
+
+def _end_group(group: int) -> None:
+    """Wait until nothing of the driver is left; kill what does not go by itself."""
+    if _wait_gone(group):
+        return
+    _log.warning(
+        "processes of the driver %d are still there %g s after its end; killing them", group, _LEFTOVER_SECONDS
+    )
+    _kill_group(group)
+    if not _wait_gone(group):
+        _log.error("processes of the driver %d survive SIGKILL (blocked in the kernel?); going on", group)
+
+
+def _wait_gone(group: int) -> bool:
+    until = time.monotonic() + _LEFTOVER_SECONDS
+    while _is_alive(group):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _is_alive(group: int) -> bool:
+    _reap_adopted()
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # macOS says this for a group of zombies
+        return False
+    return _has_running_member(group)
+
+
+def _has_running_member(group: int) -> bool:
+    """Tell zombies that nobody reaps (containers without an init) from running processes, where /proc can say so."""
+    stats = list(Path("/proc").glob("[0-9]*/stat"))
+    if not stats:
+        return True
+    return any(_is_running_member(stat, group) for stat in stats)
+
+
+def _is_running_member(stat: Path, group: int) -> bool:
+    try:
+        _, _, fields = stat.read_text(errors="replace").rpartition(")")  # the name before it may contain anything
+    except OSError:
+        return False  # it ended meanwhile
+    state, _parent, process_group = fields.split()[:3]
+    return int(process_group) == group and state not in "ZX"
+
+
+def _reap_adopted() -> None:
+    """As process 1 of a container the supervisor inherits the driver's orphans; it has no other children then."""
+    if os.getpid() != 1:
+        return
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,291 @@
+"""What ``coordctl doctor`` looks at before any Spark is started: Python, Java, packages, network, disk, storage.
+
+Each check is split in two: a function that looks (reads a version, asks the disk) and one that judges what was found,
+so that every verdict can be tested without such a machine. A failed check always says what to do next.
+
+Threading: none; every function returns a value and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib.metadata
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from coord_control.errors import AlreadyExists, StoreError
+
+if TYPE_CHECKING:
+    from coord_control.spark.files import Files
+
+__all__ = [
+    "SUPPORTED_PACKAGES",
+    "Check",
+    "Java",
+    "Status",
+    "check_disk",
+    "check_host",
+    "check_java",
+    "check_loopback",
+    "check_package",
+    "check_packages",
+    "check_python",
+    "check_storage",
+    "find_java",
+    "local_path",
+]
+
+#: The same ranges as in pyproject.toml.
+SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
+    "pyspark": ">=4.1,<5",
+    "pyarrow": ">=15",
+    "pandas": ">=2.2,<3",
+    "pydantic": ">=2.7",
+    "msgspec": ">=0.19",
+}
+
+_MIN_PYTHON: Final = (3, 11)
+_MIN_JAVA: Final = 17
+_GIB: Final = 1024**3
+_DISK_LOW: Final = 5 * _GIB
+_DISK_FULL: Final = 1 * _GIB
+_JAVA_SECONDS: Final = 20.0
+_JAVA_INSTALL: Final = {
+    "apt-get": "apt-get install openjdk-17-jre-headless",
+    "dnf": "dnf install java-17-openjdk-headless",
+    "apk": "apk add openjdk17-jre-headless",
+    "brew": "brew install openjdk@17",
+}
+
+
+class Status(enum.Enum):
+    """The verdict of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    status: Status
+    found: str
+    expected: str
+    next_step: str = ""
+
+
+def check_python(version: tuple[int, int, int]) -> Check:
+    """Judge the version of the interpreter that will run the driver."""
+    expected = f"{_dotted(_MIN_PYTHON)} or newer"
+    found = f"{_dotted(version)} ({sys.executable})"
+    if version >= _MIN_PYTHON:
+        return Check("python", Status.OK, found, expected)
+    return Check("python", Status.FAILED, found, expected, f"make a virtual environment with Python {expected}")
+
+
+# --- Java
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """The Java that Spark's launcher would take."""
+
+    path: str
+    source: str  #: "JAVA_HOME" or "PATH"
+    banner: str | None  #: what ``java -version`` prints; None: it could not be run
+
+
+def find_java(environment: Mapping[str, str]) -> Java | None:
+    """Look for Java where Spark's launcher does: JAVA_HOME if it is set, else PATH."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        path = str(Path(home) / "bin" / "java")
+        return Java(path, "JAVA_HOME", _java_banner(path))
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    return None if on_path is None else Java(on_path, "PATH", _java_banner(on_path))
+
+
+def check_java(java: Java | None) -> Check:
+    """Judge a Java."""
+    expected, install = f"{_MIN_JAVA} or newer", _java_install()
+    if java is None:
+        return Check("java", Status.FAILED, "no JAVA_HOME, no java on PATH", expected, install)
+    found = f"{java.path} (from {java.source})"
+    if java.banner is None:
+        hint = "let JAVA_HOME name a Java installation, or unset it" if java.source == "JAVA_HOME" else install
+        return Check("java", Status.FAILED, f"{found} cannot be run", expected, hint)
+    version = _java_version(java.banner)
+    if version is None:
+        hint = f"run {java.path} -version and see whether it is version {expected}"
+        return Check("java", Status.WARNING, f"{found} of unknown version", expected, hint)
+    if version < _MIN_JAVA:
+        hint = f"{install}; or set JAVA_HOME to a newer one"
+        return Check("java", Status.FAILED, f"{version}: {found}", expected, hint)
+    return Check("java", Status.OK, f"{version}: {found}", expected)
+
+
+def _java_banner(path: str) -> str | None:
+    try:
+        done = subprocess.run(
+            [path, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stderr + done.stdout
+
+
+def _java_version(banner: str) -> int | None:
+    match = re.search(r'version "(?:1\.)?(\d+)', banner)  # up to Java 8 the version was "1.8"
+    return int(match[1]) if match else None
+
+
+def _java_install() -> str:
+    for tool, command in _JAVA_INSTALL.items():
+        if shutil.which(tool):
+            return command
+    return f"install a Java runtime of version {_MIN_JAVA} and let JAVA_HOME name it"
+
+
+# --- packages
+
+
+def check_packages() -> list[Check]:
+    """Judge the installed version of every package that matters, without importing it."""
+    return [check_package(name, _installed(name), range_) for name, range_ in SUPPORTED_PACKAGES.items()]
+
+
+def check_package(name: str, version: str | None, range_: str) -> Check:
+    """Judge one version.
+
+    Args:
+        version: None when the package is not installed.
+        range_: for example ``>=2.2,<3``.
+    """
+    if version is not None and all(_satisfies(version, bound) for bound in range_.split(",")):
+        return Check(name, Status.OK, version, range_)
+    install = f"{sys.executable} -m pip install '{name}{range_}'"
+    return Check(name, Status.FAILED, version or "not installed", range_, install)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _satisfies(version: str, bound: str) -> bool:
+    if bound.startswith(">="):
+        return _numbers(version) >= _numbers(bound[2:])
+    return _numbers(version) < _numbers(bound.removeprefix("<"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in release[0].split(".")) if release else ()
+
+
+# --- network
+
+
+def check_loopback() -> Check:
+    """Listen on the loopback interface and connect to it, as the driver's endpoint does."""
+    expected = "a TCP connection to 127.0.0.1"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), timeout=5.0):
+                return Check("loopback", Status.OK, f"connected to port {port}", expected)
+    except OSError as error:
+        hint = "let the sandbox or the firewall of this machine allow connections to itself"
+        return Check("loopback", Status.FAILED, str(error), expected, hint)
+
+
+def check_host(environment: Mapping[str, str], resolve: Callable[[str], str] = socket.gethostbyname) -> Check:
+    """Judge the name under which Spark's executors will look for the driver.
+
+    Args:
+        resolve: the address of a name; raises OSError when there is none.
+    """
+    host = environment.get("SPARK_LOCAL_HOSTNAME") or environment.get("SPARK_LOCAL_IP") or socket.gethostname()
+    expected = "the driver host's name has an address"
+    try:
+        address = resolve(host)
+    except OSError as error:
+        hint = (
+            f"add {host} to /etc/hosts, or set SPARK_LOCAL_IP=127.0.0.1 (one machine) or spark.driver.host (a cluster)"
+        )
+        return Check("driver host", Status.FAILED, f"{host}: {error}", expected, hint)
+    return Check("driver host", Status.OK, f"{host} is {address}", expected)
+
+
+# --- disk and storage
+
+
+def local_path(root: str) -> Path | None:
+    """The path of a root on this machine; None when it is a URI of another file system."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", root)
+    if match is None:
+        return Path(root).absolute()
+    return Path(match[2]) if match[1] == "file" and match[2].startswith("/") else None
+
+
+def check_disk(name: str, path: Path, free_bytes: Callable[[Path], int] | None = None) -> Check:
+    """Judge the free space where ``path`` lies or will lie."""
+    existing = next(parent for parent in [path, *path.parents] if parent.exists())
+    free = free_bytes(existing) if free_bytes else shutil.disk_usage(existing).free
+    found, expected = f"{free / _GIB:.1f} GiB free in {existing}", f"{_DISK_LOW // _GIB} GiB free"
+    if free >= _DISK_LOW:
+        return Check(name, Status.OK, found, expected)
+    status = Status.WARNING if free >= _DISK_FULL else Status.FAILED
+    return Check(name, status, found, expected, "free some space, or choose another place")
+
+
+def check_storage(root: str, files: Files) -> Check:
+    """Create, refuse to create again, read and delete a small file, in the way in which all records are written."""
+    expected = "create (atomic, synced, refused when there), read, delete"
+    path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
+    try:
+        problem = _exercise(files, path)
+    except (StoreError, OSError) as error:
+        problem = str(error)
+    finally:
+        with contextlib.suppress(StoreError, OSError):
+            files.delete(path)
+    if problem is None:
+        return Check("storage", Status.OK, root, expected)
+    hint = f"give the user {os.getuid()} the right to write to {root}, or choose another root"
+    return Check("storage", Status.FAILED, problem, expected, hint)
+
+
+def _exercise(files: Files, path: str) -> str | None:
+    content = uuid.uuid4().bytes
+    files.create(path, content)
+    try:
+        files.create(path, b"")
+        return f"{path} could be created twice: two drivers could both own a job"
+    except AlreadyExists:
+        pass
+    return None if files.read(path) == content else f"{path} does not hold what was written to it"
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

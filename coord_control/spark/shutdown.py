@@ -1,0 +1,88 @@
+"""Stopping a driver cleanly: who has to be told, and the one request that tells them.
+
+A job registers how to stop it (at an epoch boundary, within a time); the driver's bootstrap turns SIGTERM, or the end
+of its supervisor, into one ``request_stop``. The script then goes on after its ``job.await_termination()`` and ends
+by itself.
+
+Threading: all functions may be called from any thread, but inside a signal handler only those that take no lock
+(``has_registered``, ``is_requested``); the stop functions are called at the same time, each on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["StopFunction", "has_registered", "is_requested", "register", "request_stop", "unregister"]
+
+StopFunction = Callable[[float], None]  #: takes the seconds that it may use
+
+_log = logging.getLogger(__name__)
+
+
+class StopRegistry:
+    """The functions that stop what runs in this process. The module's functions use the one of the process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._functions: list[StopFunction] = []
+        self._deadline: float | None = None  # set by the first request
+
+    def register(self, stop: StopFunction) -> None:
+        """Have ``stop(seconds)`` called when the driver shall stop; at once, when that was requested already.
+
+        ``stop`` runs on a thread of its own. It should return when the job has stopped, at the latest after the
+        seconds it is given.
+        """
+        with self._lock:
+            self._functions.append(stop)
+            deadline = self._deadline
+        if deadline is not None:
+            self._call_in_thread(stop, deadline)
+
+    def unregister(self, stop: StopFunction) -> None:
+        """Forget ``stop``: what it would stop has ended. Nothing happens when it is not registered."""
+        with self._lock:
+            if stop in self._functions:
+                self._functions.remove(stop)
+
+    def has_registered(self) -> bool:
+        """Say whether anything is registered. Takes no lock, so that a signal handler may ask."""
+        return bool(self._functions)
+
+    def is_requested(self) -> bool:
+        """Say whether a stop was requested. Takes no lock, so that a signal handler may ask."""
+        return self._deadline is not None
+
+    def request_stop(self, grace_seconds: float) -> None:
+        """Call every registered function and wait for all of them. A second request does nothing."""
+        with self._lock:
+            if self._deadline is not None:
+                return
+            deadline = self._deadline = self._clock() + grace_seconds
+            functions = list(self._functions)
+        for thread in [self._call_in_thread(stop, deadline) for stop in functions]:
+            thread.join()
+
+    def _call_in_thread(self, stop: StopFunction, deadline: float) -> threading.Thread:
+        thread = threading.Thread(target=self._call, args=(stop, deadline), name="coord-stop", daemon=True)
+        thread.start()
+        return thread
+
+    def _call(self, stop: StopFunction, deadline: float) -> None:
+        try:
+            stop(max(0.0, deadline - self._clock()))
+        except Exception:
+            _log.exception("stopping failed; the driver's supervisor will kill it after the grace period")
+
+
+_process: Final = StopRegistry()
+register = _process.register
+unregister = _process.unregister
+has_registered = _process.has_registered
+is_requested = _process.is_requested
+request_stop = _process.request_stop

@@ -1,0 +1,301 @@
+"""Keeping one driver process alive: when to start it, when to start it again, when to stop.
+
+The decisions are a machine without clock, process or thread (``Supervision``): inputs with a time go in, actions come
+out. The loop around it (``supervise``) is told its clock, its inbox and how to start a process, so that its tests run
+in virtual time.
+
+    IDLE      begin                                   -> RUNNING   start
+    RUNNING   the driver ended, to be restarted       -> WAITING
+              the driver ended for good               -> FINISHED
+              stop requested                          -> STOPPING  terminate
+    WAITING   the back-off is over                    -> RUNNING   start
+              stop requested                          -> FINISHED
+    STOPPING  the grace period is over, a second stop -> KILLING   kill
+              the driver ended                        -> FINISHED
+    KILLING   the driver ended                        -> FINISHED
+
+Why back-off is counted since the last stable run: a job runs for weeks, and a failure in March is no reason to wait
+longer after one in May. The number of restarts that is allowed is counted in the same way.
+
+Threading: ``Supervision`` and ``supervise`` belong to one thread; signal handlers and the thread that waits for the
+process only put into the inbox.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from coord_control.errors import InvalidTransition
+from coord_control.exit_codes import NO_RESTART, ExitCode
+
+__all__ = [
+    "Action",
+    "DriverEnded",
+    "Finish",
+    "Inbox",
+    "Kill",
+    "Launcher",
+    "Phase",
+    "Policy",
+    "Restart",
+    "Start",
+    "StopRequested",
+    "Supervision",
+    "Terminate",
+    "supervise",
+]
+
+_log = logging.getLogger("coord_control.supervisor")
+_CLEAN_STOP: Final = frozenset({ExitCode.FINISHED, ExitCode.STOPPED})
+_MAX_DOUBLINGS: Final = 60  # beyond any sensible cap, and far from a float's overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How patient the supervisor is; all times in seconds."""
+
+    grace: float = 30.0  #: from the request to stop to SIGKILL
+    max_restarts: int | None = None  #: since the last stable run; None: no limit
+    backoff_initial: float = 1.0
+    backoff_max: float = 60.0
+    stable_after: float = 60.0  #: a driver that lived this long resets the back-off
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEnded:
+    """A driver process is gone, and all that it had started in its process group."""
+
+    returncode: int  #: as of ``subprocess``: negative for a signal
+    error: str | None = None  #: what the driver itself said about its end, one line
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code in the shell's form: 128 + signal for a process that a signal ended."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+    def __str__(self) -> str:
+        end = _signal_name(-self.returncode) if self.returncode < 0 else f"exit code {self.returncode}"
+        return end if self.error is None else f"{end}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Somebody asked the supervisor to stop."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Nothing to do yet: a driver will be started after ``delay`` seconds. For the log."""
+
+    ended: DriverEnded
+    number: int  #: restarts since the last stable run, this one included
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask the driver to stop."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the driver and its whole process group now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The supervisor is done."""
+
+    exit_code: int
+    why: str
+
+
+Action = Start | Restart | Terminate | Kill | Finish
+
+
+class Phase(enum.Enum):
+    """See the module's picture."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    WAITING = "waiting"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    FINISHED = "finished"
+
+
+class Supervision:
+    """The decisions. Every input returns the action to be executed, if any; an illegal one changes nothing."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.phase = Phase.IDLE
+        self.deadline: float | None = None  #: call ``time_passed`` then
+        self._started_at = 0.0
+        self._restarts = 0  # since the last stable run
+        self._stop: StopRequested | None = None
+
+    def begin(self, now: float) -> Action:
+        """Start the first driver."""
+        self._require("begin", Phase.IDLE)
+        return self._start(now)
+
+    def stop_requested(self, request: StopRequested, now: float) -> Action | None:
+        """First request: ask the driver to stop. Second one: kill it. More: nothing, it is being killed."""
+        self._require("stop_requested", Phase.RUNNING, Phase.WAITING, Phase.STOPPING, Phase.KILLING)
+        if self.phase is Phase.KILLING:
+            return None
+        if self.phase is Phase.STOPPING:
+            return self._kill(f"a second {_signal_name(request.signum)} arrived")
+        self._stop = request
+        if self.phase is Phase.WAITING:
+            return self._finish(128 + request.signum, f"{_signal_name(request.signum)} while no driver was running")
+        self.phase, self.deadline = Phase.STOPPING, now + self.policy.grace
+        return Terminate(request.signum)
+
+    def time_passed(self, now: float) -> Action | None:
+        """Do what is due at ``deadline``; nothing when it is not reached yet."""
+        self._require("time_passed", Phase.RUNNING, Phase.WAITING, Phase.STOPPING, Phase.KILLING)
+        if self.deadline is None or now < self.deadline:
+            return None
+        if self.phase is Phase.WAITING:
+            return self._start(now)
+        return self._kill(f"it has not stopped within {self.policy.grace:g} s")
+
+    def driver_ended(self, ended: DriverEnded, now: float) -> Action:
+        """The driver is gone: finish, or wait and start it again."""
+        self._require("driver_ended", Phase.RUNNING, Phase.STOPPING, Phase.KILLING)
+        if self._stop is not None:
+            return self._stopped(ended, self._stop)
+        if ended.returncode == ExitCode.FINISHED:
+            return self._finish(ExitCode.FINISHED, "the job is finished")
+        if ended.returncode in NO_RESTART:
+            return self._finish(ended.exit_code, f"the driver ended with {ended}; a restart would not help")
+        if now - self._started_at >= self.policy.stable_after:
+            self._restarts = 0
+        if self.policy.max_restarts is not None and self._restarts >= self.policy.max_restarts:
+            return self._finish(ended.exit_code, f"the driver ended with {ended} after {self._restarts} restarts")
+        return self._restart(ended, now)
+
+    def _restart(self, ended: DriverEnded, now: float) -> Action:
+        doublings = min(self._restarts, _MAX_DOUBLINGS)
+        delay = min(self.policy.backoff_max, self.policy.backoff_initial * 2.0**doublings)
+        self._restarts += 1
+        self.phase, self.deadline = Phase.WAITING, now + delay
+        return Restart(ended, self._restarts, delay)
+
+    def _stopped(self, ended: DriverEnded, request: StopRequested) -> Action:
+        terminated = ended.returncode == -signal.SIGTERM  # the request met an interpreter without a handler yet
+        if ended.returncode in _CLEAN_STOP or terminated:
+            return self._finish(128 + request.signum, f"stopped on {_signal_name(request.signum)}")
+        return self._finish(ended.exit_code, f"the driver ended with {ended} while it was being stopped")
+
+    def _start(self, now: float) -> Action:
+        self.phase, self.deadline, self._started_at = Phase.RUNNING, None, now
+        return Start()
+
+    def _kill(self, why: str) -> Action:
+        self.phase, self.deadline = Phase.KILLING, None
+        return Kill(why)
+
+    def _finish(self, exit_code: int, why: str) -> Action:
+        self.phase, self.deadline = Phase.FINISHED, None
+        return Finish(exit_code, why)
+
+    def _require(self, input_: str, *allowed: Phase) -> None:
+        if self.phase not in allowed:
+            raise InvalidTransition("Supervision", self.phase, input_)
+
+
+class Launcher(Protocol):
+    """Starts and ends driver processes, one at a time; each that was started puts a ``DriverEnded`` into the inbox."""
+
+    def start(self) -> int:
+        """Start a driver; returns its process id. Raises OSError when that fails (nothing is put into the inbox)."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the driver's Python process, not to the JVM beside it. Harmless when it is gone."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to all processes of the driver. Harmless when they are gone."""
+
+
+class Inbox(Protocol):
+    """Where the outside world reports to the loop."""
+
+    def get(self, timeout: float | None) -> DriverEnded | StopRequested | None:
+        """Wait for the next message; None when ``timeout`` seconds passed first (None: no limit)."""
+
+
+def supervise(policy: Policy, launcher: Launcher, inbox: Inbox, clock: Callable[[], float]) -> int:
+    """Run a driver until it is finished or somebody asks to stop; returns the exit code (see ``exit_codes``).
+
+    Args:
+        clock: a monotonic clock, in seconds.
+    """
+    machine = Supervision(policy)
+    action: Action | None = machine.begin(clock())
+    while not isinstance(action, Finish):
+        failed = None if action is None else _execute(action, launcher, policy)
+        action = machine.driver_ended(failed, clock()) if failed else _next(machine, inbox, clock)
+    _log.info("done: %s (exit code %d)", action.why, action.exit_code)
+    return action.exit_code
+
+
+def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Action | None:
+    timeout = None if machine.deadline is None else max(0.0, machine.deadline - clock())
+    match inbox.get(timeout):
+        case DriverEnded() as ended:
+            return machine.driver_ended(ended, clock())
+        case StopRequested() as request:
+            return machine.stop_requested(request, clock())
+        case None:
+            return machine.time_passed(clock())
+
+
+def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded | None:
+    """Do it and log it; returns the end of a driver that could not even be started."""
+    match action:
+        case Start():
+            return _start(launcher)
+        case Restart(ended, number, delay):
+            _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
+        case Terminate(signum):
+            _log.info("%s: asking the driver to stop within %g s", _signal_name(signum), policy.grace)
+            launcher.terminate()
+        case Kill(why):
+            _log.warning("killing the driver: %s", why)
+            launcher.kill()
+    return None
+
+
+def _start(launcher: Launcher) -> DriverEnded | None:
+    try:
+        pid = launcher.start()
+    except OSError as error:
+        return DriverEnded(ExitCode.TEMPORARY, f"cannot start a process: {error}")
+    _log.info("driver started, pid %d", pid)
+    return None
+
+
+def _signal_name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"

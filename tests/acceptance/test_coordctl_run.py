@@ -1,0 +1,339 @@
+"""`coordctl run` as a user runs it: real processes and signals, scripts without Spark.
+
+The scripts are in the place of a job: they register a stop function as `Job` does. Nothing here waits by the clock: a
+test waits for a line that a process prints, or for its end. `ready` on standard output comes from the script, the
+other lines are on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_FAST = ["--backoff-initial", "10ms", "--backoff-max", "20ms"]
+
+# A script that has a job: stops when it is asked to, then ends by itself.
+_STOPPABLE = """
+    import sys, threading
+    from coord_control.spark import shutdown
+    stopped = threading.Event()
+    def stop(seconds):
+        print("asked to stop within", seconds, flush=True)
+        stopped.set()
+    shutdown.register(stop)
+    print("ready", flush=True)
+    stopped.wait()
+    shutdown.unregister(stop)
+    print("stopped cleanly", flush=True)
+"""
+
+# A script that does not stop, with a child beside it as a JVM is: it ends when its standard input does.
+_STUBBORN = """
+    import os, signal, subprocess, sys, threading
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print("ready", os.getpid(), child.pid, flush=True)
+    threading.Event().wait()
+"""
+
+Run = Callable[..., subprocess.Popen[str]]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(_CHECKOUT)}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    def write(source: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Run]:
+    """Start coordctl; what a failed test leaves behind is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(script: Path, *args: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "coord_control.cli", "run", *options, str(script), *args]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=_environment())
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+        process.communicate()
+
+
+def _line(process: subprocess.Popen[str], containing: str, *, errors: bool = False) -> str:
+    stream = process.stderr if errors else process.stdout
+    assert stream is not None
+    seen = []
+    for line in stream:
+        seen.append(line)
+        if containing in line:
+            return line
+    raise AssertionError(f"no line with {containing!r} in {seen}")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_script_that_ends_has_finished_the_job(script: Callable[[str], Path], start: Run) -> None:
+    path = script("""
+        import sys
+        print(__name__, sys.argv[1:], sys.path[0], __file__)
+    """)
+
+    out, err = start(path, "--days", "30", "--master", "mine").communicate()
+
+    assert out == f"__main__ ['--days', '30', '--master', 'mine'] {path.parent} {path}\n"
+    assert "the job is finished (exit code 0)" in err
+
+
+def test_a_script_that_fails_is_restarted_with_the_reason_in_the_log(
+    script: Callable[[str], Path], start: Run, tmp_path: Path
+) -> None:
+    process = start(
+        script("""
+            import os, pathlib, signal
+            marks = pathlib.Path("marks")
+            count = len(marks.read_text()) if marks.exists() else 0
+            marks.write_text("x" * (count + 1))
+            if count == 0:
+                raise ValueError("boom")
+            if count == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if count == 2:
+                raise SystemExit("no flights today")
+        """),
+        options=_FAST,
+    )
+    _, err = process.communicate()
+
+    assert process.returncode == 0
+    assert (tmp_path / "marks").read_text() == "xxxx"
+    assert "the driver ended with exit code 1: ValueError: boom; restart 1 in 0.01 s" in err
+    assert "the driver ended with SIGKILL; restart 2 in 0.02 s" in err
+    assert "the driver ended with exit code 1: no flights today; restart 3 in 0.02 s" in err
+
+
+def test_the_traceback_is_that_of_the_script(script: Callable[[str], Path], start: Run) -> None:
+    path = script("""
+        def fail():
+            raise ValueError("boom")
+        fail()
+    """)
+
+    _, err = start(path, options=["--max-restarts", "0"]).communicate()
+
+    trace = err[err.index("Traceback") :]
+    assert trace.startswith(f'Traceback (most recent call last):\n  File "{path}", line 4, in <module>\n')
+    assert "coord_control/spark/driver.py" not in err
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "reason"),
+    [
+        ("from coord_control.errors import InvalidName as E; raise E('job', '/')", 78, "InvalidName: job name '/'"),
+        ("from coord_control.errors import Fenced as E; raise E('flights', 1, 2)", 77, "Fenced: job 'flights'"),
+        ("from coord_control.errors import DamagedRecord as E; raise E('/a', 'short')", 65, "DamagedRecord: /a is"),
+        ("this is no Python", 78, "invalid syntax"),
+        ("import argparse; argparse.ArgumentParser().parse_args(['--what'])", 2, "exit code 2"),
+    ],
+)
+def test_an_error_that_no_restart_can_help_ends_the_supervisor(
+    script: Callable[[str], Path], start: Run, statement: str, code: int, reason: str
+) -> None:
+    process = start(script(statement))
+    _, err = process.communicate()
+
+    assert process.returncode == code
+    assert reason in err
+    assert "a restart would not help" in err
+    assert err.count("driver started") == 1
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_request_to_stop_reaches_the_job_which_ends_cleanly(
+    script: Callable[[str], Path], start: Run, signum: int, code: int
+) -> None:
+    process = start(script(_STOPPABLE), options=["--grace", "50s"])
+    _line(process, "ready")
+    process.send_signal(signum)
+    out, err = process.communicate()
+
+    assert process.returncode == code
+    assert out.splitlines() == ["asked to stop within " + out.split()[4], "stopped cleanly"]
+    assert 30.0 < float(out.split()[4]) <= 40.0  # the jobs' share of the grace period
+    assert "killing" not in err
+
+
+def test_a_script_without_a_job_leaves_through_its_finally_blocks(script: Callable[[str], Path], start: Run) -> None:
+    process = start(
+        script("""
+            import threading
+            try:
+                print("ready", flush=True)
+                threading.Event().wait()
+            finally:
+                print("cleaned up", flush=True)
+        """)
+    )
+    _line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+
+    assert (process.returncode, out) == (143, "cleaned up\n")
+
+
+def test_the_request_goes_to_the_driver_and_not_to_the_processes_beside_it(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    process = start(
+        script("""
+            import subprocess, sys, threading
+            from coord_control.spark import shutdown
+            code = "import sys; print('ready', flush=True); sys.stdin.read(); print('end of input', flush=True)"
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+            stopped = threading.Event()
+            shutdown.register(lambda seconds: stopped.set())
+            stopped.wait()
+            child.stdin.close()
+            print("child ended with", child.wait(), flush=True)
+        """)
+    )
+    _line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+
+    assert (process.returncode, out) == (143, "end of input\nchild ended with 0\n")
+
+
+def test_a_driver_that_does_not_stop_is_killed_with_all_it_started(script: Callable[[str], Path], start: Run) -> None:
+    process = start(script(_STUBBORN), options=["--grace", "200ms"])
+    pids = [int(word) for word in _line(process, "ready").split()[1:]]
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+
+    assert process.returncode == 137
+    assert "killing the driver: it has not stopped within 0.2 s" in err
+    assert not any(_is_running(pid) for pid in pids)
+
+
+def test_a_second_request_kills_at_once(script: Callable[[str], Path], start: Run) -> None:
+    process = start(script(_STUBBORN), options=["--grace", "1h"])
+    _line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    _line(process, "asking the driver to stop", errors=True)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+
+    assert process.returncode == 137
+    assert "a second SIGTERM arrived" in err
+
+
+def test_a_driver_that_somebody_else_stops_is_restarted(script: Callable[[str], Path], start: Run) -> None:
+    process = start(
+        script("""
+            import os, pathlib, signal, threading
+            from coord_control.spark import shutdown
+            first = not pathlib.Path("mark").exists()
+            pathlib.Path("mark").touch()
+            stopped = threading.Event()
+            shutdown.register(lambda seconds: stopped.set())
+            if first:
+                os.kill(os.getpid(), signal.SIGTERM)
+                stopped.wait()
+        """),
+        options=_FAST,
+    )
+    _, err = process.communicate()
+
+    assert process.returncode == 0
+    assert "the driver ended with exit code 143; restart 1" in err
+
+
+def test_what_a_crashed_driver_leaves_behind_is_gone_before_the_next_one_starts(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    process = start(
+        script("""
+            import os, pathlib, signal, subprocess, sys
+            mark = pathlib.Path("mark")
+            if mark.exists():
+                alive = os.path.exists(f"/proc/{mark.read_text()}/cmdline")
+                print("alive", alive and bool(pathlib.Path(f"/proc/{mark.read_text()}/cmdline").read_bytes()))
+                raise SystemExit(0)
+            code = "import sys; print('up', flush=True); sys.stdin.read()"
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            child.stdout.readline()
+            mark.write_text(str(child.pid))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """),
+        options=_FAST,
+    )
+    out, _ = process.communicate()
+
+    assert (process.returncode, out) == (0, "alive False\n")
+
+
+def test_the_driver_stops_cleanly_when_its_supervisor_is_killed(script: Callable[[str], Path], start: Run) -> None:
+    process = start(script(_STOPPABLE), options=["--grace", "1h"])
+    _line(process, "ready")
+    process.kill()
+    out, err = process.communicate()  # returns when the driver, too, has closed its output: when it is gone
+
+    assert out.splitlines()[-1] == "stopped cleanly"
+    assert "the supervisor is gone: stopping" in err
+
+
+def test_a_driver_that_does_not_stop_ends_itself_when_its_supervisor_is_killed(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    process = start(script(_STUBBORN), options=["--grace", "200ms"])
+    _line(process, "ready")
+    process.kill()
+    out, _ = process.communicate()
+
+    assert out == ""
+
+
+def test_the_master_arrives_where_pyspark_looks_for_it(script: Callable[[str], Path], start: Run) -> None:
+    path = script("import os; print(os.environ['PYSPARK_SUBMIT_ARGS'])")
+
+    out, _ = start(path, options=["--master", "spark://host:7077"]).communicate()
+
+    assert out == "--master spark://host:7077 pyspark-shell\n"
+
+
+def test_a_script_that_does_not_exist_is_a_usage_error(start: Run, tmp_path: Path) -> None:
+    process = start(tmp_path / "nowhere.py")
+    _, err = process.communicate()
+
+    assert process.returncode == 2
+    assert "does not exist" in err

@@ -1,0 +1,52 @@
+"""What holds for every command of the application."""
+
+from __future__ import annotations
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coord_control.cli.main import app
+
+_COMMANDS = sorted(command.name or "" for command in app.registered_commands)
+
+
+def _options(name: str) -> list[click.Option]:
+    group = typer.main.get_command(app)
+    command = group.commands[name]  # type: ignore[attr-defined]
+    return [each for each in command.params if getattr(each, "param_type_name", "") == "option" and each.name != "help"]
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_option_has_an_environment_variable_that_the_help_shows(name: str) -> None:
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [name, "--help"]).stdout
+
+    assert _options(name)
+    for option in _options(name):
+        variable = option.envvar
+        assert isinstance(variable, str)
+        assert variable.startswith("COORD_")
+        assert variable in shown
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    assert all(option.help for option in _options(name))
+
+
+def test_the_version_is_shown_without_a_command() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("coordctl ")
+
+
+def test_an_option_that_is_no_duration_is_a_usage_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+    script = tmp_path_factory.mktemp("script") / "script.py"
+    script.write_text("")
+
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", "--grace", "soon", str(script)])
+
+    assert result.exit_code == 2
+    assert "is not a duration" in result.output

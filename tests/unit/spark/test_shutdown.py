@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from coord_control.spark.shutdown import StopRegistry
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_every_registered_function_gets_the_grace_period() -> None:
+    registry, got = StopRegistry(Clock()), []
+    registry.register(lambda seconds: got.append(("a", seconds)))
+    registry.register(lambda seconds: got.append(("b", seconds)))
+
+    registry.request_stop(30.0)
+
+    assert sorted(got) == [("a", 30.0), ("b", 30.0)]
+
+
+def test_the_functions_run_at_the_same_time() -> None:
+    registry, together = StopRegistry(), threading.Barrier(2)
+
+    def meet(seconds: float) -> None:
+        together.wait(60.0)
+
+    registry.register(meet)
+    registry.register(meet)
+
+    registry.request_stop(30.0)
+
+    assert not together.broken
+
+
+def test_a_second_request_does_nothing() -> None:
+    registry, got = StopRegistry(Clock()), list[float]()
+    registry.register(got.append)
+
+    registry.request_stop(30.0)
+    registry.request_stop(5.0)
+
+    assert got == [30.0]
+
+
+def test_what_has_ended_is_not_stopped() -> None:
+    registry, got = StopRegistry(Clock()), list[float]()
+    registry.register(got.append)
+    assert registry.has_registered()
+    registry.unregister(got.append)
+    registry.unregister(got.append)
+
+    registry.request_stop(30.0)
+
+    assert got == []
+    assert not registry.has_registered()
+    assert registry.is_requested()
+
+
+def test_what_begins_after_the_request_is_stopped_with_the_time_that_is_left() -> None:
+    clock = Clock()
+    registry, got, called = StopRegistry(clock), list[float](), threading.Event()
+    registry.request_stop(30.0)
+    clock.now += 12.0
+
+    def stop(seconds: float) -> None:
+        got.append(seconds)
+        called.set()
+
+    registry.register(stop)
+
+    assert called.wait(60.0)
+    assert got == [18.0]
+
+
+def test_a_function_that_fails_is_logged_and_does_not_keep_the_others_from_stopping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry, got = StopRegistry(Clock()), list[float]()
+
+    def fail(seconds: float) -> None:
+        raise RuntimeError("no")
+
+    registry.register(fail)
+    registry.register(got.append)
+    with caplog.at_level(logging.ERROR):
+        registry.request_stop(1.0)
+
+    assert got == [1.0]
+    assert "no" in caplog.text
