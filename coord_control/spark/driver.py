@@ -61,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
     if lifeline is not None:
         threading.Thread(target=stopper.watch, args=(lifeline,), name="coord-lifeline", daemon=True).start()
     code, error = _run(argv)
+    stopper.wait()
     if error is not None and lifeline is not None:
         with contextlib.suppress(OSError):
             lifeline.sendall(error.encode())
@@ -71,6 +72,7 @@ class _Stopper:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self.requested = False
+        self._stopping: threading.Thread | None = None
 
     def handle(self, signum: int, frame: types.FrameType | None) -> None:
         """The handler of SIGTERM."""
@@ -79,7 +81,15 @@ class _Stopper:
             raise SystemExit(ExitCode.STOPPED)
         self.requested = True
         seconds = self._grace * _JOBS_SHARE
-        threading.Thread(target=shutdown.request_stop, args=(seconds,), name="coord-stop-request", daemon=True).start()
+        self._stopping = threading.Thread(
+            target=shutdown.request_stop, args=(seconds,), name="coord-stop-request", daemon=True
+        )
+        self._stopping.start()
+
+    def wait(self) -> None:
+        """Let the jobs finish stopping, also when the script's last line came first."""
+        if self._stopping is not None:
+            self._stopping.join()
 
     def watch(self, lifeline: socket.socket) -> None:
         """Wait for the end of the supervisor, then do its work: SIGTERM, grace period, SIGKILL."""

@@ -193,6 +193,30 @@ def test_a_request_to_stop_reaches_the_job_which_ends_cleanly(
     assert "killing" not in err
 
 
+def test_a_job_may_finish_stopping_after_the_script_s_last_line(script: Callable[[str], Path], start: Run) -> None:
+    process = start(
+        script("""
+            import threading, time
+            from coord_control.spark import shutdown
+            stopped, over = threading.Event(), threading.Event()
+            def stop(seconds):
+                stopped.set()
+                over.wait()
+                time.sleep(0.3)  # an interpreter that does not wait is gone by then
+                print("released", flush=True)
+            shutdown.register(stop)
+            print("ready", flush=True)
+            stopped.wait()
+            over.set()
+        """)
+    )
+    _line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+
+    assert (process.returncode, out) == (143, "released\n")
+
+
 def test_a_script_without_a_job_leaves_through_its_finally_blocks(script: Callable[[str], Path], start: Run) -> None:
     process = start(
         script("""
