@@ -143,6 +143,10 @@ class Gateway:
         """Return unconsumed inputs to the front: they were sent before everything that waits now."""
         self.mailbox[:0] = batches
 
+    def blocked_seconds_at(self, now: float) -> float:
+        """Time during which at least one event waited here, up to ``now``."""
+        return self.blocked_seconds + (now - self._holding_since if self._holding_since is not None else 0.0)
+
     @property
     def blocked(self) -> int:
         """Events that wait behind a closed barrier now."""

@@ -50,6 +50,8 @@ class _Query:
     starts: int = 0
     ended_runs: set[RunId] = field(default_factory=set)
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
+    held: bool = False  #: no epoch may begin any more
+    parked: list[Token] = field(default_factory=list)  #: hellos of the epoch that may not begin
 
 
 class JobCore:
@@ -109,11 +111,15 @@ class JobCore:
         query.committed = facts.committed
         query.starts += 1
         query.running = True
+        query.held = False
 
     def end_run(self, name: QueryName, run: RunId | None) -> None:
         """The query's run has ended, whatever the reason: its attempts are refused from now on."""
         query = self._queries[name]
         query.running = False
+        for token in query.parked:
+            self._batch.answers.append(messages.Answered(token, messages.Refused("the query is being stopped")))
+        query.parked = []
         query.attempt_floor = self._highest_attempt
         if run is not None:
             query.ended_runs.add(run)
@@ -123,6 +129,22 @@ class JobCore:
         self._open_attempts = {
             token: attempt for token, attempt in self._open_attempts.items() if attempt.operator not in query.specs
         }
+
+    def hold(self, name: QueryName) -> None:
+        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`end_run` refuses them."""
+        self._queries[name].held = True
+
+    def is_quiet(self, name: QueryName) -> bool:
+        """Whether a held query has reached its next epoch, of which nothing has been processed."""
+        query = self._queries[name]
+        return bool(query.parked) and not self._has_epoch(query)
+
+    def fail_all(self, error: CoordControlError) -> None:
+        """What was to be durable is lost: every query that has started ends its run and must recover."""
+        for query in self._queries.values():
+            if query.starts:
+                self.end_run(query.name, None)
+                self._batch.notices.append(messages.FailQuery(query.name, error))
 
     def committed(self, name: QueryName, epoch: Epoch, now: float) -> None:
         """Spark's ``commits/epoch`` exists: settle everything up to it. May be told twice, or late."""
@@ -143,7 +165,11 @@ class JobCore:
         if refusal is not None:
             self._refuse(attempt, token, refusal)
             return
+        query = self._query_of[attempt.operator]
         self._highest_attempt = max(self._highest_attempt, attempt.task_attempt)
+        if query.held and not self._has_epoch(query):  # an epoch that one operator has begun must end in all of them
+            query.parked.append(token)
+            return
         self._open_attempts[token] = attempt
         self._operators[attempt.operator].hello(attempt, token, now, self._batch)
 
@@ -221,6 +247,9 @@ class JobCore:
         operator = self._operators.get(uid)
         return operator if operator is not None and operator.channel.is_current(incarnation) else None
 
+    def _has_epoch(self, query: _Query) -> bool:
+        return any(self._operators[uid].epoch is not None for uid in query.specs if uid in self._operators)
+
     def _refusal(self, attempt: AttemptId) -> str | None:
         # The one door for staleness. Returns why the attempt must fail, or None.
         query = self._query_of.get(attempt.operator)
@@ -241,9 +270,6 @@ class JobCore:
             return "the query is being restarted"
         if attempt.epoch <= query.committed:
             return f"epoch {attempt.epoch} is over; epoch {query.committed} is committed"
-        running = self._operators[attempt.operator].epoch
-        if running is not None and attempt.epoch < running.epoch:
-            return f"epoch {attempt.epoch} is over; epoch {running.epoch} is running"
         return None
 
     def _refuse(self, attempt: AttemptId, token: Token, reason: str) -> None:

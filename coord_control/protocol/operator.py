@@ -40,8 +40,6 @@ class OperatorSpec:
 
     uid: OperatorUid
     parallelism: int
-    down_types: int  #: how many types of event coordinator -> subtask are declared
-    up_types: int
     observes_attempts: bool = False  #: the coordinator wants ready/failed/reset calls; they cost one call per hello
     snapshot_timeout_seconds: float = 60.0
 

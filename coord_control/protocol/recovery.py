@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
@@ -87,6 +87,8 @@ class History:
                 self.acks.setdefault((record.operator, record.subtask), {})[record.epoch] = record
             case RunStarted():
                 self._void(record)
+            case _:
+                assert_never(record)
 
     def _void(self, marker: RunStarted) -> None:
         for begins in self.begins.values():
