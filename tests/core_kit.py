@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from coord_control.ids import (
     NO_EPOCH,
@@ -37,6 +38,8 @@ from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
 from coord_control.protocol.recovery import Facts
 
+KindOfNotice = TypeVar("KindOfNotice", bound=Notice)
+
 QUERY = QueryName("q")
 QUERY_ID = "id-of-q"
 OP = OperatorUid("op")
@@ -60,7 +63,7 @@ def names(batches: Iterable[EventBatch]) -> str:
 
 
 def spec(uid: str = OP, parallelism: int = 2, *, observes_attempts: bool = False) -> OperatorSpec:
-    return OperatorSpec(OperatorUid(uid), parallelism, down_types=2, up_types=2, observes_attempts=observes_attempts)
+    return OperatorSpec(OperatorUid(uid), parallelism, observes_attempts=observes_attempts)
 
 
 def attempt(
@@ -241,7 +244,7 @@ def answer_to(batch: Batch, token: object) -> Answer | None:
     return found[0] if found else None
 
 
-def of_type(kind: type[Notice], batch: Batch) -> list[Notice]:
+def of_type(kind: type[KindOfNotice], batch: Batch) -> list[KindOfNotice]:
     """The notices of one type, in order."""
     return [notice for notice in batch.notices if isinstance(notice, kind)]
 

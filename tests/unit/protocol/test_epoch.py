@@ -28,9 +28,9 @@ def acknowledge(epoch: OperatorEpoch, subtask: int, task: int, state: bytes = b"
 
 def test_an_epoch_begins_without_inputs_and_freezes_them_once() -> None:
     epoch = OperatorEpoch(Epoch(0), BarrierId(1))
-    assert epoch.phase is Phase.BEGINNING
+    phases = [epoch.phase]
     epoch.begun({S0: events("a")})
-    assert epoch.phase is Phase.RUNNING
+    assert [*phases, epoch.phase] == [Phase.BEGINNING, Phase.RUNNING]
     with pytest.raises(InvalidTransition):
         epoch.begun({S0: events("b")})
     assert epoch.inputs == {S0: events("a")}

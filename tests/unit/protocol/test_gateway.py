@@ -218,6 +218,15 @@ def test_blocked_time_runs_from_the_first_held_event_to_the_last_release() -> No
     assert valve.blocked_seconds == 4.5
 
 
+def test_blocked_time_can_be_read_while_events_wait() -> None:
+    valve = closed_for(FIRST)
+    assert valve.blocked_seconds_at(5.0) == 0.0
+    send(valve, "a", now=10.0)
+    assert valve.blocked_seconds_at(12.0) == 2.0
+    valve.open(FIRST, now=13.0)
+    assert valve.blocked_seconds_at(99.0) == 3.0
+
+
 def test_a_gateway_that_was_closed_without_an_event_has_blocked_no_time() -> None:
     valve = closed_for(FIRST)
     valve.open(FIRST, now=9.0)

@@ -58,7 +58,7 @@ def test_a_subtask_that_acknowledged_its_default_state_keeps_it() -> None:
 
 
 def test_records_of_other_operators_do_not_count() -> None:
-    records = [
+    records: list[Record] = [
         begin(1, b"theirs", {0: "x"}, operator=OTHER),
         ack(0, state=b"theirs", outbox="x", operator=OTHER),
         begin(0, b"ours"),
@@ -75,7 +75,12 @@ def test_records_of_other_operators_do_not_count() -> None:
 
 
 def test_with_a_begin_record_of_the_planned_epoch_it_is_run_again_from_there() -> None:
-    records = [begin(0, b"S0"), ack(0, outbox="x"), begin(1, b"S1", {0: "a", 1: "b"}), ack(1, state=b"void")]
+    records: list[Record] = [
+        begin(0, b"S0"),
+        ack(0, outbox="x"),
+        begin(1, b"S1", {0: "a", 1: "b"}),
+        ack(1, state=b"void"),
+    ]
     recovered = recover(facts(*records, committed=0, planned=1), OP)
     assert recovered.coordinator_state == b"S1"
     assert recovered.barrier == 101
@@ -85,7 +90,7 @@ def test_with_a_begin_record_of_the_planned_epoch_it_is_run_again_from_there() -
 
 
 def test_without_one_the_newest_older_snapshot_counts_and_the_outboxes_since_are_delivered_again() -> None:
-    records = [
+    records: list[Record] = [
         begin(0, b"S0"),
         ack(0, outbox="old"),
         begin(1, b"S1"),
@@ -162,19 +167,25 @@ def test_what_was_voided_before_needs_no_second_marker() -> None:
 
 def test_a_voided_ack_does_not_shadow_a_later_one_that_had_nothing_to_write() -> None:
     """Epoch 1 ran twice: the first run changed the state, the second did not and wrote nothing."""
-    records = [begin(0), ack(0, state=b"s0"), begin(1), ack(1, state=b"lost", outbox="lost"), run_started(0, 1)]
+    records: list[Record] = [
+        begin(0),
+        ack(0, state=b"s0"),
+        begin(1),
+        ack(1, state=b"lost", outbox="lost"),
+        run_started(0, 1),
+    ]
     recovered = recover(facts(*records, committed=1), OP)
     assert recovered.states == {S0: b"s0"}
     assert recovered.undelivered == ()
 
 
 def test_an_ack_after_the_marker_counts() -> None:
-    records = [begin(0), ack(0, state=b"lost"), run_started(-1, 0), ack(0, state=b"kept", task=9)]
+    records: list[Record] = [begin(0), ack(0, state=b"lost"), run_started(-1, 0), ack(0, state=b"kept", task=9)]
     assert recover(facts(*records, committed=0), OP).states == {S0: b"kept"}
 
 
 def test_a_voided_begin_does_not_come_back_when_its_epoch_is_planned_later() -> None:
-    records = [begin(0, b"S0"), begin(1, b"void", {0: "a"}), run_started(0, 0)]
+    records: list[Record] = [begin(0, b"S0"), begin(1, b"void", {0: "a"}), run_started(0, 0)]
     recovered = recover(facts(*records, committed=0, planned=1), OP)
     assert recovered.coordinator_state == b"S0"
     assert recovered.replay == Replay(Epoch(1), None, {})
