@@ -84,10 +84,14 @@ class FileStream:
         hidden.rename(self._directory / f"{index:05}.{self._format}")
         return index
 
-    def read(self) -> DataFrame:
-        """Give a new streaming DataFrame over all files, one file per micro-batch."""
-        reader = self._spark.readStream.format(self._format).schema(self._schema).option("maxFilesPerTrigger", 1)
-        return reader.load(str(self._directory))
+    def read(self, session: SparkSession | None = None) -> DataFrame:
+        """Give a new streaming DataFrame over all files, one file per micro-batch.
+
+        Args:
+            session: reads in another session than the one the stream was made with.
+        """
+        reader = (session or self._spark).readStream.format(self._format).schema(self._schema)
+        return reader.option("maxFilesPerTrigger", 1).load(str(self._directory))
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,28 +258,35 @@ def test_a_second_query_with_the_id_of_an_active_one_stops_that_one_without_an_e
     tmp_path: Path,
 ) -> None:
     """Fact 10, with Spark's default: the older run ends as if somebody had called stop() on it."""
-    first, copy = active_query_and_copy(file_stream(), checkpoint, tmp_path / "copy")
-    second_stream = file_stream(session=spark if same_session else own_session)
-    second = to_nowhere(second_stream.read(), copy).start()
+    stream = file_stream()
+    first, copy = active_query_and_copy(stream, checkpoint, tmp_path / "copy")
+    second = to_nowhere(stream.read(spark if same_session else own_session), copy).start()
     assert second.id == first.id
     assert first.awaitTermination(QUERY_TIMEOUT_SECONDS)
     assert first.exception() is None
+    stream.add(ROWS)
+    second.processAllAvailable()
     assert second.isActive
-    second.stop()
+    assert (batch_ids(checkpoint, "commits"), batch_ids(copy, "commits")) == ([0], [0, 1])
 
 
 def test_a_second_query_with_the_id_of_an_active_one_is_refused_when_runs_are_not_to_be_stopped(
     spark: SparkSession, own_session: SparkSession, file_stream: MakeStream, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Fact 10: one setting of the session that starts the second query; a fork needs an id of its own."""
-    first, copy = active_query_and_copy(file_stream(), checkpoint, tmp_path / "copy")
+    stream = file_stream()
+    first, copy = active_query_and_copy(stream, checkpoint, tmp_path / "copy")
     own_session.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
-    writer = to_nowhere(file_stream(session=own_session).read(), copy)
+    writer = to_nowhere(stream.read(own_session), copy)
     with pytest.raises(Exception, match=str(first.id)):
         writer.start()
     assert first.isActive
     write_query_id(copy, str(uuid.uuid4()))
     fork = writer.start()
+    stream.add(ROWS)
+    for query in (first, fork):
+        query.processAllAvailable()
+    assert (batch_ids(checkpoint, "commits"), batch_ids(copy, "commits")) == ([0, 1], [0, 1])
     assert (first.isActive, fork.isActive) == (True, True)
     assert fork.id != first.id
 
