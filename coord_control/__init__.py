@@ -1,1 +1,64 @@
-"""Checkpoints, savepoints and exactly-once control events for long-running PySpark Structured Streaming jobs."""
+"""Exactly-once control events for long-running, crash-safe PySpark Structured Streaming jobs.
+
+A :class:`Job` owns one or more streaming queries. An operator of a query has subtasks on the executors and a coordinator
+in the driver, which exchange control events exactly once, whatever fails. Start with docs/protocol.md and
+examples/flights.
+
+The public names are loaded when they are first used: the command line and the executors do not pay for what they do
+not need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from coord_control.coordinators import (
+        BroadcastConfig,
+        CoordinatorContext,
+        OperatorCoordinator,
+        SnapshotCoordinator,
+        SnapshotResult,
+        StatefulCoordinator,
+        SubtaskGateway,
+    )
+    from coord_control.errors import CoordControlError, Fault
+    from coord_control.spark.job import Job
+    from coord_control.spark.operator import Operator
+    from coord_control.spark.query import RestartPolicy
+    from coord_control.spark.status import JobStatus
+    from coord_control.spark.subtask import Subtask
+
+__all__ = [
+    "BroadcastConfig",
+    "CoordControlError",
+    "CoordinatorContext",
+    "Fault",
+    "Job",
+    "JobStatus",
+    "Operator",
+    "OperatorCoordinator",
+    "RestartPolicy",
+    "SnapshotCoordinator",
+    "SnapshotResult",
+    "StatefulCoordinator",
+    "Subtask",
+    "SubtaskGateway",
+]
+
+_MODULES: Final = {
+    "CoordControlError": "coord_control.errors",
+    "Fault": "coord_control.errors",
+    "Job": "coord_control.spark.job",
+    "JobStatus": "coord_control.spark.status",
+    "Operator": "coord_control.spark.operator",
+    "RestartPolicy": "coord_control.spark.query",
+    "Subtask": "coord_control.spark.subtask",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES.get(name, "coord_control.coordinators")), name)

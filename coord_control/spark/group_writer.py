@@ -1,0 +1,132 @@
+"""Group commit: everything that waits while one write is under way becomes the next write.
+
+One thread takes batches in order, makes their records durable with one append per query, and then checks that the generation is
+still this driver's. The check comes *after* the write and *before* any answer: so whatever was answered can be read by
+every later generation, which read the storage after it had claimed (protocol section 6).
+
+After a failed write nothing of the same *era* is written any more: later records may rest on the lost ones. The owner ends all runs,
+begins a new era and recovers from what is durable.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coord_control.errors import CoordControlError, StoreUnavailable
+from coord_control.ids import QueryName
+from coord_control.protocol.messages import Batch
+from coord_control.protocol.records import Record
+
+__all__ = ["GroupWriter", "Work"]
+
+# Bounds one append: a longer queue becomes several writes.
+_MAX_GROUP: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A batch on its way to the storage."""
+
+    era: int
+    batch: Batch
+    executed: Callable[[CoordControlError | None], None] | None = (
+        None  #: told by the owner: executed, or why it never will be
+    )
+
+
+class GroupWriter:
+    """The writer thread.
+
+    Args:
+        append: makes records of a query durable.
+        verify: raises Fenced when the generation is not ours any more.
+        written: told, on the writer thread, what is durable, in order.
+        failed: told, on the writer thread, what will never be durable, and why.
+    """
+
+    def __init__(
+        self,
+        append: Callable[[QueryName, Sequence[Record]], None],
+        verify: Callable[[], None],
+        written: Callable[[list[Work]], None],
+        failed: Callable[[list[Work], CoordControlError], None],
+    ) -> None:
+        self._append = append
+        self._verify = verify
+        self._written = written
+        self._failed = failed
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._failed_era = -1
+        self._failure: CoordControlError | None = None
+        self.writes = 0  #: group commits
+        self._thread = threading.Thread(target=self._run, name="coord-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, work: Work) -> None:
+        self._queue.put(work)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Write what waits, then end the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while (first := self._queue.get()) is not None:
+            group, last = self._group(first)
+            self._write(group)
+            if last:
+                return
+
+    def _group(self, first: Work) -> tuple[list[Work], bool]:
+        group = [first]
+        while len(group) < _MAX_GROUP:
+            try:
+                work = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+            if work is None:
+                return group, True
+            group.append(work)
+        return group, False
+
+    def _write(self, group: list[Work]) -> None:
+        valid = [work for work in group if work.era > self._failed_era]
+        lost = [work for work in group if work.era <= self._failed_era]
+        if lost:
+            assert self._failure is not None
+            self._failed(lost, self._failure)
+        if not valid:
+            return
+        try:
+            self._persist(valid)
+        except Exception as error:
+            self._failed_era = valid[-1].era
+            self._failure = _as_ours(error)
+            self._failed(valid, self._failure)
+        else:
+            self._written(valid)
+
+    def _persist(self, group: list[Work]) -> None:
+        records: dict[QueryName, list[Record]] = {}
+        for work in group:
+            for persist in work.batch.persist:
+                records.setdefault(persist.query, []).append(persist.record)
+        for query, of_query in records.items():
+            self._append(query, of_query)
+        if records:
+            self.writes += 1
+            self._verify()
+
+
+def _as_ours(error: Exception) -> CoordControlError:
+    if isinstance(error, CoordControlError):
+        return error
+    failure = StoreUnavailable("the epoch store", "write", error)
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,65 @@
+"""Spark's word that an epoch is committed, as cheaply as it can be had.
+
+Spark posts a progress event after it has written ``commits/e`` (spark-facts 7). PySpark's own listener builds the whole progress as
+Python objects, dozens of calls into the JVM for each event; this one asks for one JSON string.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+__all__ = ["ProgressListener"]
+
+_log = logging.getLogger("coord_control.progress")
+
+
+class ProgressListener:
+    """Tells of every progress event: ``heard(query id, batch id, progress)``, on a thread of Spark's listener bus.
+
+    Remove it with :meth:`close` before the driver exits: a callback into a Python that is gone fails noisily (spark-facts 14).
+    """
+
+    def __init__(self, spark: SparkSession, heard: Callable[[str, int, dict[str, Any]], None]) -> None:
+        context = spark.sparkContext
+        gateway: Any = context._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        # The wrapper belongs to Spark; only the Python side of it is ours.
+        self._listener = gateway.jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_JvmSide(heard))
+        self._manager: Any = spark.streams._jsqm
+        self._manager.addListener(self._listener)
+
+    def close(self) -> None:
+        self._manager.removeListener(self._listener)
+
+
+class _JvmSide:
+    """Called by the JVM through py4j."""
+
+    def __init__(self, heard: Callable[[str, int, dict[str, Any]], None]) -> None:
+        self._heard = heard
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        try:
+            progress = json.loads(event.progress().json())
+            self._heard(progress["id"], progress["batchId"], progress)
+        except Exception:
+            # The next hello implies the commit as well, so nothing is lost but time.
+            _log.exception("a progress event could not be read")
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

@@ -1,0 +1,267 @@
+"""One query of a job: started, watched, restarted in place, stopped at the end of an epoch.
+
+A failed batch ends Spark's StreamingQuery, not the driver: the operators recover from durable facts and the same writer is
+started again, in the same JVM, with capped exponential back-off. An epoch that is committed in between resets the count; too
+many restarts without one end the query for good, with the error that ended it.
+
+One thread per query waits for Spark; nothing here runs on the loop.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from coord_control.errors import CoordControlError, QueryFailed
+from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
+from coord_control.protocol.records import Record
+from coord_control.protocol.recovery import Facts
+from coord_control.spark.epoch_store import EpochStore
+from coord_control.spark.files import Files
+from coord_control.spark.lineage import Lineage, spark_position
+from coord_control.spark.runtime import JobRuntime
+
+__all__ = ["ManagedQuery", "QueryState", "RestartPolicy"]
+
+_log = logging.getLogger("coord_control.query")
+
+_POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How a failed query is restarted in place.
+
+    Attributes:
+        initial_seconds: the first back-off; each further one is ``multiplier`` times as long, up to ``maximum_seconds``.
+        max_restarts: how many restarts in a row may fail to commit an epoch before the query fails for good.
+    """
+
+    initial_seconds: float = 0.2
+    maximum_seconds: float = 60.0
+    multiplier: float = 2.0
+    max_restarts: int = 10
+
+    def delay(self, restarts: int) -> float:
+        """Seconds to wait before the restart that follows ``restarts`` fruitless ones."""
+        return min(self.initial_seconds * self.multiplier**restarts, self.maximum_seconds)
+
+
+class QueryState(enum.Enum):
+    """Where a query stands."""
+
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"  #: on request
+    FINISHED = "finished"  #: by itself: its trigger has no more data to process
+    FAILED = "failed"
+
+
+class ManagedQuery:
+    """One started query."""
+
+    def __init__(
+        self,
+        name: QueryName,
+        writer: DataStreamWriter,
+        lineage: Lineage,
+        store: EpochStore | None,
+        files: Files,
+        runtime: JobRuntime,
+        policy: RestartPolicy,
+        started: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.lineage = lineage
+        self.store = store
+        self.state = QueryState.RUNNING
+        self.error: QueryFailed | None = None
+        self.restarts = 0  #: in all
+        self.last_failure: str | None = None
+        self.last_committed = NO_EPOCH
+        self.progress: dict[str, Any] = {}  #: Spark's newest progress event
+        self._writer = writer
+        self._files = files
+        self._runtime = runtime
+        self._policy = policy
+        self._started = started
+        self._ended = ended
+        self._query: StreamingQuery | None = None
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._committed_at_start = NO_EPOCH
+        self._fruitless = 0
+        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Recover, and start for the first time; what is wrong with the declaration is raised here."""
+        try:
+            self._begin()
+        except BaseException:
+            self._finish_run()
+            raise
+        self._thread.start()
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Spark's handle of the current run; another one after a restart."""
+        assert self._query is not None
+        return self._query
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query runs or will run again by itself."""
+        return self.state in (QueryState.RUNNING, QueryState.RESTARTING)
+
+    def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
+        """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
+        self.progress = progress
+        if epoch > self.last_committed and self._files.exists(f"{self.lineage.checkpoint}/commits/{epoch}"):
+            self.last_committed = epoch
+            if self.store is not None:
+                self.store.committed(epoch)
+            self._runtime.post(lambda core, now: core.committed(self.name, epoch, now))
+
+    def fail(self, error: BaseException) -> None:
+        """End the current run because of ``error``; never blocks."""
+        if self._failure is None:
+            self._failure = error
+        self._stop_spark_soon()
+
+    def request_stop(self, deadline: float) -> None:
+        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds); returns when Spark was told to."""
+        if not self.is_active:
+            return
+        self._runtime.call(lambda core, now: core.hold(self.name))
+        self._wait_for_boundary(deadline)
+        self._stop.set()
+        self._stop_spark_soon()
+
+    def join(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the query has ended. False: it has not within the time."""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    # On the query's own thread, but for the first start.
+
+    def _watch(self) -> None:
+        while True:
+            error = self._await_end()
+            self._finish_run()
+            error = self._failure or error  # the last epoch may have been found wanting only now
+            if error is None or (self._stop.is_set() and _may_retry(error)):
+                self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
+                break
+            if not self._restart(error):
+                break
+        _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
+        self._ended()
+
+    def _restart(self, error: BaseException) -> bool:
+        # Until it runs again, or must not: then the state says which.
+        while True:
+            self.last_failure = str(error)
+            if not _may_retry(error) or self._fruitless >= self._policy.max_restarts:
+                self.error = QueryFailed(self.name, self._fruitless, error)
+                self.error.__cause__ = error
+                self.state = QueryState.FAILED
+                return False
+            delay = self._policy.delay(self._fruitless)
+            _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
+            self.state = QueryState.RESTARTING
+            self._fruitless += 1
+            self.restarts += 1
+            if self._stop.wait(delay):
+                self.state = QueryState.STOPPED
+                return False
+            try:
+                self._begin()
+            except Exception as again:
+                error = again
+                self._finish_run()
+                continue
+            self.state = QueryState.RUNNING
+            return True
+
+    def _begin(self) -> None:
+        self._failure = None
+        committed, planned = spark_position(self._files, self.lineage.checkpoint)
+        records: tuple[Record, ...] = ()
+        if self.store is not None:
+            self.store.committed(committed)
+            records = tuple(self.store.open())
+        facts = Facts(records, committed, planned)
+        self._committed_at_start = self.last_committed = committed
+        self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
+        self._started()
+        self._query = self._writer.start()
+        if self._has_failed():  # before Spark's handle was known
+            self._stop_spark_soon()
+
+    def _has_failed(self) -> bool:
+        return self._failure is not None
+
+    def _await_end(self) -> BaseException | None:
+        try:
+            self.spark_query.awaitTermination()
+        except Exception as error:
+            return error
+        return None
+
+    def _finish_run(self) -> None:
+        # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way to the
+        # storage is written before anybody reads it: call() returns after that.
+        run = RunId(str(self._query.runId)) if self._query is not None else None
+        committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        if committed > self._committed_at_start:
+            self._fruitless = 0
+
+        def end(core: Any, now: float) -> None:
+            core.committed(self.name, committed, now)
+            core.end_run(self.name, run)
+
+        try:
+            self._runtime.call(end)
+        except CoordControlError as error:
+            _log.warning("= query %s: %s", self.name, error)
+
+    def _wait_for_boundary(self, deadline: float) -> None:
+        before, _ = spark_position(self._files, self.lineage.checkpoint)
+        while time.monotonic() < deadline and self.state is QueryState.RUNNING:
+            if not self.spark_query.status["isTriggerActive"]:
+                return
+            if self._runtime.call(lambda core, now: core.is_quiet(self.name)):
+                return
+            if spark_position(self._files, self.lineage.checkpoint)[0] > before:
+                return
+            self._stop.wait(_POLL_SECONDS)
+
+    def _stop_spark_soon(self) -> None:
+        query = self._query
+        if query is not None:
+            threading.Thread(target=_stop_quietly, args=(query,), name=f"coord-stop-{self.name}", daemon=True).start()
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:
+        # The query's own thread learns from Spark how it ended.
+        _log.debug("x stopping the query: %s", error)
+
+
+def _may_retry(error: BaseException) -> bool:
+    # Spark's analysis of the same plan has the same result every time.
+    if isinstance(error, AnalysisException):
+        return False
+    return not isinstance(error, CoordControlError) or error.retry

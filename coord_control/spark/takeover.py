@@ -1,0 +1,48 @@
+"""Becoming the job's driver: claim the next generation, then wait for the one before to be gone.
+
+The claim alone makes the protocol safe. The wait is for Spark's sake: until the older driver has noticed, its queries write to the
+same Spark checkpoint directories, and a batch that it commits while this driver recovers would be seen too late. A driver notices
+within half a second, stops its queries and says so; after a crash its JVM lives a moment longer than its Python.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from coord_control.spark import generations
+from coord_control.spark.files import Files, join
+from coord_control.spark.generations import Aliveness, Claim, Holder
+
+__all__ = ["take_over"]
+
+_log = logging.getLogger("coord_control.job")
+
+_POLL_SECONDS: Final = 0.02
+# For a driver that can be seen: it stops its queries first, or its JVM is on its way out.
+_ALIVE_SECONDS: Final = 15.0
+# For one that cannot: four times what it needs to notice.
+_UNKNOWN_SECONDS: Final = 2.0
+
+
+def take_over(files: Files, folder: str, spark: SparkSession) -> Claim:
+    """Claim the next generation of the job in ``folder`` and wait for its predecessor to end.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: the newest claim cannot be read; nothing was claimed.
+        StoreUnavailable: the storage cannot be written.
+    """
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]))
+    began = time.monotonic()
+    while (previous := generations.previous_may_live(claim)) is not Aliveness.DEAD:
+        waited = time.monotonic() - began
+        if waited > (_ALIVE_SECONDS if previous is Aliveness.ALIVE else _UNKNOWN_SECONDS):
+            _log.warning("the driver before this one may still run; it is fenced off and going on without it")
+            break
+        time.sleep(_POLL_SECONDS)
+    return claim
