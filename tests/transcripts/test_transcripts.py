@@ -25,10 +25,10 @@ def play(text: str) -> str:
         lines = block.split("\n")
         told = lines[: lines.index(SEPARATOR)] if SEPARATOR in lines else lines
         commands = [line.split() for line in told if not line.startswith("#")]
-        if world is None:
+        if world is None and commands:
             world = language.world(commands.pop(0))
-        printed = [printed for words in commands for printed in world.run(words)]
-        if commands:
+        if world is not None and commands:
+            printed = [line for words in commands for line in world.run(words)]
             told = [*told, SEPARATOR, *(printed or ["(nothing)"])]
         blocks.append("\n".join(told))
     return "\n\n".join(blocks) + "\n"
