@@ -1,0 +1,85 @@
+# Two commands are enough: `make demo` shows the product at work, `make test` checks all of it.
+# Both set up the environment on their first run.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+# Arguments of the demo, for example: make demo DEMO_ARGS="--days 30 --json"
+DEMO_ARGS ?=
+# Arguments of pytest, for example: make test PYTEST_ARGS="tests/unit -x"
+PYTEST_ARGS ?=
+# Processes of the test run. Each that meets a Spark test starts one JVM and shares it among its tests.
+PYTEST_WORKERS ?= 2
+# Seeds of the nightly simulation.
+SEEDS ?= 10000
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.coord-control-installed
+# Nothing here talks to another machine: Spark binds to the loopback address.
+SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
+
+.PHONY: help setup requirements demo test check format-check format lint types imports coverage \
+	simulate mutations nightly bench clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+requirements: ## check for Python and Java, and name the command that installs what is missing
+	@bash scripts/requirements "$(PYTHON)"
+
+setup: requirements $(STAMP) ## create the virtual environment and install everything into it
+
+# Order-only: the checks come first, but do not make the environment out of date.
+$(STAMP): pyproject.toml scripts/setup | requirements
+	@bash scripts/setup "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: setup ## a year of flights through a coordinated streaming job
+	@$(SPARK_ENV) $(BIN)/python -m examples.flights $(DEMO_ARGS)
+
+# The tests come last, so that the last line of all is the closing line of pytest. Its tiers run in one go, cheap ones
+# first (tests/conftest.py orders them); the tests of a file stay in one process.
+test: setup check ## static checks, then every tier of tests
+	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+check: format-check lint types imports ## the static checks alone
+
+format-check: setup
+	@$(BIN)/ruff format --check .
+
+format: setup ## format the sources in place
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix-only --quiet .
+
+lint: setup ## ruff
+	@$(BIN)/ruff check .
+
+types: setup ## mypy --strict
+	@$(BIN)/mypy
+
+imports: setup ## the import contracts of pyproject.toml
+	@$(BIN)/lint-imports --no-logo
+
+coverage: setup ## the cheap tiers, with branch coverage of the protocol core, which has to be complete
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov=coord_control.protocol --cov-branch --cov-report=term-missing \
+		--cov-fail-under=100 tests/unit tests/machines $(PYTEST_ARGS)
+
+simulate: setup ## the nightly simulation: SEEDS=10000 histories of crashes
+	@$(BIN)/python -m coord_control.testing.simulate --seeds $(SEEDS)
+
+mutations: setup ## break the core on purpose, and see that a test notices each time
+	@$(BIN)/python -m coord_control.testing.mutations
+
+nightly: setup simulate mutations ## all that takes long: simulation, mutations, the long versions of the tests
+	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+bench: setup ## the benchmarks, as JSON
+	@$(SPARK_ENV) $(BIN)/python -m benchmarks
+
+clean: ## remove the environment and what the tools left
+	rm -rf "$(VENV)" build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
+		htmlcov metastore_db derby.log spark-warehouse artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
