@@ -67,16 +67,15 @@ def _current(records: Sequence[Record]) -> list[Begin | Ack]:
     # The earliest that any run began from which stands later in the log.
     committed = planned = _AFTER_ALL
     for record in reversed(records):
-        match record:
-            case RunStarted():
-                committed, planned = min(committed, record.committed), min(planned, record.planned)
-                continue
-            case Ack(operator, subtask, epoch):
-                is_void = epoch > committed
-                key: _Key = (operator, subtask, epoch)
-            case Begin(operator, epoch):
-                is_void = epoch > planned
-                key = (operator, None, epoch)
+        if isinstance(record, RunStarted):
+            committed, planned = min(committed, record.committed), min(planned, record.planned)
+            continue
+        if isinstance(record, Ack):
+            is_void = record.epoch > committed
+            key: _Key = (record.operator, record.subtask, record.epoch)
+        else:
+            is_void = record.epoch > planned
+            key = (record.operator, None, record.epoch)
         if not is_void and key not in seen:
             seen.add(key)
             kept.append(record)

@@ -1,0 +1,156 @@
+"""The job's storage on any scheme, through the file manager that Spark writes its own checkpoints with.
+
+Spark's ``CheckpointFileManager`` knows how to create a file atomically on each of its file systems: by a rename that
+refuses an existing target (HDFS and its like), or with the class that
+``spark.sql.streaming.checkpointFileManagerClass`` names (object stores). Taking the same one means that the epoch
+store is exactly as safe as Spark's offset log beside it. On a local disk Hadoop's rename checks first and renames
+then, so two drivers may both win: there ``LocalFiles`` is taken.
+
+Threads: any; every Python thread has a connection of its own to the JVM, and Hadoop's file systems are shared safely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from coord_control.errors import AlreadyExists, StoreUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["HadoopFiles", "default_scheme"]
+
+#: Where Spark keeps the class: since 4.1, and before.
+_MANAGER_PACKAGES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing",
+    "org.apache.spark.sql.execution.streaming",
+)
+_ABSENT: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
+_EXISTS: Final = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
+
+
+def default_scheme(spark: SparkSession) -> str:
+    """Return the scheme of Spark's default file system: ``file``, ``hdfs``, ..."""
+    jvm, configuration = _jvm(spark), _configuration(spark)
+    return str(jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(configuration).getScheme())
+
+
+class HadoopFiles:
+    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.spark.files.Files`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = _jvm(spark)
+        self._configuration = _configuration(spark)
+        self._manager_class = _manager_class(self._jvm)
+
+    def read(self, path: str) -> bytes:
+        with _reported(path, "read"):
+            stream = self._manager(path).open(self._path(path))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def create(self, path: str, data: bytes) -> None:
+        with _reported(path, "create"):
+            # Hadoop finds an existing target when it renames, after the data was sent: look first.
+            if self.exists(path):
+                raise AlreadyExists(path)
+            try:
+                self._write(path, data, overwrite=False)
+            except Py4JJavaError as exc:
+                # A file where a folder should be is told by the same exception.
+                if _is(exc, _EXISTS) and self.exists(path):
+                    raise AlreadyExists(path) from None
+                raise
+
+    def replace(self, path: str, data: bytes) -> None:
+        with _reported(path, "replace"):
+            self._write(path, data, overwrite=True)
+
+    def exists(self, path: str) -> bool:
+        with _reported(path, "look for"):
+            return bool(self._manager(path).exists(self._path(path)))
+
+    def list(self, path: str) -> list[str]:
+        with _reported(path, "list"):
+            try:
+                statuses = self._manager(path).list(self._path(path))
+            except Py4JJavaError as exc:
+                if _is(exc, _ABSENT):
+                    return []
+                raise
+            names = [str(status.getPath().getName()) for status in statuses]
+            return sorted(name for name in names if not name.startswith("."))
+
+    def delete(self, path: str) -> None:
+        with _reported(path, "delete"):
+            self._manager(path).delete(self._path(path))
+
+    def make_dirs(self, path: str) -> None:
+        with _reported(path, "make the folder"):
+            self._manager(path).mkdirs(self._path(path))
+
+    def _write(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        target = self._path(path)
+        manager = self._manager(path)
+        manager.mkdirs(target.getParent())
+        stream = manager.createAtomic(target, overwrite)
+        try:
+            stream.write(data)
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+            stream.close()
+        except BaseException:
+            # Also removes the temporary file; the error that led here is the one to report.
+            with contextlib.suppress(Py4JError):
+                stream.cancel()
+            raise
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def _manager(self, path: str) -> Any:
+        return self._manager_class.create(self._path(path), self._configuration)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def _configuration(spark: SparkSession) -> Any:
+    """Hadoop's configuration with the session's settings in it: they can name the file manager's class."""
+    session: Any = spark
+    return session._jsparkSession.sessionState().newHadoopConf()
+
+
+def _manager_class(jvm: Any) -> Any:
+    for package in _MANAGER_PACKAGES:
+        found = jvm
+        for name in (*package.split("."), "CheckpointFileManager"):
+            found = getattr(found, name)
+        if isinstance(found, JavaClass):
+            return found
+    raise AssertionError("Spark has its CheckpointFileManager elsewhere: please report the Spark version")
+
+
+@contextlib.contextmanager
+def _reported(path: str, action: str) -> Iterator[None]:
+    """The one border where errors of the JVM become ours."""
+    try:
+        yield
+    except Py4JJavaError as exc:
+        if action == "read" and _is(exc, _ABSENT):
+            raise FileNotFoundError(f"{path} does not exist") from None
+        raise StoreUnavailable(path, action, exc.java_exception.toString()) from exc
+    except Py4JError as exc:
+        raise StoreUnavailable(path, action, exc) from exc
+
+
+def _is(error: Py4JJavaError, classes: tuple[str, ...]) -> bool:
+    return error.java_exception.getClass().getName() in classes

@@ -1,0 +1,1 @@
+"""The public test kit: real parts with faults on demand, for tests of jobs and of this package."""

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from coord_control.errors import DamagedRecord, UnsupportedFormat
+from coord_control.spark.files import Files, LocalFiles
+from coord_control.spark.generations import Aliveness, Claim, Holder, Process, claim, decide, previous_may_live
+from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+
+FOLDER = "/job/generations"
+
+
+def holder(*pids: int, host: str = "here", boot: str | None = "b1", namespace: str | None = "n1") -> Holder:
+    processes = tuple(Process(pid=pid, started=f"t{pid}") for pid in pids)
+    return Holder(host=host, boot=boot, namespace=namespace, processes=processes)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+class TestClaim:
+    def test_generations_count_from_1_and_know_their_predecessor(self, files: MemoryFiles) -> None:
+        first = claim(files, FOLDER, holder(10, 11))
+        second = claim(files, FOLDER, holder(20))
+        assert (first.generation, first.previous) == (1, None)
+        assert second.generation == 2
+        assert second.previous is not None
+        assert (second.previous.generation, second.previous.holder) == (1, holder(10, 11))
+
+    def test_a_newer_claim_ends_the_older_ones(self, files: MemoryFiles) -> None:
+        first = claim(files, FOLDER, holder(1))
+        assert first.is_current()
+        second = claim(files, FOLDER, holder(2))
+        assert (first.is_current(), second.is_current()) == (False, True)
+
+    def test_an_older_driver_stays_fenced_when_claims_have_been_forgotten(self, files: MemoryFiles) -> None:
+        claims = [claim(files, FOLDER, holder(number)) for number in range(30)]
+        assert [each.is_current() for each in claims] == [False] * 29 + [True]
+
+    def test_only_the_last_claims_are_kept(self, files: MemoryFiles) -> None:
+        for number in range(12):
+            claim(files, FOLDER, holder(number)).release()
+        claim(files, FOLDER, holder(99))
+        kept = {int(name.split(".")[0]) for name in files.list(FOLDER)}
+        assert kept == set(range(4, 14))
+
+    def test_a_crash_while_forgetting_leaves_no_driver_unfenced(self) -> None:
+        files = MemoryFiles()
+        claims = [claim(files, FOLDER, holder(number)) for number in range(10)]
+        for point in range(1, 5):
+            with pytest.raises(Crash):
+                claim(files.seen_by(CrashAt(point + 2)), FOLDER, holder(50))
+            assert not any(each.is_current() for each in claims)
+
+    def test_a_driver_that_died_while_claiming_has_used_up_its_number_or_not(self) -> None:
+        for point, expected in ((1, 1), (2, 2)):
+            files = MemoryFiles(torn_writes=True)
+            with pytest.raises(Crash):
+                claim(files.seen_by(CrashAt(point)), FOLDER, holder(1))
+            assert claim(files, FOLDER, holder(2)).generation == expected
+
+    @pytest.mark.parametrize("kind", ["memory", "local"])
+    def test_racing_drivers_get_different_generations_and_only_the_newest_is_current(
+        self, kind: str, tmp_path: object
+    ) -> None:
+        files: Files = MemoryFiles() if kind == "memory" else LocalFiles()
+        folder = f"{tmp_path}/generations"
+        barrier = threading.Barrier(2)
+        claims: list[Claim] = []
+
+        def race() -> None:
+            barrier.wait()
+            claims.extend(claim(files, folder, holder(1)) for _ in range(10))
+
+        threads = [threading.Thread(target=race) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(each.generation for each in claims) == list(range(1, 21))
+        assert [each.generation for each in claims if each.is_current()] == [20]
+
+    def test_the_winner_of_a_race_is_the_losers_predecessor(self, files: MemoryFiles) -> None:
+        class Overtake:
+            """Lets another driver claim just before our file is written."""
+
+            done = False
+
+            def before_write(self, path: str) -> None:
+                if not self.done:
+                    self.done = True
+                    claim(files, FOLDER, holder(77))
+
+            def after_write(self, path: str) -> None:
+                pass
+
+        mine = claim(files.seen_by(Overtake()), FOLDER, holder(1))
+        assert mine.generation == 2
+        assert mine.previous is not None
+        assert mine.previous.holder == holder(77)
+
+    def test_release_can_be_called_twice(self, files: MemoryFiles) -> None:
+        first = claim(files, FOLDER, holder(1))
+        first.release()
+        first.release()
+        assert claim(files, FOLDER, holder(2)).is_previous_released()
+
+    def test_the_content_is_readable_by_people(self, files: MemoryFiles) -> None:
+        claim(files, FOLDER, holder(10))
+        content = json.loads(files.read(f"{FOLDER}/1.json"))
+        assert (content["format_version"], content["generation"]) == (1, 1)
+        assert content["holder"]["host"] == "here"
+
+
+class TestDamage:
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format_version": 1}', b'{"format_version": "x"}'])
+    def test_a_damaged_claim_is_named_and_nothing_is_claimed(self, files: MemoryFiles, content: bytes) -> None:
+        claim(files, FOLDER, holder(1))
+        files.replace(f"{FOLDER}/1.json", content)
+        with pytest.raises(DamagedRecord, match=r"/job/generations/1\.json"):
+            claim(files, FOLDER, holder(2))
+        assert files.list(FOLDER) == ["1.json"]
+
+    def test_an_exchanged_claim_is_noticed(self, files: MemoryFiles) -> None:
+        claim(files, FOLDER, holder(1))
+        claim(files, FOLDER, holder(2))
+        files.replace(f"{FOLDER}/2.json", files.read(f"{FOLDER}/1.json"))
+        with pytest.raises(DamagedRecord, match="it is the claim of generation 1"):
+            claim(files, FOLDER, holder(3))
+
+    def test_a_claim_of_a_newer_release_is_refused(self, files: MemoryFiles) -> None:
+        files.create(f"{FOLDER}/4.json", b'{"format_version": 2, "new": true}')
+        with pytest.raises(UnsupportedFormat, match="has format version 2"):
+            claim(files, FOLDER, holder(1))
+
+
+class TestDecide:
+    """Every fact by itself; `here` holds the process ids that exist now."""
+
+    def test_a_released_one_is_dead_wherever_it_was(self) -> None:
+        assert decide(holder(1, host="far"), is_released=True, here=holder(1)) is Aliveness.DEAD
+
+    @pytest.mark.parametrize("alive", [(1,), (2,), (1, 2)])
+    def test_one_process_is_enough_to_be_alive(self, alive: tuple[int, ...]) -> None:
+        assert decide(holder(1, 2), is_released=False, here=holder(*alive)) is Aliveness.ALIVE
+
+    def test_without_any_it_is_dead(self) -> None:
+        assert decide(holder(1, 2), is_released=False, here=holder()) is Aliveness.DEAD
+
+    def test_a_process_id_that_another_process_has_now_does_not_count(self) -> None:
+        here = Holder(host="here", boot="b1", namespace="n1", processes=(Process(pid=1, started="later"),))
+        assert decide(holder(1), is_released=False, here=here) is Aliveness.DEAD
+
+    def test_without_a_start_time_it_may_be_the_same(self) -> None:
+        here = Holder(host="here", boot="b1", namespace="n1", processes=(Process(pid=1, started=None),))
+        assert decide(holder(1), is_released=False, here=here) is Aliveness.ALIVE
+        assert decide(here, is_released=False, here=holder(1)) is Aliveness.ALIVE
+
+    @pytest.mark.parametrize(
+        "previous",
+        [holder(1, host="far"), holder(1, boot="b0"), holder(1, namespace="n2"), holder(1, boot=None)],
+        ids=["host", "boot", "container", "not told"],
+    )
+    def test_elsewhere_nothing_is_known(self, previous: Holder) -> None:
+        assert decide(previous, is_released=False, here=holder()) is Aliveness.UNKNOWN
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="tells what Linux knows about processes")
+class TestRealProcesses:
+    def test_a_running_process_is_alive_and_an_ended_one_is_dead(self, files: MemoryFiles) -> None:
+        command = [sys.executable, "-c", "input()"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            claim(files, FOLDER, Holder.of([process.pid]))
+            mine = claim(files, FOLDER, holder(1))
+            assert previous_may_live(mine) is Aliveness.ALIVE
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            # It has ended now but keeps its id, until its parent asks.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            assert previous_may_live(mine) is Aliveness.DEAD
+        assert previous_may_live(mine) is Aliveness.DEAD
+
+    def test_the_first_driver_has_nobody_before_it(self, files: MemoryFiles) -> None:
+        assert previous_may_live(claim(files, FOLDER, holder(1))) is Aliveness.DEAD
+
+    def test_this_process_can_be_told_from_a_later_one(self) -> None:
+        me = Holder.of([os.getpid()])
+        assert me.boot
+        assert me.namespace
+        assert me.processes[0].started == Holder.of([os.getpid()]).processes[0].started
+        assert me.processes[0].started != Holder.of([1]).processes[0].started or os.getpid() == 1
