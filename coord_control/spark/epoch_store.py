@@ -18,7 +18,8 @@ next open or compaction deletes.
 **What can be noticed.** A flipped bit, a truncated, exchanged, foreign or missing file is an error that names the
 file. One loss leaves no trace for a new driver: the newest segments of a log, deleted as a whole.
 
-Threads: none of its own, not thread-safe; calls must not overlap. Payloads are only held within a call.
+Threads: none of its own. ``committed`` may be called from any thread; the other calls must not overlap. Payloads are
+only held within a call.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class EpochStore:
             DamagedRecord, MissingRecord, UnsupportedFormat: nothing was written; the message names the file.
             StoreUnavailable: may be tried again.
         """
-        own = self._log.read() if self._log.has_base() else None
+        own = self._own_contents()
         if own is not None:
             records = self._adopt(own)
         else:
@@ -201,7 +202,7 @@ class EpochStore:
         ]
 
     def _own_contents(self) -> Contents | None:
-        """Read our log; unlike a new driver we know where it ends."""
+        """Read our log; what this object has written itself must be there to the last file."""
         contents = self._log.read() if self._log.has_base() else None
         found = 0 if contents is None else contents.next_sequence
         if found < self._next_sequence:

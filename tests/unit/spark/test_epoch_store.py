@@ -244,8 +244,9 @@ class TestDamage:
         first.append([ack(0)])
         first.append([ack(1)])
         files.delete("/epochs/1/0000000001.log")
-        with pytest.raises(MissingRecord, match=r"0000000001\.log"):
-            first.read()
+        for look in (first.read, first.open):
+            with pytest.raises(MissingRecord, match=r"0000000001\.log"):
+                look()
         files.delete("/epochs/1/0000000000.base")
         with pytest.raises(MissingRecord, match=r"0000000000\.base"):
             first.read()
