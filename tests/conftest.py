@@ -1,8 +1,32 @@
-"""Options of the whole test run."""
+"""What all tiers of tests share: their order, how long one test may hang, and the options of the whole run.
+
+The tiers climb from cheap to dear, and so does a run: what a unit test can find is not left for a Spark test to find
+minutes later. The time limits only end a test that hangs; no test measures anything with them, so they are generous
+enough for a busy machine. A test with a `timeout` marker of its own keeps it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 import pytest
+from hypothesis import settings
+
+TESTS: Final = Path(__file__).resolve().parent
+
+#: Folder below `tests` and the seconds after which one of its tests counts as hanging; cheap tiers first. A folder
+#: that is not here comes last, with the limit of the last.
+TIERS: Final = {"unit": 60, "machines": 60, "transcripts": 60, "simulation": 600, "spark": 300, "acceptance": 900}
+
+# Deadlines measure the machine, not the code: two processes share two cores here. In CI (the variable CI is set)
+# Hypothesis itself chooses derandomized examples, so that a submission is not failed by an unlucky draw.
+settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("house")
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -11,3 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the stories in tests/transcripts print now into them; read the difference afterwards",
     )
+
+
+# First, because pytest's own -m must already see the markers that are added here.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(TIERS)
+    items.sort(key=lambda item: order.index(_tier(item)) if _tier(item) in TIERS else len(order))
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIERS.get(_tier(item), TIERS[order[-1]])))
