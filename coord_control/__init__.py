@@ -1,7 +1,7 @@
 """Exactly-once control events for long-running, crash-safe PySpark Structured Streaming jobs.
 
-A :class:`Job` owns one or more streaming queries. An operator of a query has subtasks on the executors and a coordinator
-in the driver, which exchange control events exactly once, whatever fails. Start with docs/protocol.md and
+A :class:`Job` owns one or more streaming queries. An operator of a query has subtasks on the executors and a
+coordinator in the driver, which exchange control events exactly once, whatever fails. Start with docs/protocol.md and
 examples/flights.
 
 The public names are loaded when they are first used: the command line and the executors do not pay for what they do

@@ -4,7 +4,7 @@
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
-        - OperatorsChanged, ParallelismChanged, LineageMismatch
+        - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed
     - SubtaskFailed                  a subtask's function failed in a way that no retry repairs
@@ -15,7 +15,7 @@
     - StoreError
         - DamagedRecord, MissingRecord, UnsupportedFormat, AlreadyExists, StoreUnavailable
     - EndpointError
-        - EndpointUnreachable, EndpointTimeout, EndpointClosed, AuthenticationFailed, FrameInvalid
+        - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - QueryFailed                    a query ended for good; the cause is chained
     - JobClosed                      the job was used after it ended
 """
@@ -37,10 +37,12 @@ __all__ = [
     "DuplicateOperator",
     "EndpointClosed",
     "EndpointError",
+    "EndpointNotBound",
     "EndpointTimeout",
     "EndpointUnreachable",
     "EventInvalid",
     "EventTooLarge",
+    "EventTypesChanged",
     "Fault",
     "Fenced",
     "FrameInvalid",
@@ -115,7 +117,8 @@ class InvalidName(DeclarationError):
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
         super().__init__(
-            f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a letter or digit"
+            f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a "
+            "letter or digit"
         )
 
 
@@ -138,7 +141,8 @@ class OperatorReused(DeclarationError):
     def __init__(self, operator: str, first: str, second: str) -> None:
         self.operator, self.first, self.second = operator, first, second
         super().__init__(
-            f"operator {operator!r} belongs to {first} and cannot also be used in {second}: an operator is one step of one "
+            f"operator {operator!r} belongs to {first} and cannot also be used in {second}: an operator is one step "
+            "of one "
             "query; declare a second operator, or write both outputs from one query with foreachBatch"
         )
 
@@ -147,7 +151,8 @@ class OperatorUnused(DeclarationError):
     def __init__(self, operator: str) -> None:
         self.operator = operator
         super().__init__(
-            f"operator {operator!r} was declared but is part of no started query; call apply() and start the query that uses "
+            f"operator {operator!r} was declared but is part of no started query; call apply() and start the query "
+            "that uses "
             "its result with job.start()"
         )
 
@@ -168,7 +173,8 @@ class OperatorsChanged(DeclarationError):
     def __init__(self, query: str, recorded: list[str], declared: list[str]) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
-            f"query {query!r} has run with the operators {recorded or 'none'} and now declares {declared or 'none'}: their state would "
+            f"query {query!r} has run with the operators {recorded or 'none'} and now declares {declared or 'none'}: "
+            "their state would "
             "be lost or missing; keep the operators' uids, or start the query under another name"
         )
 
@@ -177,8 +183,20 @@ class ParallelismChanged(DeclarationError):
     def __init__(self, operator: str, recorded: int, declared: int) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
         super().__init__(
-            f"operator {operator!r} has run with parallelism {recorded} and now declares {declared}: its states are kept per "
+            f"operator {operator!r} has run with parallelism {recorded} and now declares {declared}: its states are "
+            "kept per "
             f"subtask; declare {recorded} again, or start under another uid and query name"
+        )
+
+
+class EventTypesChanged(DeclarationError):
+    def __init__(self, operator: str, direction: str, recorded: list[str], declared: list[str]) -> None:
+        self.operator, self.direction, self.recorded, self.declared = operator, direction, recorded, declared
+        super().__init__(
+            f"operator {operator!r} has run with the {direction!r} events {recorded} and now declares {declared}: "
+            "recorded events "
+            "name their type by its position; keep the recorded ones first, in their order, and add new ones behind "
+            "them"
         )
 
 
@@ -186,7 +204,8 @@ class LineageMismatch(DeclarationError):
     def __init__(self, query: str, recorded: str, declared: str) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
-            f"query {query!r} has its Spark checkpoint at {recorded}, not at {declared}; leave checkpoint_location out, or start "
+            f"query {query!r} has its Spark checkpoint at {recorded}, not at {declared}; leave checkpoint_location "
+            "out, or start "
             "under another query name"
         )
 
@@ -219,7 +238,8 @@ class StateTooLarge(UserDataError):
     def __init__(self, operator: str, subtask: int, size: int, limit: int) -> None:
         self.operator, self.subtask, self.size, self.limit = operator, subtask, size, limit
         super().__init__(
-            f"operator {operator!r}: the state of subtask {subtask} takes {size} bytes, the limit is {limit}; keep bulk data in "
+            f"operator {operator!r}: the state of subtask {subtask} takes {size} bytes, the limit is {limit}; keep "
+            "bulk data in "
             "Spark's own state (transformWithState) and only control state here"
         )
 
@@ -234,7 +254,8 @@ class StateInvalid(UserDataError):
     def __init__(self, operator: str, where: str, model: str, problems: str) -> None:
         self.operator, self.where, self.model, self.problems = operator, where, model, problems
         super().__init__(
-            f"operator {operator!r}: the state of {where} is not a valid {model}: {problems}; a changed model must accept what "
+            f"operator {operator!r}: the state of {where} is not a valid {model}: {problems}; a changed model must "
+            "accept what "
             "the earlier one saved (give new fields a default)"
         )
 
@@ -246,14 +267,16 @@ class NoSuchSubtask(UserDataError):
 
 
 class SubtaskMixed(UserDataError):
-    """Rows of several subtasks in one call: something between the operator's repartitioning and its function moved them."""
+    """Rows of several subtasks in one call: something between the operator's repartitioning and its function moved
+    them."""
 
     fault = Fault.INTERNAL
 
     def __init__(self, operator: str, subtask: int) -> None:
         self.operator, self.subtask = operator, subtask
         super().__init__(
-            f"operator {operator!r}: rows of other subtasks arrived in the task of subtask {subtask}; please report the "
+            f"operator {operator!r}: rows of other subtasks arrived in the task of subtask {subtask}; please report "
+            "the "
             "query plan (df.explain(True)); spark.sql.adaptive.enabled=false may help until it is repaired"
         )
 
@@ -276,8 +299,10 @@ class OutputNotConsumed(CoordControlError):
     def __init__(self, operator: str, subtasks: list[int], epoch: int) -> None:
         self.operator, self.subtasks, self.epoch = operator, subtasks, epoch
         super().__init__(
-            f"operator {operator!r}: Spark committed epoch {epoch} without reading all output of the subtasks {subtasks}; something "
-            "after the operator stops early (take, limit, first, isEmpty, show): consume the whole output, for example cache it "
+            f"operator {operator!r}: Spark committed epoch {epoch} without reading all output of the subtasks "
+            f"{subtasks}; something "
+            "after the operator stops early (take, limit, first, isEmpty, show): consume the whole output, for "
+            "example cache it "
             "in foreachBatch before looking at a part of it"
         )
 
@@ -300,7 +325,8 @@ class CoordinatorTimeout(CoordControlError):
     def __init__(self, operator: str, seconds: float) -> None:
         self.operator, self.seconds = operator, seconds
         super().__init__(
-            f"the coordinator of operator {operator!r} has not given its state within {seconds:g} s; callbacks must not "
+            f"the coordinator of operator {operator!r} has not given its state within {seconds:g} s; callbacks must "
+            "not "
             "block: move slow work to context.run_in_background, and complete every result"
         )
 
@@ -314,7 +340,8 @@ class Fenced(CoordControlError):
         self.job, self.generation, self.newer, self.holder = job, generation, newer, holder
         what = f"generation {newer}" if newer is not None else "a newer generation"
         super().__init__(
-            f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one driver "
+            f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one "
+            "driver "
             "of a job may run at a time"
         )
 
@@ -339,7 +366,8 @@ class DamagedRecord(StoreError):
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{path} is damaged: {problem}. Nothing was skipped and nothing was started; put the file back from a copy of the "
+            f"{path} is damaged: {problem}. Nothing was skipped and nothing was started; put the file back from a "
+            "copy of the "
             "storage, or start the query under another name"
         )
 
@@ -348,7 +376,8 @@ class MissingRecord(StoreError):
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{path} is missing: {problem}. Nothing was skipped and nothing was started; put the file back from a copy of the "
+            f"{path} is missing: {problem}. Nothing was skipped and nothing was started; put the file back from a "
+            "copy of the "
             "storage, or start the query under another name"
         )
 
@@ -357,7 +386,8 @@ class UnsupportedFormat(StoreError):
     def __init__(self, path: str, found: int, newest: int) -> None:
         self.path, self.found, self.newest = path, found, newest
         super().__init__(
-            f"{path} has format version {found}; this release reads up to {newest}: it was written by a newer release, upgrade"
+            f"{path} has format version {found}; this release reads up to {newest}: it was written by a newer "
+            "release, upgrade"
         )
 
 
@@ -388,7 +418,8 @@ class EndpointUnreachable(EndpointError):
     def __init__(self, host: str, port: int, cause: object) -> None:
         self.host, self.port = host, port
         super().__init__(
-            f"cannot reach the driver at {host}:{port}: {cause}; it must be reachable from the executors (spark.driver.host, "
+            f"cannot reach the driver at {host}:{port}: {cause}; it must be reachable from the executors "
+            "(spark.driver.host, "
             "and the endpoint's port open in firewalls and network policies)"
         )
 
@@ -405,6 +436,18 @@ class EndpointClosed(EndpointError):
     def __init__(self, host: str, port: int, cause: object) -> None:
         self.host, self.port = host, port
         super().__init__(f"the connection to the driver at {host}:{port} was closed: {cause}")
+
+
+class EndpointNotBound(EndpointError):
+    retry = False
+
+    def __init__(self, host: str, ports: range, cause: object) -> None:
+        self.host, self.ports = host, ports
+        which = str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}" if ports else "an empty range"
+        super().__init__(
+            f"cannot listen at {host}, port {which}: {cause}; choose another port or range of ports, and an address of "
+            "this machine"
+        )
 
 
 class AuthenticationFailed(EndpointError):

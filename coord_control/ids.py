@@ -38,12 +38,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_valid_name(name: str) -> bool:
-    """Say whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, not first ``_.-``."""
+    """Say whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, not first
+    ``_.-``."""
     return _NAME.fullmatch(name) is not None
 
 
 class AttemptId(NamedTuple):
-    """One execution of a subtask in an epoch by one Spark task: everything that fencing compares (protocol section 4)."""
+    """One execution of a subtask in an epoch by one Spark task: everything that fencing compares (protocol section
+    4)."""
 
     generation: Generation
     run: RunId

@@ -7,8 +7,8 @@ Order of the calls:
 
 1. ``reset_to_checkpoint`` when there is something to restore, then ``start``;
 2. ``handle_event_from_operator``, ``checkpoint_coordinator``, ``notify_checkpoint_complete`` as epochs go by;
-3. per attempt of a subtask: ``execution_attempt_ready`` -> ``execution_attempt_failed`` -> ``subtask_reset`` -> ready of the next
-   one (C14), only for coordinators that override these;
+3. per attempt of a subtask: ``execution_attempt_ready`` -> ``execution_attempt_failed`` -> ``subtask_reset`` -> ready
+   of the next one (C14), only for coordinators that override these;
 4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything goes on (C12);
 5. ``close``.
 
@@ -78,8 +78,8 @@ class SnapshotResult(Protocol):
     def complete(self, data: bytes) -> None:
         """The coordinator's state. **This call is the snapshot point** (C2).
 
-        It and every ``context.send`` go through one first-in-first-out queue: what the same thread, or another under the same
-        lock, sent before this call belongs to the checkpoint, what it sends afterwards does not.
+        It and every ``context.send`` go through one first-in-first-out queue: what the same thread, or another under
+        the same lock, sent before this call belongs to the checkpoint, what it sends afterwards does not.
         """
 
     def fail(self, error: BaseException) -> None:
@@ -87,7 +87,8 @@ class SnapshotResult(Protocol):
 
 
 class OperatorCoordinator(abc.ABC):
-    """The coordinator of one operator. Implement it directly for full control; most use one of the classes beside it."""
+    """The coordinator of one operator. Implement it directly for full control; most use one of the classes beside
+    it."""
 
     context: CoordinatorContext  #: set before the first callback, renewed by every reset
 
@@ -98,7 +99,8 @@ class OperatorCoordinator(abc.ABC):
         """The job ends. Afterwards the context does nothing."""
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
-        """An event of a subtask, once its epoch is committed: exactly once, in subtask order, in order within a subtask."""
+        """An event of a subtask, once its epoch is committed: exactly once, in subtask order, in order within a
+        subtask."""
 
     @abc.abstractmethod
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
@@ -108,8 +110,8 @@ class OperatorCoordinator(abc.ABC):
     def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
         """Go back to ``data``; with None (and id -1) there is no checkpoint: begin empty (C13).
 
-        Whatever was done after that checkpoint has not happened for any subtask. Events sent from here on, through the renewed
-        ``context``, are after the restored checkpoint.
+        Whatever was done after that checkpoint has not happened for any subtask. Events sent from here on, through
+        the renewed ``context``, are after the restored checkpoint.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

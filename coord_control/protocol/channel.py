@@ -1,12 +1,12 @@
 """One operator's coordinator, its gateways and the triggering phase between them.
 
-A barrier goes through a *triggering phase*: all gateways are marked, the coordinator is asked for its state, and with its
-answer (its snapshot point, rule C2) all gateways close. Only one phase runs at a time: the next barrier's snapshot is asked for
-when the one before has closed, been aborted or failed, so that snapshots and barriers have one order. From then on every subtask
-opens its own gateway in its own time (C3).
+A barrier goes through a *triggering phase*: all gateways are marked, the coordinator is asked for its state, and with
+its answer (its snapshot point, rule C2) all gateways close. Only one phase runs at a time: the next barrier's
+snapshot is asked for when the one before has closed, been aborted or failed, so that snapshots and barriers have one
+order. From then on every subtask opens its own gateway in its own time (C3).
 
-An *incarnation* is the life of the coordinator between two resets. Whatever an earlier incarnation sent or answered late has not
-happened; there is one door for that, :meth:`OperatorChannel.is_current`.
+An *incarnation* is the life of the coordinator between two resets. Whatever an earlier incarnation sent or answered
+late has not happened; there is one door for that, :meth:`OperatorChannel.is_current`.
 
 Single-threaded; owned by the protocol core.
 """

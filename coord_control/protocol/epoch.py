@@ -1,7 +1,8 @@
 """One epoch of one operator: who said hello, who has acknowledged, and what comes of it when Spark commits.
 
-Guarantee (invariant I3): every attempt of one (epoch, subtask), however many there are, is served the same state and the same
-inputs. The state only advances when the epoch is settled, so an attempt that comes after an ack starts where the first one did.
+Guarantee (invariant I3): every attempt of one (epoch, subtask), however many there are, is served the same state and
+the same inputs. The state only advances when the epoch is settled, so an attempt that comes after an ack starts where
+the first one did.
 
 A subtask that never says hello had no rows: it keeps its state, and its inputs go back. One that said hello and never
 acknowledged, although Spark committed, had its output cut off (protocol section 3, step 5).

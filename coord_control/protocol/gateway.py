@@ -1,8 +1,8 @@
 """The valve in the driver on the channel coordinator -> one subtask.
 
-Guarantee: events reach the mailbox in the order in which they were sent, each once; an event sent after the coordinator's
-snapshot point of a barrier stays behind that barrier until *this* subtask has passed it (rule C3). Nothing is ever dropped
-by opening: an aborted barrier hands its events on like a completed one (C6, invariant I5).
+Guarantee: events reach the mailbox in the order in which they were sent, each once; an event sent after the
+coordinator's snapshot point of a barrier stays behind that barrier until *this* subtask has passed it (rule C3).
+Nothing is ever dropped by opening: an aborted barrier hands its events on like a completed one (C6, invariant I5).
 
 ```
 sent         a . b . |1| c . |2| d . . . . . . . . . .
@@ -11,9 +11,10 @@ barrier 2          marked    closed . . . . . . . . . open -> d
 mailbox      a b                          c            d
 ```
 
-Each barrier has a state of its own at each gateway; there may be several at once (C11). Events are held by the *newest* closed
-barrier; when a barrier opens they move to the next older one that is still closed, or to the mailbox, so the order never
-changes (scenarios S2-S6 of the reference). Aborts name their barrier: nothing is targeted by "the last one" (hazard H2).
+Each barrier has a state of its own at each gateway; there may be several at once (C11). Events are held by the
+*newest* closed barrier; when a barrier opens they move to the next older one that is still closed, or to the mailbox,
+so the order never changes (scenarios S2-S6 of the reference). Aborts name their barrier: nothing is targeted by "the
+last one" (hazard H2).
 
 Single-threaded; owned by the protocol core. Time comes in as ``now`` in seconds of any monotonic clock.
 """

@@ -1,11 +1,12 @@
 """The protocol core of one driver: every query and operator of a job, behind one door.
 
 Inputs are method calls with ``now`` in seconds; what must happen because of them is collected in one ordered
-:class:`~coord_control.protocol.messages.Batch`, which :meth:`JobCore.take` hands out: persist, then answer, then notify. Given the
-same calls the core gives the same batches. It does no I/O, reads no clock and starts no thread; one thread owns it.
+:class:`~coord_control.protocol.messages.Batch`, which :meth:`JobCore.take` hands out: persist, then answer, then
+notify. Given the same calls the core gives the same batches. It does no I/O, reads no clock and starts no thread; one
+thread owns it.
 
-Fencing has one door, :meth:`JobCore._refusal`: an attempt's generation, query, run, task attempt and epoch are compared there, once,
-before any other code sees the attempt. Older ones are refused and counted.
+Fencing has one door, :meth:`JobCore._refusal`: an attempt's generation, query, run, task attempt and epoch are
+compared there, once, before any other code sees the attempt. Older ones are refused and counted.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class JobCore:
         self._query_of: dict[OperatorUid, _Query] = {}
         self._operators: dict[OperatorUid, OperatorRun] = {}
         self._totals: dict[OperatorUid, Totals] = {}
+        self._incarnations: dict[OperatorUid, int] = {}  # 1: the coordinator as it was made
         self._open_attempts: dict[Token, AttemptId] = {}
         self._highest_attempt = -1
         self._barriers = generation * _BARRIERS_PER_GENERATION
@@ -87,6 +89,7 @@ class JobCore:
         for uid in query.specs:
             self._query_of[uid] = query
             self._totals[uid] = Totals()
+            self._incarnations[uid] = 1
 
     def start_run(self, name: QueryName, facts: Facts, now: float) -> None:
         """Recover a query's operators from durable facts. Afterwards execute the batch, and only then start the query.
@@ -98,11 +101,14 @@ class JobCore:
             self._batch.persist.append(messages.Persist(name, marker))
         for uid, spec in query.specs.items():
             recovered = recover(facts, uid)
-            incarnation = query.starts + 1
+            is_reset = query.starts > 0 or recovered.barrier != NO_CHECKPOINT
+            # Every reset begins an incarnation, so what a coordinator sends before its first reset has not happened
+            # either.
+            incarnation = self._incarnations[uid] = self._incarnations[uid] + is_reset
             self._operators[uid] = OperatorRun(
                 spec, name, recovered, incarnation, self._totals[uid], self._next_barrier
             )
-            if query.starts or recovered.barrier != NO_CHECKPOINT:
+            if is_reset:
                 reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, recovered.coordinator_state)
                 self._batch.notices.append(reset)
             for outbox in recovered.undelivered:
@@ -131,7 +137,8 @@ class JobCore:
         }
 
     def hold(self, name: QueryName) -> None:
-        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`end_run` refuses them."""
+        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`end_run` refuses
+        them."""
         self._queries[name].held = True
 
     def is_quiet(self, name: QueryName) -> bool:
@@ -259,7 +266,8 @@ class JobCore:
             return "its operator belongs to no query that was started with job.start()"
         if attempt.query_id != query.query_id:
             return (
-                f"its operator belongs to query {query.name!r}, but Spark runs it in another one (id {attempt.query_id}); start "
+                f"its operator belongs to query {query.name!r}, but Spark runs it in another one (id "
+                f"{attempt.query_id}); start "
                 "the query with job.start(), and use the operator's result in one query only"
             )
         if not 0 <= attempt.subtask < query.specs[attempt.operator].parallelism:

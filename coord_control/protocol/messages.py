@@ -1,7 +1,7 @@
 """What the core is told and what it answers: inputs of the wire, and the one ordered batch that comes out.
 
-A :class:`Batch` is executed field by field: make ``persist`` durable, then send ``answers``, then run ``notices``. A crash
-between two of them is a question with an answer, and a written test (invariant I4).
+A :class:`Batch` is executed field by field: make ``persist`` durable, then send ``answers``, then run ``notices``. A
+crash between two of them is a question with an answer, and a written test (invariant I4).
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """An attempt ended without an ack: its function raised (``fatal`` when no retry can help), or its connection broke."""
+    """An attempt ended without an ack: its function raised (``fatal`` when no retry can help), or its connection
+    broke."""
 
     attempt: AttemptId
     reason: str
@@ -144,7 +145,8 @@ class CheckpointAborted:
 
 @dataclass(frozen=True, slots=True)
 class ResetCoordinator:
-    """Call ``reset_to_checkpoint`` (rule C12: global failover and restart only; C13: -1 and None when there is nothing)."""
+    """Call ``reset_to_checkpoint`` (rule C12: global failover and restart only; C13: -1 and None when there is
+    nothing)."""
 
     operator: OperatorUid
     incarnation: int

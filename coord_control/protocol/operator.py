@@ -7,12 +7,12 @@ subtask 1        (   ) -> [=========== epoch e ===========]ack -> open later tha
 upstream                     x  y  (outbox of e) ....... commit e -> coordinator sees x, y
 ```
 
-What leaves is appended to the :class:`~coord_control.protocol.messages.Batch` of the job, whose order is the guarantee: records
-first, then answers, then notices.
+What leaves is appended to the :class:`~coord_control.protocol.messages.Batch` of the job, whose order is the
+guarantee: records first, then answers, then notices.
 
-Cost rule: a begin is not recorded when the coordinator's state is that of the newest record, no input is waiting and no outbox has
-been delivered since; an ack is not recorded when it changes nothing, consumed nothing and sent nothing. Each operator of a
-query begins an epoch with its own first hello: channels of different operators share no events.
+Cost rule: a begin is not recorded when the coordinator's state is that of the newest record, no input is waiting and
+no outbox has been delivered since; an ack is not recorded when it changes nothing, consumed nothing and sent nothing.
+Each operator of a query begins an epoch with its own first hello: channels of different operators share no events.
 
 Single-threaded; owned by the protocol core.
 """

@@ -20,8 +20,8 @@ __all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack"
 class EventBatch(NamedTuple):
     """Consecutive control events of one type: their JSON objects, joined by commas.
 
-    One event is a batch of one. Joining needs no parsing, and a reader parses ``[payload]`` at once, which is several times
-    faster than one by one. A tuple, because one is made for every event that is sent.
+    One event is a batch of one. Joining needs no parsing, and a reader parses ``[payload]`` at once, which is several
+    times faster than one by one. A tuple, because one is made for every event that is sent.
     """
 
     type_index: int  #: index among the operator's declared event types of this direction
@@ -31,7 +31,8 @@ class EventBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Epoch ``epoch`` of ``operator`` has begun: the coordinator's state at its snapshot point and the frozen inputs."""
+    """Epoch ``epoch`` of ``operator`` has begun: the coordinator's state at its snapshot point and the frozen
+    inputs."""
 
     operator: OperatorUid
     epoch: Epoch

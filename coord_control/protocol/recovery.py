@@ -1,15 +1,16 @@
 """Recovery as a pure function of durable facts (protocol section 6).
 
-The facts are the records of the epoch store, in log order, and what Spark's own logs say: the last committed epoch ``k`` and the
-last planned one (``k``, or ``k+1`` when Spark has fixed the rows of an epoch that it has not committed). The same function
-serves a killed driver, a failed batch and a query that is started for the first time.
+The facts are the records of the epoch store, in log order, and what Spark's own logs say: the last committed epoch
+``k`` and the last planned one (``k``, or ``k+1`` when Spark has fixed the rows of an epoch that it has not
+committed). The same function serves a killed driver, a failed batch and a query that is started for the first time.
 
 * A subtask has the state of its newest durable ack with epoch <= k.
 * With a begin record of k+1 the coordinator restarts from its state, and k+1 is run again with the recorded inputs.
-* Without one, but with k+1 planned, k+1 is run again with *empty* inputs: either nobody was answered in it, or its inputs were empty
-  and the record was saved (cost rule). Either way every attempt of k+1, before and after, sees the same (invariant I3).
-* The coordinator then restarts from the newest begin record w <= k; the outboxes of w..k are delivered to it again, and what was frozen
-  in w for subtasks that did not run in it goes back to their mailboxes.
+* Without one, but with k+1 planned, k+1 is run again with *empty* inputs: either nobody was answered in it, or its
+  inputs were empty and the record was saved (cost rule). Either way every attempt of k+1, before and after, sees the
+  same (invariant I3).
+* The coordinator then restarts from the newest begin record w <= k; the outboxes of w..k are delivered to it again,
+  and what was frozen in w for subtasks that did not run in it goes back to their mailboxes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An epoch that Spark will run again, with the inputs that it had. ``barrier`` is None when it has no begin record."""
+    """An epoch that Spark will run again, with the inputs that it had. ``barrier`` is None when it has no begin
+    record."""
 
     epoch: Epoch
     barrier: BarrierId | None

@@ -1,10 +1,11 @@
 """The one thread on which every callback of a job's coordinators runs, one at a time (rule C1).
 
 What coordinators do (send, complete, fail) is posted to the job's first-in-first-out inbox, from whatever thread it
-comes: that queue is the order of the protocol (rule C2). Callbacks arrive here in the order in which the core decided them.
+comes: that queue is the order of the protocol (rule C2). Callbacks arrive here in the order in which the core decided
+them.
 
-A callback that raises fails its query and silences the coordinator until its next reset (C16, C17). One that takes long is
-reported while it runs, with its name, because everything else waits for it.
+A callback that raises fails its query and silences the coordinator until its next reset (C16, C17). One that takes
+long is reported while it runs, with its name, because everything else waits for it.
 """
 
 from __future__ import annotations

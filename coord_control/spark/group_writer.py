@@ -1,11 +1,11 @@
 """Group commit: everything that waits while one write is under way becomes the next write.
 
-One thread takes batches in order, makes their records durable with one append per query, and then checks that the generation is
-still this driver's. The check comes *after* the write and *before* any answer: so whatever was answered can be read by
-every later generation, which read the storage after it had claimed (protocol section 6).
+One thread takes batches in order, makes their records durable with one append per query, and then checks that the
+generation is still this driver's. The check comes *after* the write and *before* any answer: so whatever was answered
+can be read by every later generation, which read the storage after it had claimed (protocol section 6).
 
-After a failed write nothing of the same *era* is written any more: later records may rest on the lost ones. The owner ends all runs,
-begins a new era and recovers from what is durable.
+After a failed write nothing of the same *era* is written any more: later records may rest on the lost ones. The owner
+ends all runs, begins a new era and recovers from what is durable.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The job: one driver's generation, its operators and its queries. This is where everything is put together.
 
-Starting a job claims the next generation before anything else, waits for a predecessor that may still be alive, and opens the
-endpoint; starting a query recovers its operators from durable facts and hands over to Spark.
+Starting a job claims the next generation before anything else, waits for a predecessor that may still be alive, and
+opens the endpoint; starting a query recovers its operators from durable facts and hands over to Spark.
 
-Threads: the job's methods may be called from any thread. What runs inside is listed in :mod:`coord_control.spark.runtime`, besides
-one thread per query (:mod:`coord_control.spark.query`) and one that watches the generation and slow callbacks.
+Threads: the job's methods may be called from any thread. What runs inside is listed in
+:mod:`coord_control.spark.runtime`, besides one thread per query (:mod:`coord_control.spark.query`) and one that
+watches the generation and slow callbacks.
 
-Stopping, in order: every query at the end of its running epoch (or at the deadline), coordinators are closed, the writer has
-written, the endpoint closes, the generation is released.
+Stopping, in order: every query at the end of its running epoch (or at the deadline), coordinators are closed, the
+writer has written, the endpoint closes, the generation is released.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from coord_control.spark.lineage import Lineage, OperatorRecord, open_lineage
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.operator import Operator, operators_in_plan
 from coord_control.spark.progress import ProgressListener
-from coord_control.spark.query import ManagedQuery, QueryState, RestartPolicy
+from coord_control.spark.query import ManagedQuery, RestartPolicy
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.status import JobStatus, QueryStatus, operator_statuses
 from coord_control.spark.subtask import TaskPlan
@@ -115,6 +116,7 @@ class Job:
         _use_this_interpreter(spark)
         self._policy = restart or RestartPolicy()
         self._snapshot_timeout = snapshot_timeout_seconds
+        root = root if ":" in root else os.path.abspath(root)
         self._files = files_for(root, spark)
         self._folder = join(root, name)
         self._claim = take_over(self._files, self._folder, spark)
@@ -208,7 +210,8 @@ class Job:
         Args:
             name: its name in this job, for ever.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
-            checkpoint_location: an existing Spark checkpoint directory to adopt; managed under the job's root when left out.
+            checkpoint_location: an existing Spark checkpoint directory to adopt; managed under the job's root when
+                left out.
 
         Returns:
             Spark's handle of the query's current run; after a restart in place it is another one.
@@ -260,10 +263,11 @@ class Job:
         return ended
 
     def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
-        """Stop every query at the end of its running epoch, after ``grace_seconds`` in the middle of it; then end the job.
+        """Stop every query at the end of its running epoch, after ``grace_seconds`` in the middle of it; then end the
+        job.
 
-        Either way nothing is lost or done twice: an epoch that was cut off is run again by the next driver. May be called
-        more than once and from any thread; every call returns when the job has ended.
+        Either way nothing is lost or done twice: an epoch that was cut off is run again by the next driver. May be
+        called more than once and from any thread; every call returns when the job has ended.
         """
         with self._close_lock:
             if self._closed.is_set():
@@ -412,7 +416,8 @@ class Job:
     def _settled(self, epoch: EpochSettled) -> None:
         if epoch.nondeterministic_subtasks:
             _log.warning(
-                "operator %s: %d subtasks gave different results for the same input in epoch %d; exactly-once needs functions that "
+                "operator %s: %d subtasks gave different results for the same input in epoch %d; exactly-once needs "
+                "functions that "
                 "depend on their rows, state and events only",
                 epoch.operator,
                 epoch.nondeterministic_subtasks,
@@ -428,7 +433,8 @@ class Job:
         while not self._closed.wait(_WATCH_SECONDS):
             if (slow := self._thread.slow()) is not None:
                 _log.warning(
-                    "the coordinator of operator %s has been in %s for %.1f s; every coordinator of the job waits for it: move slow work "
+                    "the coordinator of operator %s has been in %s for %.1f s; every coordinator of the job waits "
+                    "for it: move slow work "
                     "to context.run_in_background",
                     slow.operator,
                     slow.callback,

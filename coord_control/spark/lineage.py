@@ -1,8 +1,9 @@
 """Where a query's durable facts lie: its lineage, and what Spark's own logs in it say.
 
-A lineage is one Spark checkpoint directory with what we keep beside it. Its ``lineage.json`` is written once, before the query
-starts for the first time, and says what must not change: the operators and their parallelism, the query id, the place. The
-query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start (spark-facts 10).
+A lineage is one Spark checkpoint directory with what we keep beside it. Its ``lineage.json`` is written once, before
+the query starts for the first time, and says what must not change: the operators and their parallelism, the query id,
+the place. The query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start
+(spark-facts 10).
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def open_lineage(
         checkpoint_location: an existing Spark checkpoint directory to adopt; None: managed, inside the lineage.
 
     Raises:
-        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: the declaration does not fit what has run.
-        DamagedRecord, UnsupportedFormat: what was recorded cannot be used.
+        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: the declaration does not fit what
+        has run. DamagedRecord, UnsupportedFormat: what was recorded cannot be used.
     """
     numbers = [name for name in files.list(folder) if name.startswith("lineage-")]
     existing = [name for name in numbers if files.exists(join(folder, name, _RECORD))]
@@ -99,7 +100,8 @@ def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
     """Spark's last committed and last planned epoch, -1 when there is none.
 
     Raises:
-        MissingRecord: Spark has planned more than one epoch that is not committed, so data would be skipped (spark-facts 8).
+        MissingRecord: Spark has planned more than one epoch that is not committed, so data would be skipped
+        (spark-facts 8).
     """
     committed = _newest(files.list(join(checkpoint, "commits")))
     planned = _newest(files.list(join(checkpoint, "offsets")))

@@ -1,7 +1,7 @@
 """Between pydantic models and the bytes that the protocol moves; used on both ends of a channel.
 
-Values are serialised when they are sent, so a later change of the object does not reach the other side, and validated by
-the receiver as well: its class may be newer than the sender's. A run of events is parsed at once, several times
+Values are serialised when they are sent, so a later change of the object does not reach the other side, and validated
+by the receiver as well: its class may be newer than the sender's. A run of events is parsed at once, several times
 faster than one by one.
 """
 
@@ -27,12 +27,13 @@ from coord_control.protocol.records import EventBatch, count
 
 __all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
 
-# Control data travels in every begin record, hello and ack; a megabyte is far above any control message and far below what
-# would stall an epoch.
+# Control data travels in every begin record, hello and ack; a megabyte is far above any control message and far below
+# what would stall an epoch.
 MAX_EVENT_BYTES: Final = 1 << 20
 MAX_STATE_BYTES: Final = 1 << 20
 
-# Above this many events in one run, parsing without the garbage collector is about twice as fast: nothing of it is garbage.
+# Above this many events in one run, parsing without the garbage collector is about twice as fast: nothing of it is
+# garbage.
 _PAUSE_COLLECTOR_ABOVE: Final = 1_000
 
 State = TypeVar("State", bound=BaseModel)

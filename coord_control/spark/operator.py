@@ -1,7 +1,8 @@
 """The user's handle of an operator: where it is put into a DataFrame.
 
-Identity (docs/protocol.md, section 4): a task's partition id is not the subtask id. So every row gets its subtask id in a column
-of its own, computed from the keys, and the rows are partitioned by exactly that column; the task reads its id from its rows.
+Identity (docs/protocol.md, section 4): a task's partition id is not the subtask id. So every row gets its subtask id
+in a column of its own, computed from the keys, and the rows are partitioned by exactly that column; the task reads
+its id from its rows.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class Operator:
 
         Args:
             frame: a streaming DataFrame.
-            function: takes the subtask and an iterator of its record batches (at least one row in all), yields record batches of
-                ``schema``. It runs once per attempt: again after failures, with the same state, events and rows.
+            function: takes the subtask and an iterator of its record batches (at least one row in all), yields record
+                batches of ``schema``. It runs once per attempt: again after failures, with the same state, events and
+                rows.
             schema: of what the function yields.
-            partition_by: columns whose values decide the subtask: rows that agree in them meet in one subtask. Empty with
-                parallelism 1 only.
+            partition_by: columns whose values decide the subtask: rows that agree in them meet in one subtask. Empty
+                with parallelism 1 only.
 
         Returns:
             the streaming DataFrame of what the function yields; start it with ``job.start``.
@@ -81,7 +83,7 @@ class Operator:
 def operators_in_plan(frame: DataFrame) -> set[str]:
     """The uids of the operators in a DataFrame's plan, found by the names of their functions."""
     found: set[str] = set()
-    waiting: list[Any] = [frame._jdf.queryExecution().logical()]
+    waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         node = waiting.pop()
         if node.nodeName() == "MapInArrow":

@@ -1,7 +1,7 @@
 """Spark's word that an epoch is committed, as cheaply as it can be had.
 
-Spark posts a progress event after it has written ``commits/e`` (spark-facts 7). PySpark's own listener builds the whole progress as
-Python objects, dozens of calls into the JVM for each event; this one asks for one JSON string.
+Spark posts a progress event after it has written ``commits/e`` (spark-facts 7). PySpark's own listener builds the
+whole progress as Python objects, dozens of calls into the JVM for each event; this one asks for one JSON string.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _log = logging.getLogger("coord_control.progress")
 class ProgressListener:
     """Tells of every progress event: ``heard(query id, batch id, progress)``, on a thread of Spark's listener bus.
 
-    Remove it with :meth:`close` before the driver exits: a callback into a Python that is gone fails noisily (spark-facts 14).
+    Remove it with :meth:`close` before the driver exits: a callback into a Python that is gone fails noisily
+    (spark-facts 14).
     """
 
     def __init__(self, spark: SparkSession, heard: Callable[[str, int, dict[str, Any]], None]) -> None:

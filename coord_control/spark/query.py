@@ -1,8 +1,8 @@
 """One query of a job: started, watched, restarted in place, stopped at the end of an epoch.
 
-A failed batch ends Spark's StreamingQuery, not the driver: the operators recover from durable facts and the same writer is
-started again, in the same JVM, with capped exponential back-off. An epoch that is committed in between resets the count; too
-many restarts without one end the query for good, with the error that ended it.
+A failed batch ends Spark's StreamingQuery, not the driver: the operators recover from durable facts and the same
+writer is started again, in the same JVM, with capped exponential back-off. An epoch that is committed in between
+resets the count; too many restarts without one end the query for good, with the error that ended it.
 
 One thread per query waits for Spark; nothing here runs on the loop.
 """
@@ -29,6 +29,7 @@ from coord_control.spark.epoch_store import EpochStore
 from coord_control.spark.files import Files
 from coord_control.spark.lineage import Lineage, spark_position
 from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.subtask import RUN_PROPERTY
 
 __all__ = ["ManagedQuery", "QueryState", "RestartPolicy"]
 
@@ -42,7 +43,8 @@ class RestartPolicy:
     """How a failed query is restarted in place.
 
     Attributes:
-        initial_seconds: the first back-off; each further one is ``multiplier`` times as long, up to ``maximum_seconds``.
+        initial_seconds: the first back-off; each further one is ``multiplier`` times as long, up to
+            ``maximum_seconds``.
         max_restarts: how many restarts in a row may fail to commit an epoch before the query fails for good.
     """
 
@@ -97,6 +99,7 @@ class ManagedQuery:
         self._started = started
         self._ended = ended
         self._query: StreamingQuery | None = None
+        self._run: RunId | None = None  #: names the current run to its tasks
         self._failure: BaseException | None = None
         self._stop = threading.Event()
         self._committed_at_start = NO_EPOCH
@@ -139,7 +142,8 @@ class ManagedQuery:
         self._stop_spark_soon()
 
     def request_stop(self, deadline: float) -> None:
-        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds); returns when Spark was told to."""
+        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds); returns when Spark was told
+        to."""
         if not self.is_active:
             return
         self._runtime.call(lambda core, now: core.hold(self.name))
@@ -204,9 +208,19 @@ class ManagedQuery:
         self._committed_at_start = self.last_committed = committed
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
         self._started()
-        self._query = self._writer.start()
+        self._query = self._start_spark()
         if self._has_failed():  # before Spark's handle was known
             self._stop_spark_soon()
+
+    def _start_spark(self) -> StreamingQuery:
+        # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
+        self._run = RunId(f"{self._runtime.generation}.{self.restarts}")
+        context = self._writer._df.sparkSession.sparkContext
+        context.setLocalProperty(RUN_PROPERTY, self._run)
+        try:
+            return self._writer.start()
+        finally:
+            context._jsc.setLocalProperty(RUN_PROPERTY, None)
 
     def _has_failed(self) -> bool:
         return self._failure is not None
@@ -219,16 +233,15 @@ class ManagedQuery:
         return None
 
     def _finish_run(self) -> None:
-        # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way to the
-        # storage is written before anybody reads it: call() returns after that.
-        run = RunId(str(self._query.runId)) if self._query is not None else None
+        # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way
+        # to the storage is written before anybody reads it: call() returns after that.
         committed, _ = spark_position(self._files, self.lineage.checkpoint)
         if committed > self._committed_at_start:
             self._fruitless = 0
 
         def end(core: Any, now: float) -> None:
             core.committed(self.name, committed, now)
-            core.end_run(self.name, run)
+            core.end_run(self.name, self._run)
 
         try:
             self._runtime.call(end)

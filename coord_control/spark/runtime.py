@@ -2,9 +2,10 @@
 
 Threads:
 
-* The endpoint's loop owns the core. Messages of subtasks arrive on it; everything else (what coordinators send, what the job
-  wants) is posted to one first-in-first-out inbox that the same loop drains (rule C2).
-* A batch with records goes through the writer thread and comes back to be answered; one without goes directly, unless others are under
+* The endpoint's loop owns the core. Messages of subtasks arrive on it; everything else (what coordinators send, what
+  the job wants) is posted to one first-in-first-out inbox that the same loop drains (rule C2).
+* A batch with records goes through the writer thread and comes back to be answered; one without goes directly, unless
+  others are under
   way: the order of batches never changes.
 * Notices become callbacks on the coordinator thread.
 """
@@ -66,6 +67,7 @@ class JobRuntime:
         settled: Callable[[messages.EpochSettled], None],
     ) -> None:
         self._core = core
+        self.generation = core.generation
         self.endpoint = self._endpoint = Endpoint(self, core.generation, tls=tls)
         self._coordinators = coordinators
         self._query_failed = query_failed
@@ -219,7 +221,8 @@ class JobRuntime:
             self._execute(work)
 
     def _lose_everything(self, group: list[Work], error: CoordControlError) -> None:
-        # Nothing that rests on the lost records may become visible (I4, I7): whoever waits is refused, every query ends.
+        # Nothing that rests on the lost records may become visible (I4, I7): whoever waits is refused, every query
+        # ends.
         self._under_way -= len(group)
         for work in group:
             for answered in work.batch.answers:

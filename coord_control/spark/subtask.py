@@ -4,8 +4,8 @@ An attempt says hello when it has its first row, gets its state and its inputs, 
 acknowledges with the new state and its outbox. Only then does the task end, so Spark commits nothing that is not
 acknowledged. A task without rows says nothing (docs/protocol.md, section 4).
 
-The subtask id travels with the rows in a column of its own, computed and partitioned by :meth:`Operator.apply`; it is read from
-the first row, checked for all, and dropped before the user's function sees the batch.
+The subtask id travels with the rows in a column of its own, computed and partitioned by :meth:`Operator.apply`; it is
+read from the first row, checked for all, and dropped before the user's function sees the batch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 from pyspark import TaskContext
 
-from coord_control.errors import CoordControlError, EndpointError, SubtaskMixed
+from coord_control.errors import CoordControlError, EndpointError, SubtaskMixed, UnsupportedOption
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Hello, Measurements
 from coord_control.protocol.records import EventBatch
 from coord_control.spark import connection
 from coord_control.spark.models import EventTypes, StateType
 
-__all__ = ["SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]
+__all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]
 
 #: Last column of the rows that reach the Python worker.
 SUBTASK_COLUMN: Final = "__coord_subtask"
+
+#: Spark local property with the run that a task belongs to. Of our own, because users may replace Spark's job group,
+#: which holds the run id of the stream, in foreachBatch.
+RUN_PROPERTY: Final = "coord_control.run"
 
 # A traceback can be long and ends up in logs and messages; its last part names the error.
 _REASON_CHARACTERS: Final = 4_000
@@ -163,16 +167,22 @@ class _Rows:
 
 
 def _attempt(plan: TaskPlan, index: int) -> AttemptId:
-    # Measured, spark-facts 1: the stream's thread passes these to every task of a batch; the job group is the run id.
+    # Measured, spark-facts 1: the stream's thread passes its local properties to every task of a batch.
     context = TaskContext.get()
     assert context is not None, "runs in Spark tasks only"
+    epoch = context.getLocalProperty("streaming.sql.batchId")
+    if epoch is None:
+        raise UnsupportedOption(
+            "an action on another thread in foreachBatch",
+            "Spark does not tell its tasks which batch they belong to; use pyspark.InheritableThread",
+        )
     return AttemptId(
         generation=plan.generation,
-        run=RunId(context.getLocalProperty("spark.jobGroup.id") or ""),
+        run=RunId(context.getLocalProperty(RUN_PROPERTY) or ""),
         query_id=context.getLocalProperty("sql.streaming.queryId") or "",
         operator=plan.operator,
         subtask=SubtaskIndex(index),
-        epoch=Epoch(int(context.getLocalProperty("streaming.sql.batchId") or -1)),
+        epoch=Epoch(int(epoch)),
         task_attempt=context.taskAttemptId(),
         stage=context.stageId(),
         attempt_number=context.attemptNumber(),

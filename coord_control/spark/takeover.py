@@ -1,8 +1,9 @@
 """Becoming the job's driver: claim the next generation, then wait for the one before to be gone.
 
-The claim alone makes the protocol safe. The wait is for Spark's sake: until the older driver has noticed, its queries write to the
-same Spark checkpoint directories, and a batch that it commits while this driver recovers would be seen too late. A driver notices
-within half a second, stops its queries and says so; after a crash its JVM lives a moment longer than its Python.
+The claim alone makes the protocol safe. The wait is for Spark's sake: until the older driver has noticed, its queries
+write to the same Spark checkpoint directories, and a batch that it commits while this driver recovers would be seen
+too late. A driver notices within half a second, stops its queries and says so; after a crash its JVM lives a moment
+longer than its Python.
 """
 
 from __future__ import annotations

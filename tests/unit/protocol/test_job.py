@@ -155,7 +155,7 @@ def test_a_new_driver_resets_the_coordinator_to_its_snapshot(stage: Stage) -> No
     stage.snapshot(b"S0")
     stage.new_driver()
     batch = stage.start()
-    assert batch.notices == [ResetCoordinator(OP, 1, BarrierId((1 << 32) + 1), b"S0")]
+    assert batch.notices == [ResetCoordinator(OP, 2, BarrierId((1 << 32) + 1), b"S0")]
     assert answer_to(stage.hello(0, 0, task=1), 1) == Welcome(None, ())
 
 
@@ -172,7 +172,7 @@ def test_recovered_outboxes_are_delivered_after_the_reset(stage: Stage) -> None:
     stage.new_driver()
     barrier = BarrierId((1 << 32) + 1)
     assert stage.start().notices == [
-        ResetCoordinator(OP, 1, barrier, b"S0"),
+        ResetCoordinator(OP, 2, barrier, b"S0"),
         DeliverEvents(OP, SubtaskIndex(0), 1, events("x")),
     ]
 
