@@ -147,7 +147,14 @@ class JobCore:
         return bool(query.parked) and not self._has_epoch(query)
 
     def fail_all(self, error: CoordControlError) -> None:
-        """What was to be durable is lost: every query that has started ends its run and must recover."""
+        """What was to be durable is lost: every query that has started ends its run and must recover.
+
+        What has not been taken yet may rest on it and is lost too: whoever would have been answered is refused.
+        """
+        lost, self._batch = self._batch, Batch()
+        refused = messages.Refused("the driver could not make it durable")
+        self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
+        self._batch.notices += [notice for notice in lost.notices if isinstance(notice, messages.FailQuery)]
         for query in self._queries.values():
             if query.starts:
                 self.end_run(query.name, None)

@@ -382,6 +382,16 @@ def test_when_the_store_is_lost_every_started_query_ends_its_run_and_fails() -> 
     assert stage.core.operators() == []
 
 
+def test_when_the_store_is_lost_nothing_that_rests_on_the_lost_records_is_answered(stage: Stage) -> None:
+    stage.hello(0, 0, task=1)
+    stage.core.snapshot_completed(OP, 1, stage.asked[OP].barrier, b"S0", 0.0)
+    lost = stage.core.take()  # its begin record is on its way to the storage
+    assert lost.persist
+    stage.core.hello(Hello(attempt(1, 0, 2)), 2, 0.0)
+    stage.core.fail_all(StoreUnavailable("/store", "write", "disk full"))
+    assert "could not make it durable" in refusal(stage.core.take(), 2)
+
+
 # Coordinators: an earlier incarnation has not happened.
 
 
