@@ -120,7 +120,8 @@ class BoundCoordinator:
         self._up = up
         self.thread = thread
         self.post = post
-        self._started = False
+        self._has_started = False  # both belong to the coordinator thread
+        self._must_close = False
         self._context = _Context(self, incarnation=1)
         coordinator.context = self._context
 
@@ -133,9 +134,15 @@ class BoundCoordinator:
     # Called on the loop, run on the coordinator thread.
 
     def start(self) -> None:
-        if not self._started:
-            self._started = True
-            self._submit("start", self.coordinator.start)
+        """The query starts, or starts again: a start that failed, or that a reset has overtaken, is made up for."""
+
+        def start() -> None:
+            if not self._has_started:
+                self._must_close = True
+                self.coordinator.start()
+                self._has_started = True
+
+        self._submit("start", start)
 
     def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None) -> None:
         self._context.close()
@@ -183,13 +190,13 @@ class BoundCoordinator:
 
         def close() -> None:
             try:
-                self.coordinator.close()
+                if self._must_close:
+                    self.coordinator.close()
             except Exception:
                 _log.exception("the coordinator of operator %r failed in close", self.uid)
+            context.close()
 
-        if self._started:
-            self.thread.submit(self.uid, "close", close)
-        self.thread.submit(self.uid, "close", context.close)
+        self.thread.submit(self.uid, "close", close)
 
     def _submit(self, callback: str, call: Callable[[], object]) -> None:
         context = self._context
