@@ -1,0 +1,349 @@
+"""What can happen next: named actions with weights. Each draws its details from a generator of its own.
+
+An action that is not possible now does nothing and says so; so a recorded list of (action, seed) can be shortened at
+any place and is still a history (:mod:`.histories`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from coord_control.testing.simulation.driver import Driver, DriverStage
+from coord_control.testing.simulation.network import Connection
+from coord_control.testing.simulation.spark import AttemptStage, Run, RunStage, Task
+from coord_control.testing.simulation.world import World
+
+__all__ = ["ACTIONS", "Action"]
+
+#: Does something and returns True, or does nothing.
+Action: TypeAlias = Callable[[World, random.Random], bool]
+
+
+def _some_driver(world: World, rng: random.Random) -> Driver | None:
+    alive = world.alive
+    if not alive:
+        return None
+    return alive[-1] if len(alive) == 1 or rng.random() < 0.6 else rng.choice(alive)
+
+
+def _runs(world: World, driver: Driver) -> list[Run]:
+    return [run for run in driver.runs.values() if run.stage is RunStage.RUNNING]
+
+
+def _some_run(world: World, rng: random.Random) -> tuple[Driver, Run] | None:
+    driver = _some_driver(world, rng)
+    runs = _runs(world, driver) if driver is not None else []
+    return (driver, rng.choice(runs)) if driver is not None and runs else None
+
+
+def _some_connection(world: World, rng: random.Random, stages: tuple[AttemptStage, ...]) -> Connection | None:
+    fitting = [each for each in world.network.connections.values() if each.attempt.stage in stages]
+    return rng.choice(fitting) if fitting else None
+
+
+# The network.
+
+
+def _deliver(world: World, rng: random.Random) -> bool:
+    under_way = world.network.under_way
+    if not under_way:
+        return False
+    position = rng.randrange(len(under_way)) if world.is_hostile and rng.random() < 0.4 else 0
+    message = under_way[position]
+    if not (world.is_hostile and rng.random() < 0.05):
+        del under_way[position]
+    world.deliver(message)
+    return True
+
+
+def _cut_connection(world: World, rng: random.Random) -> bool:
+    stages = (AttemptStage.GREETING, AttemptStage.RUNNING, AttemptStage.ACKING)
+    connection = _some_connection(world, rng, stages)
+    if connection is None:
+        return False
+    if rng.random() < 0.7:
+        world.network.drop(connection)
+    world.fail_attempt(connection, reports=False)
+    return True
+
+
+# Drivers, one thread at a time.
+
+
+def _flush(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None or not driver.core.has_output:
+        return False
+    driver.flush()
+    return True
+
+
+def _write(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None or not driver.writer:
+        return False
+    driver.write(rng.randint(1, len(driver.writer)))
+    if driver.stage is DriverStage.FENCED:
+        world.say(f"{driver} finds a newer generation and stops itself")
+        world.statistics.fenced += 1
+        world.retire(driver)
+    return True
+
+
+def _drain(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None or not driver.inbox:
+        return False
+    driver.drain(rng.randint(1, len(driver.inbox)))
+    return True
+
+
+def _call_coordinator(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None or not driver.calls:
+        return False
+    world.call_coordinator(driver, rng)
+    return True
+
+
+def _complete_late(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    owing = [each for each in driver.coordinators.values() if each.owed] if driver is not None else []
+    if driver is None or not owing:
+        return False
+    world.complete_snapshot(driver, rng.choice(owing))
+    return True
+
+
+def _send(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return False
+    coordinator = rng.choice(list(driver.coordinators.values()))
+    if driver.query_of[coordinator.uid] not in driver.runs:
+        return False
+    world.send_event(driver, coordinator, rng.randrange(coordinator.parallelism), is_ping=rng.random() < 0.2)
+    return True
+
+
+# Spark. The query of an older driver runs on, but its next commit would find the newer one's log, so it makes none.
+
+
+def _plan(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    runs = [run for run in _runs(world, driver) if run.epoch is None] if driver is not None else []
+    if not runs:
+        return False
+    world.plan(rng.choice(runs), rng)
+    return True
+
+
+def _open_tasks(run: Run) -> list[Task]:
+    action = run.current_action
+    tasks = [task for task in run.tasks if task.action == action and not task.is_finished]
+    return tasks[:1] if run.epoch is not None and run.plan.is_cut else tasks
+
+
+def _some_task(world: World, rng: random.Random, alive: int) -> tuple[Driver, Run, Task] | None:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return None
+    fitting = [(run, task) for run in _runs(world, driver) for task in _open_tasks(run) if len(task.alive) == alive]
+    return (driver, *rng.choice(fitting)) if fitting else None
+
+
+def _launch(world: World, rng: random.Random) -> bool:
+    if (found := _some_task(world, rng, alive=0)) is None:
+        return False
+    world.launch(*found)
+    return True
+
+
+def _speculate(world: World, rng: random.Random) -> bool:
+    if (found := _some_task(world, rng, alive=1)) is None:
+        return False
+    world.launch(*found)
+    return True
+
+
+def _run_stage_again(world: World, rng: random.Random) -> bool:
+    found = _some_run(world, rng)
+    tasks = [task for task in found[1].tasks if task.is_finished] if found is not None else []
+    if found is None or not tasks:
+        return False
+    task = rng.choice(tasks)
+    task.is_finished = False
+    world.say(f"Spark has lost the output of {task.operator}[{task.subtask}]")
+    world.launch(*found, task)
+    return True
+
+
+def _finish_function(world: World, rng: random.Random) -> bool:
+    running = [each for each in world.network.connections.values() if each.attempt.stage is AttemptStage.RUNNING]
+    running = [each for each in running if not each.plan.is_cut]
+    if not running:
+        return False
+    connection = rng.choice(running)
+    world.finish_function(connection)
+    return True
+
+
+def _fail_attempt(world: World, rng: random.Random) -> bool:
+    connection = _some_connection(world, rng, (AttemptStage.RUNNING,))
+    if connection is None:
+        return False
+    world.fail_attempt(connection, reports=True)
+    return True
+
+
+def _fail_batch(world: World, rng: random.Random) -> bool:
+    found = _some_run(world, rng)
+    if found is None or found[1].epoch is None:
+        return False
+    world.fail_batch(found[1])
+    return True
+
+
+def _commit(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    runs = [run for run in _runs(world, driver) if run.may_commit()] if driver is not None else []
+    if not runs:
+        return False
+    world.commit(rng.choice(runs))
+    return True
+
+
+def _observe(world: World, rng: random.Random) -> bool:
+    found = _some_run(world, rng)
+    if found is None:
+        return False
+    found[0].observe(found[1].query)
+    return True
+
+
+# Faults, and what follows them.
+
+
+def _crash(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return False
+    world.kill(driver, "between two steps")
+    return True
+
+
+def _arm_crash(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return False
+    if rng.random() < 0.3:
+        driver.dies_between = True
+    else:
+        world.faults[driver.core.generation].dies_at = rng.randint(1, 6)
+    return True
+
+
+def _fail_storage(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return False
+    world.faults[driver.core.generation].fails_at = rng.randint(1, 6)
+    return True
+
+
+def _fail_coordinator(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    if driver is None:
+        return False
+    driver.coordinator_failed(rng.choice(list(driver.coordinators.values())))
+    return True
+
+
+def _take_over(world: World, rng: random.Random) -> bool:
+    if world.driver is None:
+        return False
+    world.statistics.takeovers += 1
+    world.start_driver()
+    return True
+
+
+def _start_driver(world: World, rng: random.Random) -> bool:
+    if world.driver is not None:
+        return False
+    world.start_driver()
+    return True
+
+
+def _start_query(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    if driver is None:
+        return False
+    waiting = [query for query in world.logs if query not in driver.runs and query not in driver.finished]
+    if not waiting:
+        return False
+    world.start_query(driver, rng.choice(waiting))
+    return True
+
+
+def _end_run(world: World, rng: random.Random) -> bool:
+    driver = _some_driver(world, rng)
+    stopped = [run for run in driver.runs.values() if run.stage is RunStage.STOPPED] if driver is not None else []
+    if driver is None or not stopped:
+        return False
+    run = rng.choice(stopped)
+    world.abandon(run)
+    world.statistics.restarts_in_place += 1
+    world.say(f"{driver} ends the run of {run.query}")
+    driver.end_run(run.query)
+    return True
+
+
+def _set_back(world: World, rng: random.Random) -> bool:
+    if world.alive:
+        return False
+    return world.set_back(rng.choice(list(world.logs)))
+
+
+def _damage(world: World, rng: random.Random) -> bool:
+    if world.alive or world.expected:
+        return False
+    query = rng.choice(list(world.logs))
+    paths = [path for path in world.disk.paths() if path.startswith(f"/job/{query}/epochs/")]
+    if not paths:
+        return False
+    world.damage(query, rng.choice(paths), rng)
+    return True
+
+
+#: name: (weight, action). The weights keep a job busy and let it commit an epoch now and then between two faults.
+ACTIONS: Final[dict[str, tuple[float, Action]]] = {
+    "deliver": (30, _deliver),
+    "flush": (14, _flush),
+    "write": (12, _write),
+    "drain": (8, _drain),
+    "call": (12, _call_coordinator),
+    "complete late": (3, _complete_late),
+    "send": (2, _send),
+    "plan": (6, _plan),
+    "launch": (16, _launch),
+    "finish": (14, _finish_function),
+    "commit": (8, _commit),
+    "observe": (1, _observe),
+    "start driver": (4, _start_driver),
+    "start query": (6, _start_query),
+    "end run": (4, _end_run),
+    "fail attempt": (0.7, _fail_attempt),
+    "cut connection": (0.5, _cut_connection),
+    "speculate": (1, _speculate),
+    "run stage again": (0.7, _run_stage_again),
+    "fail batch": (0.3, _fail_batch),
+    "fail coordinator": (0.1, _fail_coordinator),
+    "fail storage": (0.1, _fail_storage),
+    "crash": (0.25, _crash),
+    "arm crash": (0.4, _arm_crash),
+    "take over": (0.15, _take_over),
+    "set back": (0.4, _set_back),
+    "damage": (0.1, _damage),
+}

@@ -1,0 +1,110 @@
+"""The end of every history: no more faults, and the job must come to rest with everything delivered.
+
+Two epochs with rows for everybody carry every event to its receiver; in the third nothing changes, so nothing may be
+written.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.testing.simulation.actions import ACTIONS
+from coord_control.testing.simulation.driver import Driver
+from coord_control.testing.simulation.spark import RunStage
+from coord_control.testing.simulation.values import CoordinatorState, SubtaskState, Violation
+from coord_control.testing.simulation.world import World
+
+__all__ = ["come_to_rest"]
+
+_MAX_ROUNDS: Final = 3000
+_LAST_EPOCHS: Final = 4
+
+#: In this order: what is under way is finished before anything new begins.
+_WAY: Final = (
+    "start driver",
+    "end run",
+    "start query",
+    "drain",
+    "flush",
+    "write",
+    "call",
+    "complete late",
+    "deliver",
+    "finish",
+    "launch",
+    "commit",
+)
+
+
+def come_to_rest(world: World) -> None:
+    """Bring the job to rest and check that nothing was lost.
+
+    Raises:
+        Violation: something was lost, doubled or written without a reason, or the job is stuck.
+    """
+    world.calm_down()
+    rng = random.Random(0)
+    if not _run_until_idle(world, rng):
+        return
+    for number in range(_LAST_EPOCHS):
+        before = world.statistics.writes
+        plan_all(world, rng)
+        if not _run_until_idle(world, rng):
+            return
+        if number == _LAST_EPOCHS - 1 and world.statistics.writes != before:
+            raise Violation("cost: an epoch in which nothing changed was written down")
+    driver = world.driver
+    assert driver is not None, "it was started on the way"
+    for query in world.logs:
+        if query not in driver.finished:
+            _check_delivered(world, driver, query)
+    world.count(driver)
+
+
+def plan_all(world: World, rng: random.Random) -> None:
+    """Begin an epoch in every query."""
+    while ACTIONS["plan"][1](world, rng):
+        pass
+
+
+def _run_until_idle(world: World, rng: random.Random) -> bool:
+    # False: the job has ended, because the epoch store was lost.
+    for _ in range(_MAX_ROUNDS):
+        if world.has_ended:
+            return False
+        if not any(ACTIONS[name][1](world, rng) for name in _WAY):
+            break
+    else:
+        raise Violation("progress: the job does not come to rest")
+    driver = world.driver
+    assert driver is not None
+    for query, run in driver.runs.items():
+        if run.stage is not RunStage.RUNNING or run.epoch is not None:
+            raise Violation(f"progress: epoch {run.epoch} of query {query} is stuck")
+    for query in driver.runs:
+        driver.observe(query)
+    while driver.core.has_output or driver.writer or driver.calls or driver.inbox:
+        driver.flush()
+        driver.write(len(driver.writer))
+        if driver.calls:
+            world.call_coordinator(driver, rng)
+        driver.drain(len(driver.inbox))
+    return True
+
+
+def _check_delivered(world: World, driver: Driver, query: QueryName) -> None:
+    view = world.view(query, driver.core.generation)
+    for spec in world.specs[query]:
+        coordinator = driver.coordinators[spec.uid].state
+        for subtask in range(spec.parallelism):
+            data = view.state_before((spec.uid, SubtaskIndex(subtask)), Epoch(world.logs[query].committed + 1))
+            _compare(spec.uid, subtask, coordinator, SubtaskState.of(data))
+
+
+def _compare(uid: OperatorUid, subtask: int, coordinator: CoordinatorState, state: SubtaskState) -> None:
+    if state.received != coordinator.sent[subtask]:
+        raise Violation(f"I1: {uid}[{subtask}] has received {state.received} of {coordinator.sent[subtask]} events")
+    if state.sent != coordinator.received[subtask]:
+        raise Violation(f"I2: the coordinator of {uid} has received {coordinator.received[subtask]} of {state.sent}")

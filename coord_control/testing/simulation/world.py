@@ -1,0 +1,507 @@
+"""The simulated job as a whole: storage, Spark's logs, drivers, subtasks and the network between them.
+
+This module says what can happen; :mod:`.actions` decides what does. Everything is deterministic: no clock, no thread,
+no random number that does not come from the action's own generator.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from coord_control.errors import StoreError, StoreUnavailable
+from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol import messages
+from coord_control.protocol.messages import Accepted, Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
+from coord_control.protocol.operator import OperatorSpec
+from coord_control.spark import generations
+from coord_control.spark.epoch_store import EpochStore
+from coord_control.testing.memory_files import Crash, MemoryFiles
+from coord_control.testing.simulation.driver import Driver, DriverStage, SimulatedCoordinator
+from coord_control.testing.simulation.invariants import Invariants, View
+from coord_control.testing.simulation.network import Connection, Lost, Network, Reply, Request
+from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task
+from coord_control.testing.simulation.values import NUMBERED, PING, Event, Violation
+
+__all__ = ["Statistics", "World", "WorldFaults"]
+
+RETAIN_EPOCHS = 2
+_MAX_TASK_FAILURES = 3
+_HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a simulated job went through."""
+
+    steps: int = 0
+    crashes: int = 0
+    takeovers: int = 0
+    restarts_in_place: int = 0
+    failovers: int = 0  #: attempts that failed and were run again
+    refused: int = 0  #: messages of zombies and other stale attempts
+    fenced: int = 0  #: drivers that stopped themselves
+    epochs: int = 0
+    events_down: int = 0
+    events_up: int = 0
+    writes: int = 0
+    skipped_begins: int = 0
+    skipped_acks: int = 0
+    set_back: int = 0
+    damaged: int = 0
+    outputs_cut: int = 0
+
+    def add(self, other: Statistics) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+@dataclass(slots=True)
+class WorldFaults:
+    """What the storage does to one driver."""
+
+    statistics: Statistics
+    dies_at: int | None = None  #: counts down over the points before and after each durable step
+    fails_at: int | None = None
+    died: bool = False
+
+    def before_write(self, path: str) -> None:
+        self._pass(f"before writing {path}", path)
+
+    def after_write(self, path: str) -> None:
+        self.statistics.writes += 1
+        self._pass(f"after writing {path}", path)
+
+    def _pass(self, where: str, path: str) -> None:
+        if self.dies_at is not None:
+            self.dies_at -= 1
+            if self.dies_at <= 0:
+                self.dies_at, self.died = None, True
+                raise Crash(where)
+        if self.fails_at is not None:
+            self.fails_at -= 1
+            if self.fails_at <= 0:
+                self.fails_at = None
+                raise StoreUnavailable(path, "write", "simulated")
+
+
+@dataclass(slots=True)
+class World:
+    """One simulated job.
+
+    Args:
+        shape: draws how many queries, operators and subtasks there are, and how nasty everything is.
+        tell: gets the history, line by line; None: nobody listens.
+    """
+
+    shape: random.Random
+    tell: Callable[[str], None] | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+    disk: MemoryFiles = field(default_factory=lambda: MemoryFiles(torn_writes=True))
+    network: Network = field(default_factory=Network)
+    logs: dict[QueryName, SparkLog] = field(default_factory=dict)
+    specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
+    drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
+    faults: dict[Generation, WorldFaults] = field(default_factory=dict)
+    read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
+    expected: dict[QueryName, View] = field(default_factory=dict)  #: before a file was damaged
+    deepest: dict[QueryName, Epoch] = field(default_factory=dict)
+    has_ended: bool = False  #: the epoch store was lost, and the driver said so
+    is_calm: bool = False  #: no more faults: the job only has to come to rest
+    is_flaky: bool = False
+    is_hostile: bool = False
+    max_segments: int = 256
+    uids: int = 0
+    tokens: int = 0
+    invariants: Invariants = field(init=False)
+    _views: dict[QueryName, tuple[int, View]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.is_flaky = self.shape.random() < 0.2
+        self.is_hostile = self.shape.random() < 0.6
+        self.max_segments = self.shape.choice((3, 10, 256))
+        names = iter("abc")
+        for number in range(self.shape.choice((1, 1, 2))):
+            query = QueryName(f"q{number}")
+            self.logs[query] = SparkLog()
+            self.specs[query] = [
+                OperatorSpec(
+                    OperatorUid(next(names)),
+                    self.shape.choice((1, 2, 3)),
+                    observes_attempts=self.shape.random() < 0.3,
+                )
+                for _ in range(self.shape.choice((1, 1, 2)) if number == 0 else 1)
+            ]
+        self.invariants = Invariants(self.logs, self.view)
+
+    def say(self, line: str) -> None:
+        if self.tell is not None:
+            self.tell(line)
+
+    @property
+    def driver(self) -> Driver | None:
+        """The driver that owns the job, None between two of them."""
+        newest = self.drivers[-1] if self.drivers else None
+        return newest if newest is not None and newest.stage is DriverStage.ALIVE else None
+
+    @property
+    def alive(self) -> list[Driver]:
+        """The owner, and older drivers that have not noticed yet."""
+        return [driver for driver in self.drivers if driver.stage is DriverStage.ALIVE]
+
+    # What is durable.
+
+    def view(self, query: QueryName, generation: Generation) -> View:
+        """What the successor of a driver has read, or would read now."""
+        for other in sorted(other for name, other in self.read_by if name == query and other > generation):
+            return self.read_by[query, other]
+        version = self.statistics.writes
+        cached = self._views.get(query)
+        if cached is None or cached[0] != version:
+            newest = max((driver.claim.generation for driver in self.drivers), default=0)
+            store = self._store(self.disk.copy(), query, Generation(newest + 1))
+            cached = self._views[query] = (version, View.of(store.open()))
+        return cached[1]
+
+    def _store(self, files: MemoryFiles, query: QueryName, generation: Generation) -> EpochStore:
+        return EpochStore(files, f"/job/{query}/epochs", generation, RETAIN_EPOCHS, max_segments=self.max_segments)
+
+    # Drivers.
+
+    def start_driver(self) -> None:
+        """A new driver claims the job; older ones that are alive do not know yet."""
+        faults = WorldFaults(self.statistics)
+        files = self.disk.seen_by(faults)
+        claim = generations.claim(files, "/job/generations", _HOLDER)
+        generation = claim.generation
+        self.faults[generation] = faults
+        stores = {query: self._store(files, query, generation) for query in self.logs}
+        driver = Driver(
+            claim=claim,
+            query_ids={query: f"id-{query}" for query in self.logs},
+            specs=self.specs,
+            stores=stores,
+            logs=self.logs,
+            invariants=self.invariants,
+            answer=self.answer,
+            say=self.say,
+        )
+        if self.drivers and (previous := self.drivers[-1]).finished:
+            driver.finished = dict(previous.finished)
+        self.drivers.append(driver)
+        self.say(f"{driver} claims the job")
+
+    def start_query(self, driver: Driver, query: QueryName) -> None:
+        """Recover and start; a damaged store must be an error here."""
+        try:
+            self.read_by[query, driver.claim.generation] = driver.start_run(query)
+        except StoreUnavailable:
+            self.say(f"{driver} cannot read the storage now")
+            return
+        except StoreError as error:
+            if query not in self.expected:
+                raise Violation(f"I7: an undamaged store is refused: {error}") from error
+            self.say(f"{driver} stops with a clear error: {error}")
+            self.has_ended = True
+            return
+        finally:
+            # Its own later writes are its own affair: only what an older driver answers is held against what was read.
+            self._views.pop(query, None)
+        before = self.expected.pop(query, None)
+        view = self.read_by[query, driver.claim.generation]
+        if before is not None and list(before.records) != list(view.records):
+            raise Violation(f"I7: {driver} has started query {query} from a damaged store without an error")
+        log = self.logs[query]
+        self.say(
+            f"{driver} starts query {query}: epoch {log.committed} is committed, epoch {log.planned} planned, "
+            f"{len(view.records)} records"
+        )
+
+    def kill(self, driver: Driver, how: str) -> None:
+        """A driver dies; its subtasks may linger."""
+        self.say(f"{driver} dies {how}")
+        self.statistics.crashes += 1
+        driver.stage = DriverStage.DEAD
+        self.retire(driver)
+
+    def retire(self, driver: Driver) -> None:
+        """Spark ends with its driver."""
+        for run in driver.runs.values():
+            run.stage = RunStage.OVER
+            self.abandon(run)
+        self.count(driver)
+
+    def count(self, driver: Driver) -> None:
+        """Add up what a driver has done, once, when it has ended."""
+        for totals in driver.core.totals().values():
+            self.statistics.epochs += totals.epochs
+            self.statistics.events_down += totals.events_down
+            self.statistics.events_up += totals.events_up
+            self.statistics.skipped_begins += totals.epochs - min(totals.epochs, totals.begins_recorded)
+            self.statistics.skipped_acks += totals.acks - totals.acks_recorded
+
+    def abandon(self, run: Run) -> None:
+        for task in run.tasks:
+            for attempt in task.attempts:
+                attempt.is_abandoned = True
+
+    def crashed(self, where: str) -> None:
+        """A driver has died at a point that was armed before."""
+        for driver in self.alive:
+            faults = self.faults[driver.core.generation]
+            if driver.is_dying or faults.died:
+                self.kill(driver, where)
+
+    def calm_down(self) -> None:
+        """No more faults; drivers that do not own the job are gone, and so is what abandoned attempts would still
+        say."""
+        self.is_calm, self.is_hostile = True, False
+        for driver in self.drivers[:-1]:
+            if driver.stage is DriverStage.ALIVE:
+                self.kill(driver, "for good")
+        for faults in self.faults.values():
+            faults.dies_at = faults.fails_at = None
+        for driver in self.alive:
+            driver.dies_between = False
+
+    def damage(self, query: QueryName, path: str, rng: random.Random) -> None:
+        """A file of the epoch store goes bad. What is then started must be what would have started without."""
+        self.expected[query] = self.view(query, Generation(max(driver.core.generation for driver in self.drivers)))
+        size = len(self.disk.read(path))
+        how = rng.choice(("bit", "cut", "gone"))
+        if how == "bit":
+            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
+        elif how == "cut":
+            self.disk.damage(path, keep=rng.randrange(size))
+        elif self._is_newest_file(path):
+            how = "bit"  # the one loss that no file betrays
+            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
+        else:
+            self.disk.delete(path)
+        self.statistics.damaged += 1
+        self.statistics.writes += 1
+        self.say(f"{path} is damaged ({how})")
+
+    def _is_newest_file(self, path: str) -> bool:
+        folder = path.rpartition("/")[0]
+        return path == max(other for other in self.disk.paths() if other.startswith(folder + "/"))
+
+    # Spark.
+
+    def plan(self, run: Run, rng: random.Random) -> None:
+        """Fix the rows of the next epoch, unless an earlier run has done it."""
+        log = run.log
+        if not run.next_is_planned():
+            log.planned = Epoch(log.committed + 1)
+            log.plans[log.planned] = self._draw_plan(run.query, rng)
+        run.begin()
+        plan = run.plan
+        rows = ", ".join(f"{uid}{list(subtasks)}" for uid, subtasks in plan.rows.items()) or "nothing"
+        self.say(
+            f"Spark runs epoch {run.epoch} of {run.query} with rows for {rows}{', cut off' if plan.is_cut else ''}"
+        )
+
+    def _draw_plan(self, query: QueryName, rng: random.Random) -> Plan:
+        salt = rng.randrange(1 << 20)
+        if self.is_calm:
+            everything = {spec.uid: tuple(map(SubtaskIndex, range(spec.parallelism))) for spec in self.specs[query]}
+            return Plan(everything, is_idle=True, salt=salt)
+        if rng.random() < 0.08:
+            return Plan({}, salt=salt)
+        rows = {
+            spec.uid: tuple(SubtaskIndex(s) for s in range(spec.parallelism) if rng.random() < 0.7)
+            for spec in self.specs[query]
+        }
+        rows = {uid: subtasks for uid, subtasks in rows.items() if subtasks}
+        is_cut = rng.random() < 0.01
+        return Plan(rows, 2 if rng.random() < 0.15 else 1, is_cut, rng.random() < 0.3, salt)
+
+    def launch(self, driver: Driver, run: Run, task: Task) -> None:
+        """Spark starts an attempt, and its first row arrives."""
+        assert run.epoch is not None
+        driver.task_attempts += 1
+        self.tokens += 1
+        identity = AttemptId(
+            driver.core.generation,
+            run.id,
+            driver.query_ids[run.query],
+            task.operator,
+            task.subtask,
+            run.epoch,
+            driver.task_attempts,
+            task.action,
+            len(task.attempts),
+        )
+        attempt = Attempt(identity, f"connection {self.tokens}")
+        task.attempts.append(attempt)
+        connection = self.network.connect(attempt, task, run)
+        self.say(f"attempt {identity} says hello")
+        self.network.send(Request(connection, Hello(identity)))
+
+    def finish_function(self, connection: Connection) -> None:
+        """The user's function has read its input to the end."""
+        attempt = connection.attempt
+        connection.ack = attempt.compute(connection.plan, is_flaky=self.is_flaky)
+        attempt.stage = AttemptStage.ACKING
+        self.say(f"attempt {attempt.id} acknowledges: {_ack_text(connection.ack)}")
+        self.network.send(Request(connection, connection.ack))
+
+    def fail_attempt(self, connection: Connection, *, reports: bool) -> None:
+        """An attempt ends badly; it says so, or its connection just breaks."""
+        attempt = connection.attempt
+        attempt.stage = AttemptStage.DEAD
+        self.statistics.failovers += 1
+        self.say(f"attempt {attempt.id} {'fails' if reports else 'loses its connection'}")
+        if reports:
+            self.network.send(Request(connection, AttemptEnded(attempt.id, "simulated")))
+        else:
+            self.network.send(Lost(connection))
+        self.count_failure(connection)
+
+    def count_failure(self, connection: Connection) -> None:
+        task, run = connection.task, connection.run
+        if run.stage is RunStage.RUNNING and not connection.attempt.is_abandoned and not task.is_finished:
+            task.failures += 1
+            if task.failures > _MAX_TASK_FAILURES:
+                self.fail_batch(run)
+
+    def fail_batch(self, run: Run) -> None:
+        """Spark gives the batch up: the query's run ends."""
+        self.say(f"Spark gives up epoch {run.epoch} of {run.query}")
+        run.stage = RunStage.STOPPED
+        self.abandon(run)
+
+    def commit(self, run: Run) -> None:
+        plan = run.plan
+        epoch = run.commit()
+        self.abandon(run)
+        self.deepest[run.query] = max(epoch, self.deepest.get(run.query, epoch))
+        self.say(f"Spark commits epoch {epoch} of {run.query}")
+        if plan.is_cut and plan.rows:
+            self.statistics.outputs_cut += 1
+        run.tasks = []
+
+    def set_back(self, query: QueryName) -> bool:
+        """The power fails: Spark's newest file was not on the disk yet."""
+        log = self.logs[query]
+        if log.planned > log.committed:
+            del log.plans[log.planned]
+            log.planned = log.committed
+        elif log.committed >= 0 and log.committed == self.deepest.get(query):
+            log.committed = Epoch(log.committed - 1)
+        else:
+            return False
+        self.invariants.rolled_back([spec.uid for spec in self.specs[query]], log.planned)
+        self.say(f"the power fails: Spark's log of {query} is back at commit {log.committed}, plan {log.planned}")
+        self.statistics.set_back += 1
+        return True
+
+    # Messages.
+
+    def deliver(self, message: Request | Lost | Reply) -> None:
+        """A message arrives at whoever is there now."""
+        if isinstance(message, Reply):
+            self._reply_arrives(message)
+            return
+        home = message.connection.attempt.id.generation
+        driver = next((other for other in self.alive if other.core.generation == home), self.driver)
+        if driver is None:
+            return
+        match message:
+            case Lost(connection):
+                driver.disconnected(connection.token)
+            case Request(connection, AttemptEnded() as ended):
+                driver.attempt_ended(ended)
+            case Request(connection, Hello() as hello):
+                self._must_refuse(driver, connection, lambda: driver.hello(hello.attempt, connection.token))
+            case Request(connection, Acknowledge() as ack):
+                self._must_refuse(driver, connection, lambda: driver.acknowledge(ack, connection.token))
+
+    def _must_refuse(self, driver: Driver, connection: Connection, call: Callable[[], None]) -> None:
+        attempt = connection.attempt.id
+        is_stale = attempt.generation != driver.core.generation or connection.run.stage is RunStage.OVER
+        answers = len(driver.core._batch.answers)
+        call()
+        given = driver.core._batch.answers[answers:]
+        if is_stale and not any(each.token == connection.token and isinstance(each.answer, Refused) for each in given):
+            raise Violation(
+                f"fencing: {driver} does not refuse {attempt} of {attempt.run}, generation {attempt.generation}"
+            )
+
+    def answer(self, driver: Driver, token: str, answer: Answer) -> None:
+        """A driver sends an answer: from here on it is visible outside."""
+        connection = self.network.connections[token]
+        attempt, query = connection.attempt, connection.run.query
+        match answer:
+            case Welcome():
+                self.invariants.welcomed(query, attempt, answer)
+            case Accepted():
+                assert connection.ack is not None
+                assert attempt.welcome is not None
+                self.invariants.accepted(query, connection.ack, attempt.welcome)
+            case Refused():
+                self.statistics.refused += 1
+        self.network.send(Reply(connection, answer, driver.core.generation))
+
+    def _reply_arrives(self, reply: Reply) -> None:
+        connection, attempt = reply.connection, reply.connection.attempt
+        match reply.content:
+            case Welcome() as welcome if attempt.stage is AttemptStage.GREETING:
+                attempt.stage, attempt.welcome = AttemptStage.RUNNING, welcome
+            case Accepted() if attempt.stage is AttemptStage.ACKING:
+                attempt.stage = AttemptStage.DONE
+                if not attempt.is_abandoned and connection.run.stage is RunStage.RUNNING:
+                    connection.task.is_finished = True
+            case Refused(reason) if attempt.is_alive:
+                self.say(f"attempt {attempt.id} is refused: {reason}")
+                attempt.stage = AttemptStage.DEAD
+                self.count_failure(connection)
+            case _:
+                pass  # a duplicate
+
+    # Coordinators.
+
+    def send_event(self, driver: Driver, coordinator: SimulatedCoordinator, subtask: int, *, is_ping: bool) -> None:
+        """``context.send``."""
+        self.uids += 1
+        if is_ping:
+            event = Event(PING, 0, self.uids)
+        else:
+            event = Event(NUMBERED, coordinator.state.sent[subtask], self.uids)
+            coordinator.state.sent[subtask] += 1
+        self.say(f"the coordinator of {coordinator.uid} ({driver}) sends {event} to subtask {subtask}")
+        driver.send(coordinator, subtask, event)
+
+    def complete_snapshot(self, driver: Driver, coordinator: SimulatedCoordinator) -> None:
+        barrier = coordinator.owed.pop(0)
+        self.say(
+            f"the coordinator of {coordinator.uid} ({driver}) gives its state {coordinator.state.to_bytes().decode()}"
+        )
+        driver.complete(coordinator, barrier)
+
+    def call_coordinator(self, driver: Driver, rng: random.Random) -> None:
+        """Run the next call of the coordinators' thread, and what the user's code does in it."""
+        called = driver.call_next()
+        if called is None:
+            return
+        coordinator, notice = called
+        match notice:
+            case messages.AskSnapshot() if coordinator.owed:
+                self._burst(driver, coordinator, rng)
+                if self.is_calm or rng.random() < 0.7:
+                    self.complete_snapshot(driver, coordinator)
+                    self._burst(driver, coordinator, rng)
+            case messages.DeliverEvents():
+                self.say(f"the coordinator of {coordinator.uid} ({driver}) gets events of subtask {notice.subtask}")
+                self._burst(driver, coordinator, rng)
+
+    def _burst(self, driver: Driver, coordinator: SimulatedCoordinator, rng: random.Random) -> None:
+        if not self.is_calm and rng.random() < 0.3:
+            for _ in range(rng.randint(1, 3)):
+                self.send_event(driver, coordinator, rng.randrange(coordinator.parallelism), is_ping=rng.random() < 0.2)
+
+
+def _ack_text(ack: Acknowledge) -> str:
+    state = "state unchanged" if ack.state is None else f"state {ack.state.decode()}"
+    return f"{state}, {len(ack.outbox)} event(s)"
