@@ -48,7 +48,7 @@ __all__ = [
 #: The same ranges as in pyproject.toml.
 SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
     "pyspark": ">=4.1,<5",
-    "pyarrow": ">=15",
+    "pyarrow": ">=18",
     "pandas": ">=2.2,<3",
     "pydantic": ">=2.7",
     "msgspec": ">=0.19",
