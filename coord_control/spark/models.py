@@ -61,7 +61,7 @@ class EventTypes:
 
         Raises:
             UndeclaredEvent: its type is not declared for this direction.
-            EventInvalid: a field holds a value that its type does not allow.
+            EventInvalid: a field holds a value that its type does not allow, or that JSON has no form for (infinity).
             EventTooLarge: it takes more than :data:`MAX_EVENT_BYTES` bytes as JSON.
         """
         model = type(event)
@@ -70,9 +70,12 @@ class EventTypes:
             declared = [known.__name__ for known in self.models]
             raise UndeclaredEvent(self.operator, self.direction, model.__name__, declared)
         try:
-            payload = model.__pydantic_serializer__.to_json(event, warnings="error")
+            payload = model.__pydantic_serializer__.to_json(event, by_alias=False, warnings="error")
+            model.__pydantic_validator__.validate_json(payload, by_alias=False, by_name=True)
         except PydanticSerializationError as error:
             raise EventInvalid(self.operator, model.__name__, str(error)) from error
+        except ValidationError as error:
+            raise EventInvalid(self.operator, model.__name__, _problems(error)) from error
         if len(payload) > MAX_EVENT_BYTES:
             raise EventTooLarge(self.operator, model.__name__, len(payload), MAX_EVENT_BYTES)
         return EventBatch(index, 1, payload)
@@ -96,7 +99,7 @@ class EventTypes:
         if parser is None:
             parser = self._parsers[batch.type_index] = TypeAdapter(list[model])  # type: ignore[valid-type]
         try:
-            return parser.validate_json(b"[" + batch.payload + b"]")
+            return parser.validate_json(b"[" + batch.payload + b"]", by_alias=False, by_name=True)
         except ValidationError as error:
             raise EventInvalid(self.operator, model.__name__, _problems(error, skip=1)) from error
 
@@ -107,13 +110,16 @@ class StateType(Generic[State]):
     def __init__(self, operator: str, model: type[State]) -> None:
         if not _is_model(model):
             raise InvalidModel(operator, f"state {model!r}", "operator state is a pydantic model (BaseModel)")
+        self.operator = operator
+        self.model = model
         try:
-            model()
+            self.dump(0, model())
         except ValidationError as error:
             why = f"every field needs a default, a new subtask begins with {model.__name__}(): {_problems(error)}"
             raise InvalidModel(operator, model.__name__, why) from error
-        self.operator = operator
-        self.model = model
+        except StateInvalid as error:
+            why = f"its default does not come back from JSON: {error.problems}"
+            raise InvalidModel(operator, model.__name__, why) from error
 
     def load(self, subtask: int, data: bytes | None) -> State:
         """The state of a subtask; None is the default state.
@@ -124,27 +130,32 @@ class StateType(Generic[State]):
         if data is None:
             return self.model()
         try:
-            return self.model.model_validate_json(data)
+            return self.model.__pydantic_validator__.validate_json(data, by_alias=False, by_name=True)  # type: ignore[no-any-return]
         except ValidationError as error:
             where = f"subtask {subtask}"
             raise StateInvalid(self.operator, where, self.model.__name__, _problems(error)) from error
 
-    def dump(self, subtask: int, state: State) -> bytes:
-        """Serialise a state after checking it as it will be checked when it is loaded.
+    def dump(self, subtask: int, state: State, *, before: bytes | None = None) -> bytes:
+        """Serialise a state, and check what has changed as it will be checked when it is loaded.
+
+        Args:
+            before: what an earlier call returned for this subtask.
 
         Raises:
-            StateInvalid: a field holds a value that its type does not allow.
+            StateInvalid: a field holds a value that its type does not allow, or that JSON has no form for (infinity).
             StateTooLarge: it takes more than :data:`MAX_STATE_BYTES` bytes as JSON.
         """
         where, name = f"subtask {subtask}", self.model.__name__
         if type(state) is not self.model:
             raise StateInvalid(self.operator, where, name, f"subtask.state was replaced by a {type(state).__name__}")
         try:
-            data = state.__pydantic_serializer__.to_json(state, warnings="error")
+            data = state.__pydantic_serializer__.to_json(state, by_alias=False, warnings="error")
         except PydanticSerializationError as error:
             raise StateInvalid(self.operator, where, name, str(error)) from error
         if len(data) > MAX_STATE_BYTES:
             raise StateTooLarge(self.operator, subtask, len(data), MAX_STATE_BYTES)
+        if data != before:
+            self.load(subtask, data)
         return data
 
 

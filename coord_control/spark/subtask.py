@@ -120,14 +120,14 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
     try:
         began = time.monotonic()
         state = plan.state.load(index, welcome.state)
-        before = plan.state.dump(index, state)
+        before = plan.state.dump(index, state, before=welcome.state)
         events = plan.down.decode(welcome.inputs)
         subtask = Subtask(index, plan.parallelism, attempt.epoch, state, events, plan.up)
         rows = _Rows(plan.operator, index)
         for batch in plan.function(subtask, rows.read(first, rest)):
             rows.written += batch.num_rows
             yield batch
-        data = plan.state.dump(index, subtask.state)
+        data = plan.state.dump(index, subtask.state, before=before)
         new_state = None if data == before else data
         measured = Measurements(rows.seen, rows.written, time.monotonic() - began)
         driver.acknowledge(Acknowledge(attempt, new_state, tuple(subtask._outbox), measured))
