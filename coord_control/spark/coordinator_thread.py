@@ -241,7 +241,8 @@ class _Context:
             if then is not None:
                 self.call_soon(then, result)
 
-        self._bound.thread.background.submit(work)
+        if not self._closed:
+            self._bound.thread.background.submit(work)
 
     def fail_job(self, error: BaseException) -> None:
         self._fail("fail_job", error)

@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.errors import CoordControlError, QueryFailed
+from coord_control.errors import CoordControlError, CoordinatorFailed, QueryFailed
 from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
@@ -146,10 +146,14 @@ class ManagedQuery:
         to."""
         if not self.is_active:
             return
-        self._runtime.call(lambda core, now: core.hold(self.name))
-        self._wait_for_boundary(deadline)
-        self._stop.set()
-        self._stop_spark_soon()
+        try:
+            self._runtime.call(lambda core, now: core.hold(self.name))
+            self._wait_for_boundary(deadline)
+        except Exception as error:  # the storage or the JVM: the boundary cannot be seen
+            _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
+        finally:
+            self._stop.set()
+            self._stop_spark_soon()
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the query has ended. False: it has not within the time."""
@@ -159,26 +163,36 @@ class ManagedQuery:
     # On the query's own thread, but for the first start.
 
     def _watch(self) -> None:
+        try:
+            self._run_until_end()
+        except Exception as error:  # nothing that went wrong here may leave a query that only looks alive
+            self._fail(error)
+        _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
+        self._ended()
+
+    def _run_until_end(self) -> None:
         while True:
             error = self._await_end()
             self._finish_run()
             error = self._failure or error  # the last epoch may have been found wanting only now
             if error is None or (self._stop.is_set() and _may_retry(error)):
                 self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
-                break
+                return
             if not self._restart(error):
-                break
-        _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
-        self._ended()
+                return
+
+    def _fail(self, error: BaseException) -> None:
+        self.last_failure = str(error)
+        self.error = QueryFailed(self.name, self._fruitless, error)
+        self.error.__cause__ = error
+        self.state = QueryState.FAILED
 
     def _restart(self, error: BaseException) -> bool:
         # Until it runs again, or must not: then the state says which.
         while True:
             self.last_failure = str(error)
             if not _may_retry(error) or self._fruitless >= self._policy.max_restarts:
-                self.error = QueryFailed(self.name, self._fruitless, error)
-                self.error.__cause__ = error
-                self.state = QueryState.FAILED
+                self._fail(error)
                 return False
             delay = self._policy.delay(self._fruitless)
             _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
@@ -235,7 +249,11 @@ class ManagedQuery:
     def _finish_run(self) -> None:
         # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way
         # to the storage is written before anybody reads it: call() returns after that.
-        committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        try:
+            committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        except CoordControlError as error:  # the next run looks again before it begins
+            _log.warning("= query %s: %s", self.name, error)
+            committed = self.last_committed
         if committed > self._committed_at_start:
             self._fruitless = 0
 
@@ -277,4 +295,7 @@ def _may_retry(error: BaseException) -> bool:
     # Spark's analysis of the same plan has the same result every time.
     if isinstance(error, AnalysisException):
         return False
+    # What a coordinator raised decides, as it does for a subtask.
+    if isinstance(error, CoordinatorFailed) and isinstance(error.__cause__, CoordControlError):
+        return error.__cause__.retry
     return not isinstance(error, CoordControlError) or error.retry
