@@ -66,6 +66,7 @@ class JobCore:
         self._operators: dict[OperatorUid, OperatorRun] = {}
         self._totals: dict[OperatorUid, Totals] = {}
         self._incarnations: dict[OperatorUid, int] = {}  # 1: the coordinator as it was made
+        self._started: set[OperatorUid] = set()  # in a run of any query: a start that failed may be tried elsewhere
         self._open_attempts: dict[Token, AttemptId] = {}
         self._highest_attempt = -1
         self._barriers = generation * _BARRIERS_PER_GENERATION
@@ -89,7 +90,7 @@ class JobCore:
         for uid in query.specs:
             self._query_of[uid] = query
             self._totals[uid] = Totals()
-            self._incarnations[uid] = 1
+            self._incarnations.setdefault(uid, 1)
 
     def start_run(self, name: QueryName, facts: Facts, now: float) -> None:
         """Recover a query's operators from durable facts. Afterwards execute the batch, and only then start the query.
@@ -101,7 +102,8 @@ class JobCore:
             self._batch.persist.append(messages.Persist(name, marker))
         for uid, spec in query.specs.items():
             recovered = recover(facts, uid)
-            is_reset = query.starts > 0 or recovered.barrier != NO_CHECKPOINT
+            is_reset = uid in self._started or recovered.barrier != NO_CHECKPOINT
+            self._started.add(uid)
             # Every reset begins an incarnation, so what a coordinator sends before its first reset has not happened
             # either.
             incarnation = self._incarnations[uid] = self._incarnations[uid] + is_reset

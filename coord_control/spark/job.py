@@ -13,6 +13,7 @@ writer has written, the endpoint closes, the generation is released.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -36,6 +37,7 @@ from coord_control.errors import (
     JobClosed,
     OperatorReused,
     OperatorUnused,
+    StoreError,
 )
 from coord_control.ids import Epoch, OperatorUid, QueryName, is_valid_name
 from coord_control.protocol.job import JobCore
@@ -129,28 +131,32 @@ class Job:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._close_lock = threading.Lock()
-        self._runtime = JobRuntime(
-            JobCore(self.generation),
-            self._coordinators,
-            tls=not _is_local(spark) if tls is None else tls,
-            append=self._append,
-            verify=self._verify,
-            query_failed=self._query_failed,
-            fenced=self._fenced,
-            settled=self._settled,
-        )
-        conf = spark.sparkContext.getConf()
-        advertise = conf.get("spark.driver.host") or "127.0.0.1"
-        self._endpoint = self._runtime.endpoint
-        self._endpoint.start(
-            bind_address or conf.get("spark.driver.bindAddress") or advertise, port, advertise=advertise
-        )
-        self._thread = CoordinatorThread(slow_callback_seconds)
-        self._thread.start()
-        self._runtime.start()
-        self._listener = ProgressListener(spark, self._heard)
-        self._watcher = threading.Thread(target=self._watch, name="coord-watch", daemon=True)
-        self._watcher.start()
+        with contextlib.ExitStack() as opened:  # what was opened is closed in reverse, also when the rest of it fails
+            opened.callback(self._claim.release)
+            self._runtime = JobRuntime(
+                JobCore(self.generation),
+                self._coordinators,
+                tls=not _is_local(spark) if tls is None else tls,
+                append=self._append,
+                verify=self._verify,
+                query_failed=self._query_failed,
+                fenced=self._fenced,
+                settled=self._settled,
+            )
+            self._endpoint = self._runtime.endpoint
+            opened.callback(self._endpoint.close)
+            conf = spark.sparkContext.getConf()
+            advertise = conf.get("spark.driver.host") or "127.0.0.1"
+            bind = bind_address or conf.get("spark.driver.bindAddress") or advertise
+            self._endpoint.start(bind, port, advertise=advertise)
+            self._runtime.start()
+            opened.callback(self._runtime.writer.close, _CLOSE_SECONDS)
+            self._thread = CoordinatorThread(slow_callback_seconds)
+            self._thread.start()
+            opened.callback(self._thread.close, _CLOSE_SECONDS)
+            opened.callback(ProgressListener(spark, self._heard).close)
+            self._opened = opened.pop_all()
+        threading.Thread(target=self._watch, name="coord-watch", daemon=True).start()
         shutdown.register(self.stop)
         _log.info("= job %s generation %d", name, self.generation, extra={"action": "job_started", "job": name})
 
@@ -240,8 +246,10 @@ class Job:
             self._owner[uid] = query_name
         try:
             query.start()
-        except BaseException:
+        except BaseException:  # it may be corrected and started again
             del self._queries[query_name]
+            for uid in operators:
+                del self._owner[uid]
             raise
         return query.spark_query
 
@@ -293,7 +301,8 @@ class Job:
             JobClosed: the job has ended.
         """
         self._check_open()
-        operators = self._runtime.call(operator_statuses)
+        owner = dict(self._owner)
+        operators = self._runtime.call(lambda core, now: operator_statuses(core, owner, now))
         queries = tuple(
             QueryStatus(
                 query.name, query.state.value, query.last_committed, query.restarts, query.last_failure, query.progress
@@ -360,6 +369,8 @@ class Job:
         )
 
     def _start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+        if self._error is not None:  # fenced while the query was between two runs
+            raise self._error
         for uid in operators:
             self._coordinators[uid].start()
 
@@ -380,13 +391,12 @@ class Job:
     def _close(self) -> None:
         self._closed.set()
         shutdown.unregister(self.stop)
-        self._listener.close()
         for coordinator in self._coordinators.values():
             coordinator.close()
-        self._thread.close(_CLOSE_SECONDS)
-        self._runtime.writer.close(_CLOSE_SECONDS)
-        self._endpoint.close()
-        self._claim.release()
+        try:
+            self._opened.close()
+        except StoreError as error:  # the claim's release; the next driver then looks for our processes instead
+            _log.warning("= job %s: %s", self.name, error)
         _log.info("x job %s generation %d", self.name, self.generation, extra={"action": "job_ended", "job": self.name})
 
     # Called by the runtime and by the writer.
@@ -447,6 +457,7 @@ class Job:
                 continue
             if not current:
                 self._fenced(Fenced(self.name, self.generation))
+                self.stop()  # now: the driver after us waits until we say that we have ended
                 return
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coord_control.ids import OperatorUid, QueryName
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun, Totals
+from coord_control.protocol.records import count
 
 __all__ = ["GatewayStatus", "JobStatus", "OperatorStatus", "QueryStatus", "operator_statuses"]
 
@@ -25,13 +28,13 @@ class GatewayStatus:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatus:
-    """One operator; ``totals`` count since the driver started."""
+    """One operator of a started query; ``totals`` count since the driver started."""
 
     uid: str
     query: str
     epoch: int | None  #: the one that runs now
     totals: Totals
-    gateways: tuple[GatewayStatus, ...]
+    gateways: tuple[GatewayStatus, ...]  #: empty while the query does not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +61,34 @@ class JobStatus:
     group_commits: int  #: writes of the epoch store since the driver started
 
 
-def operator_statuses(core: JobCore, now: float) -> tuple[OperatorStatus, ...]:
-    """Copy what the core knows; on the loop."""
-    return tuple(_status(operator, now) for operator in core.operators())
+def operator_statuses(
+    core: JobCore, queries: Mapping[OperatorUid, QueryName], now: float
+) -> tuple[OperatorStatus, ...]:
+    """Copy what the core knows of the operators of these queries; on the loop."""
+    running = {operator.spec.uid: operator for operator in core.operators()}
+    totals = core.totals()
+    return tuple(
+        OperatorStatus(uid, query, _epoch(running.get(uid)), replace(totals[uid]), _gateways(running.get(uid), now))
+        for uid, query in queries.items()
+        if uid in totals
+    )
 
 
-def _status(operator: OperatorRun, now: float) -> OperatorStatus:
-    totals = operator.totals
-    gateways = tuple(
+def _epoch(operator: OperatorRun | None) -> int | None:
+    return operator.epoch.epoch if operator is not None and operator.epoch is not None else None
+
+
+def _gateways(operator: OperatorRun | None, now: float) -> tuple[GatewayStatus, ...]:
+    if operator is None:
+        return ()
+    return tuple(
         GatewayStatus(
             subtask=subtask,
             is_open=gateway.is_open,
             blocked=gateway.blocked,
             blocked_total=gateway.blocked_total,
             blocked_seconds=gateway.blocked_seconds_at(now),
-            mailbox=sum(batch.length for batch in gateway.mailbox),
+            mailbox=count(gateway.mailbox),
         )
         for subtask, gateway in enumerate(operator.channel.gateways)
     )
-    copied = Totals(**{name: getattr(totals, name) for name in Totals.__slots__})
-    epoch = operator.epoch.epoch if operator.epoch is not None else None
-    return OperatorStatus(operator.spec.uid, operator.query, epoch, copied, gateways)
