@@ -13,15 +13,18 @@ Tests share the session and must not share anything else:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from pyspark.sql import SparkSession
 
+import coord_control as cc
+from tests.spark.jobs import QUICK, MakeJob
 from tests.spark.streams import FileStream, Probe
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -105,6 +108,20 @@ def file_stream(spark: SparkSession, tmp_path: Path) -> MakeStream:
         return FileStream(session or spark, tmp_path / f"source-{count}", schema, file_format)
 
     return make
+
+
+@pytest.fixture
+def make_job(spark: SparkSession, tmp_path: Path) -> Iterator[MakeJob]:
+    """A factory of jobs below one root; restarts are quick, and all jobs are stopped after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str = "job", **options: Any) -> cc.Job:
+            options = {"root": str(tmp_path / "jobs"), "restart": QUICK, **options}
+            job = cc.Job(name, options.pop("session", spark), **options)
+            stack.callback(job.stop, 5.0)
+            return job
+
+        yield make
 
 
 def _start(directory: Path) -> SparkSession:
