@@ -38,8 +38,12 @@ from coord_control.spark.records_codec import Header
 
 __all__ = ["EpochStore"]
 
-#: Many small files make a restart slow: 256 take some 20 ms to read on a local disk, seconds on a remote one.
+#: Many small files make a restart slow: 256 take some 20 ms to read on a local disk, seconds on a remote one ...
 _MAX_SEGMENTS: Final = 256
+#: ... but a large base takes its time too, and rewriting it must stay rare: the state of ten thousand subtasks over a
+#: hundred epochs is a base of 130 MB, and an epoch of theirs writes hundreds of files. Reading one more file takes as
+#: long as reading 8 KiB of a base on a local disk, and as megabytes on a remote one, where groups are larger in turn.
+_BASE_BYTES_PER_SEGMENT: Final = 32 << 10
 #: Below this size rewriting is not worth its while ...
 _MIN_COMPACT_BYTES: Final = 16 << 20
 #: ... and above it, a base is rewritten when the log after it is this many times as large: at most 1.5 x the writes.
@@ -56,7 +60,7 @@ class EpochStore:
         folder: the lineage's ``epochs`` folder.
         generation: this driver's.
         retain_epochs: how many epochs Spark's checkpoint can be set back (``spark.sql.streaming.minBatchesToRetain``).
-        max_segments: compact when the log has more files than this after its base.
+        max_segments: compact when the log has more files than this after its base; more beside a large base.
         min_compact_bytes: compact when the log after its base is larger than this and twice the base.
     """
 
@@ -149,8 +153,9 @@ class EpochStore:
     def compact_if_due(self) -> None:
         """Replace the log by a new base when it has become long. What it covers is deleted once it is durable."""
         self._settle()
-        limit = max(self._min_compact_bytes, _COMPACT_FACTOR * self._base_bytes)
-        if self._segments <= self._max_segments and self._segment_bytes <= limit:
+        max_segments = max(self._max_segments, self._base_bytes // _BASE_BYTES_PER_SEGMENT)
+        max_bytes = max(self._min_compact_bytes, _COMPACT_FACTOR * self._base_bytes)
+        if self._segments <= max_segments and self._segment_bytes <= max_bytes:
             return
         contents = self._own_contents()
         assert contents is not None, "segments are only counted after a base"

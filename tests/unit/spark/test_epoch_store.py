@@ -135,6 +135,15 @@ class TestCompaction:
         assert files.paths() == ["/epochs/1/0000000004.base", "/epochs/1/0000000005.log"]
         assert first.read() == [ack(epoch) for epoch in range(6)]
 
+    def test_a_large_base_is_not_rewritten_for_a_few_segments(self, files: MemoryFiles) -> None:
+        first = opened(files, segments=3)
+        first.append([ack(0, size=9 * (32 << 10))])
+        for epoch in range(1, 10):
+            first.append([ack(epoch)])
+        assert len(files.paths()) == 10
+        first.append([ack(10)])
+        assert files.paths() == ["/epochs/1/0000000010.base"]
+
     def test_many_bytes_become_a_base_when_they_are_twice_the_base(self, files: MemoryFiles) -> None:
         first = store(files, size=1000)
         first.open()
