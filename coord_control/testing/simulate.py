@@ -1,8 +1,8 @@
 """Many simulated jobs: ``python -m coord_control.testing.simulate --seeds 10000``.
 
-Every seed is a job with its own shape, its own schedule and its own faults; see :mod:`coord_control.testing.simulation`.
-A seed that breaks a rule is shortened and printed, one line per event. The same seed gives the same history on every
-machine.
+Every seed is a job with its own shape, its own schedule and its own faults, played by
+:mod:`coord_control.testing.simulation`. A seed that breaks a rule is shortened and printed, one line per event. The
+same seed gives the same history on every machine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def _some_driver(world: World, rng: random.Random) -> Driver | None:
     alive = world.alive
     if not alive:
         return None
-    return alive[-1] if len(alive) == 1 or rng.random() < 0.6 else rng.choice(alive)
+    return alive[0] if len(alive) == 1 or rng.random() < 0.6 else rng.choice(alive)
 
 
 def _runs(world: World, driver: Driver) -> list[Run]:
@@ -41,6 +41,10 @@ def _some_run(world: World, rng: random.Random) -> tuple[Driver, Run] | None:
 def _some_connection(world: World, rng: random.Random, stages: tuple[AttemptStage, ...]) -> Connection | None:
     fitting = [each for each in world.network.connections.values() if each.attempt.stage in stages]
     return rng.choice(fitting) if fitting else None
+
+
+def _is_spared(world: World, rng: random.Random) -> bool:
+    return world.is_gentle and rng.random() < 0.75
 
 
 # The network.
@@ -59,6 +63,8 @@ def _deliver(world: World, rng: random.Random) -> bool:
 
 
 def _cut_connection(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     stages = (AttemptStage.GREETING, AttemptStage.RUNNING, AttemptStage.ACKING)
     connection = _some_connection(world, rng, stages)
     if connection is None:
@@ -199,6 +205,8 @@ def _fail_attempt(world: World, rng: random.Random) -> bool:
 
 
 def _fail_batch(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     found = _some_run(world, rng)
     if found is None or found[1].epoch is None:
         return False
@@ -227,6 +235,8 @@ def _observe(world: World, rng: random.Random) -> bool:
 
 
 def _crash(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     driver = _some_driver(world, rng)
     if driver is None:
         return False
@@ -235,6 +245,8 @@ def _crash(world: World, rng: random.Random) -> bool:
 
 
 def _arm_crash(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     driver = _some_driver(world, rng)
     if driver is None:
         return False
@@ -246,6 +258,8 @@ def _arm_crash(world: World, rng: random.Random) -> bool:
 
 
 def _fail_storage(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     driver = _some_driver(world, rng)
     if driver is None:
         return False
@@ -254,6 +268,8 @@ def _fail_storage(world: World, rng: random.Random) -> bool:
 
 
 def _fail_coordinator(world: World, rng: random.Random) -> bool:
+    if _is_spared(world, rng):
+        return False
     driver = _some_driver(world, rng)
     if driver is None:
         return False
@@ -265,15 +281,19 @@ def _take_over(world: World, rng: random.Random) -> bool:
     if world.driver is None:
         return False
     world.statistics.takeovers += 1
-    world.start_driver()
+    world.start_driver(_early_death(world, rng))
     return True
 
 
 def _start_driver(world: World, rng: random.Random) -> bool:
     if world.driver is not None:
         return False
-    world.start_driver()
+    world.start_driver(_early_death(world, rng))
     return True
+
+
+def _early_death(world: World, rng: random.Random) -> int | None:
+    return rng.randint(1, 8) if not world.is_calm and rng.random() < 0.15 else None
 
 
 def _start_query(world: World, rng: random.Random) -> bool:
@@ -307,7 +327,7 @@ def _set_back(world: World, rng: random.Random) -> bool:
 
 
 def _damage(world: World, rng: random.Random) -> bool:
-    if world.alive or world.expected:
+    if world.alive or world.undamaged:
         return False
     query = rng.choice(list(world.logs))
     paths = [path for path in world.disk.paths() if path.startswith(f"/job/{query}/epochs/")]

@@ -78,6 +78,7 @@ class Driver:
     invariants: Invariants
     answer: Callable[[Driver, str, Answer], None]
     say: Notify
+    is_deaf: bool = False  #: what subtasks send does not change the state of a coordinator
     core: JobCore = field(init=False)
     stage: DriverStage = DriverStage.ALIVE
     coordinators: dict[OperatorUid, SimulatedCoordinator] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Driver:
     now: float = 0.0
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
+    checked_records: int = 0  #: of the batch that the core is filling
 
     def __post_init__(self) -> None:
         self.core = JobCore(self.claim.generation)
@@ -149,7 +151,7 @@ class Driver:
 
     def acknowledge(self, ack: Acknowledge, token: str) -> None:
         self.core.acknowledge(ack, token, self.now)
-        operator = self._operator(ack.attempt.operator)
+        operator = self.operator(ack.attempt.operator)
         if operator is not None and operator.epoch is not None and operator.epoch.epoch == ack.attempt.epoch:
             participant = operator.epoch.participant(ack.attempt.subtask)
             if participant is not None and participant.ack is not None and participant.ack.attempt == ack.attempt:
@@ -176,7 +178,7 @@ class Driver:
         uid, incarnation, index = coordinator.uid, coordinator.incarnation, SubtaskIndex(subtask)
 
         def post() -> None:
-            operator = self._operator(uid)
+            operator = self.operator(uid)
             if operator is not None and operator.channel.is_current(incarnation):
                 self.invariants.sent(self.core.generation, uid, index, event.uid)
             self.core.send(uid, incarnation, index, batch_of(event), self.now)
@@ -211,9 +213,7 @@ class Driver:
         if not self.core.has_output:
             return
         batch = self.core.take()
-        for persist in batch.persist:
-            operator = self._operator(persist.record.operator) if hasattr(persist.record, "operator") else None
-            self.invariants.persisted(self.core.generation, persist.record, operator)
+        self.checked_records = 0
         for notice in batch.notices:
             if isinstance(notice, messages.DeliverEvents):
                 self.invariants.delivered(self.core.generation, notice.operator)
@@ -286,6 +286,9 @@ class Driver:
     def fail_query(self, query: QueryName, error: CoordControlError) -> None:
         """End the run; for good when no retry can help."""
         self.say(f"{self} fails query {query}: {type(error).__name__}")
+        # An older driver takes the commits of the newer one for its own; nobody listens to it any more.
+        if isinstance(error, OutputNotConsumed) and self.claim.is_current():
+            self.invariants.not_consumed(query, error)
         if (run := self.runs.get(query)) is not None:
             run.stage = RunStage.STOPPED
         if isinstance(error, OutputNotConsumed):
@@ -320,7 +323,8 @@ class Driver:
                 self.say(f"the coordinator of {uid} goes back to barrier {notice.barrier}: {coordinator.state}")
             case messages.DeliverEvents():
                 for event in events_of(notice.events):
-                    coordinator.state.receive(notice.subtask, event, uid)
+                    if not self.is_deaf:
+                        coordinator.state.receive(notice.subtask, event, uid)
             case messages.AskSnapshot():
                 if notice.incarnation == coordinator.incarnation:
                     coordinator.owed.append(notice.barrier)
@@ -328,12 +332,16 @@ class Driver:
 
     # Parts.
 
-    def _operator(self, uid: OperatorUid) -> OperatorRun | None:
+    def operator(self, uid: OperatorUid) -> OperatorRun | None:
         return next((operator for operator in self.core.operators() if operator.spec.uid == uid), None)
 
     def _operators_of(self, query: QueryName) -> list[OperatorRun]:
         return [operator for operator in self.core.operators() if operator.query == query]
 
     def _check(self, uid: OperatorUid) -> None:
-        if (operator := self._operator(uid)) is not None:
+        # At once: a record's reason is gone when the epoch is settled in the same batch.
+        for persist in self.core._batch.persist[self.checked_records :]:
+            self.invariants.persisted(self.core.generation, persist.record, self.operator(uid))
+        self.checked_records = len(self.core._batch.persist)
+        if (operator := self.operator(uid)) is not None:
             self.invariants.check_channels(self.core.generation, operator)

@@ -19,6 +19,7 @@ from coord_control.errors import CoordControlError, InvalidTransition, NoSuchSub
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation import rest
 from coord_control.testing.simulation.actions import ACTIONS
+from coord_control.testing.simulation.dice import Dice
 from coord_control.testing.simulation.values import Violation
 from coord_control.testing.simulation.world import Statistics, World
 
@@ -83,7 +84,7 @@ def _drawn(world: World, rng: random.Random, steps: int, done: list[Step]) -> Se
 def take(world: World, step: Step) -> bool:
     """Take one step; a driver that dies in it is dead afterwards. False: it was not possible."""
     try:
-        return ACTIONS[step.action][1](world, random.Random(step.seed))
+        return ACTIONS[step.action][1](world, Dice(step.seed))
     except Crash as crash:
         world.crashed(str(crash))
         return True

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from coord_control.errors import OutputNotConsumed
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import gateway
-from coord_control.protocol.epoch import Phase
+from coord_control.protocol.epoch import OperatorEpoch, Phase
 from coord_control.protocol.messages import Acknowledge, AskSnapshot, EpochSettled, Welcome
 from coord_control.protocol.operator import OperatorRun
 from coord_control.protocol.records import Ack, Begin, Record
@@ -69,6 +70,7 @@ class Invariants:
     flows: dict[tuple[Generation, OperatorUid, SubtaskIndex], list[int]] = field(default_factory=dict)
     barriers: dict[Generation, BarrierId] = field(default_factory=dict)
     acked: dict[tuple[Generation, OperatorUid], set[SubtaskIndex]] = field(default_factory=dict)
+    begun: dict[OperatorUid, set[Epoch]] = field(default_factory=dict)  #: with a snapshot of their own
     greeted: set[tuple[Generation, OperatorUid, Epoch]] = field(default_factory=set)
     costs: dict[tuple[Generation, OperatorUid], _Costs] = field(default_factory=dict)
     recorded: set[tuple[OperatorUid, SubtaskIndex, Epoch]] = field(default_factory=set)
@@ -87,8 +89,27 @@ class Invariants:
             channel = (generation, uid, SubtaskIndex(subtask))
             self.flows[channel] = _content(operator, SubtaskIndex(subtask))
         self.acked[generation, uid] = set()
+        self._check_delivered_once(uid, facts)
         recovered = recover(facts, uid)
         self.costs[generation, uid] = _Costs(recovered.coordinator_state, bool(recovered.undelivered))
+
+    def _check_delivered_once(self, uid: OperatorUid, facts: Facts) -> None:
+        """The outboxes that must be delivered again do not pile up: the next begin covers them."""
+        history = History.of(facts.records)
+        newest = max((epoch for epoch in history.begins.get(uid, {}) if epoch <= facts.committed), default=Epoch(0))
+        sent = [
+            epoch
+            for (operator, _), acks in history.acks.items()
+            for epoch, ack in acks.items()
+            if operator == uid and newest <= epoch <= facts.committed and ack.outbox
+        ]
+        self.begun[uid] = {epoch for epoch in self.begun.get(uid, ()) if epoch <= facts.planned}
+        for epoch in self.begun[uid]:
+            if sent and min(sent) < epoch <= facts.committed:
+                raise Violation(
+                    f"cost: the coordinator of {uid} gets the outbox of epoch {min(sent)} again, although "
+                    f"epoch {epoch} has begun after it"
+                )
 
     # The core, after each of its inputs.
 
@@ -151,8 +172,10 @@ class Invariants:
                 raise Violation(f"cost: the ack of {channel} in epoch {record.epoch} had nothing to record")
             self.recorded.add((*channel, record.epoch))
 
-    def welcomed(self, query: QueryName, attempt: Attempt, welcome: Welcome) -> None:
-        """An attempt is answered: I3 and I4."""
+    def welcomed(self, query: QueryName, attempt: Attempt, welcome: Welcome, epoch: OperatorEpoch | None) -> None:
+        """An attempt is answered: I3 and I4. ``epoch`` is what the core runs now."""
+        if epoch is not None and epoch.epoch == attempt.id.epoch and epoch.barrier is not None:
+            self.begun.setdefault(attempt.id.operator, set()).add(epoch.epoch)
         who = attempt.id
         channel = (who.operator, who.subtask)
         inputs = tuple(uids_of(welcome.inputs))
@@ -221,6 +244,11 @@ class Invariants:
             raise Violation(f"I4: epoch {settled.epoch} is settled, Spark has committed {log.committed}")
         if plan.is_cut and (generation, settled.operator, settled.epoch) in self.greeted:
             raise Violation(f"output: epoch {settled.epoch} is settled although its output was cut off")
+
+    def not_consumed(self, query: QueryName, error: OutputNotConsumed) -> None:
+        """A query fails because an epoch's output was cut off."""
+        if not self.logs[query].plans[Epoch(error.epoch)].is_cut:
+            raise Violation(f"output: epoch {error.epoch} was consumed to its end, and is said to be cut off")
 
     def rolled_back(self, operators: Sequence[OperatorUid], planned: Epoch) -> None:
         """Spark's log was set back: what was after it has not happened."""

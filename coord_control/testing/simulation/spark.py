@@ -82,7 +82,7 @@ class Attempt:
         outbox: list[EventBatch] = []
         if not plan.is_idle:
             dice = plan.salt * 31 + self.id.subtask * 7 + (self.id.task_attempt if is_flaky else 0)
-            for _ in range((0, 0, 1, 0, 3, 0, 0)[dice % 7]):
+            for _ in range((0, 1, 0, 3, 0, 2, 0)[dice % 7]):
                 outbox.append(batch_of(Event(NUMBERED, state.sent, 0)))
                 state.sent += 1
             state.total += (0, 0, 1)[dice % 3]

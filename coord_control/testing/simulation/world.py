@@ -105,12 +105,14 @@ class World:
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, WorldFaults] = field(default_factory=dict)
     read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
-    expected: dict[QueryName, View] = field(default_factory=dict)  #: before a file was damaged
+    undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
     deepest: dict[QueryName, Epoch] = field(default_factory=dict)
     has_ended: bool = False  #: the epoch store was lost, and the driver said so
     is_calm: bool = False  #: no more faults: the job only has to come to rest
     is_flaky: bool = False
-    is_hostile: bool = False
+    is_hostile: bool = False  #: the network changes the order of messages and doubles them
+    is_deaf: bool = False
+    is_gentle: bool = False  #: fewer faults, so that a run gets far
     max_segments: int = 256
     uids: int = 0
     tokens: int = 0
@@ -120,6 +122,8 @@ class World:
     def __post_init__(self) -> None:
         self.is_flaky = self.shape.random() < 0.2
         self.is_hostile = self.shape.random() < 0.6
+        self.is_gentle = self.shape.random() < 0.4
+        self.is_deaf = self.shape.random() < 0.15
         self.max_segments = self.shape.choice((3, 10, 256))
         names = iter("abc")
         for number in range(self.shape.choice((1, 1, 2))):
@@ -169,9 +173,13 @@ class World:
 
     # Drivers.
 
-    def start_driver(self) -> None:
-        """A new driver claims the job; older ones that are alive do not know yet."""
-        faults = WorldFaults(self.statistics)
+    def start_driver(self, dies_at: int | None = None) -> None:
+        """A new driver claims the job; older ones that are alive do not know yet.
+
+        Args:
+            dies_at: the durable step that it does not survive, perhaps its own claim.
+        """
+        faults = WorldFaults(self.statistics, dies_at)
         files = self.disk.seen_by(faults)
         claim = generations.claim(files, "/job/generations", _HOLDER)
         generation = claim.generation
@@ -186,6 +194,7 @@ class World:
             invariants=self.invariants,
             answer=self.answer,
             say=self.say,
+            is_deaf=self.is_deaf,
         )
         if self.drivers and (previous := self.drivers[-1]).finished:
             driver.finished = dict(previous.finished)
@@ -200,7 +209,7 @@ class World:
             self.say(f"{driver} cannot read the storage now")
             return
         except StoreError as error:
-            if query not in self.expected:
+            if query not in self.undamaged:
                 raise Violation(f"I7: an undamaged store is refused: {error}") from error
             self.say(f"{driver} stops with a clear error: {error}")
             self.has_ended = True
@@ -208,10 +217,12 @@ class World:
         finally:
             # Its own later writes are its own affair: only what an older driver answers is held against what was read.
             self._views.pop(query, None)
-        before = self.expected.pop(query, None)
         view = self.read_by[query, driver.claim.generation]
-        if before is not None and list(before.records) != list(view.records):
-            raise Violation(f"I7: {driver} has started query {query} from a damaged store without an error")
+        if (files := self.undamaged.pop(query, None)) is not None:
+            reference = self._store(files, query, driver.claim.generation)
+            reference.committed(self.logs[query].committed)
+            if reference.open() != list(view.records):
+                raise Violation(f"I7: {driver} has started query {query} from a damaged store without an error")
         log = self.logs[query]
         self.say(
             f"{driver} starts query {query}: epoch {log.committed} is committed, epoch {log.planned} planned, "
@@ -267,7 +278,7 @@ class World:
 
     def damage(self, query: QueryName, path: str, rng: random.Random) -> None:
         """A file of the epoch store goes bad. What is then started must be what would have started without."""
-        self.expected[query] = self.view(query, Generation(max(driver.core.generation for driver in self.drivers)))
+        self.undamaged[query] = self.disk.copy()
         size = len(self.disk.read(path))
         how = rng.choice(("bit", "cut", "gone"))
         if how == "bit":
@@ -435,7 +446,8 @@ class World:
         attempt, query = connection.attempt, connection.run.query
         match answer:
             case Welcome():
-                self.invariants.welcomed(query, attempt, answer)
+                operator = driver.operator(attempt.id.operator)
+                self.invariants.welcomed(query, attempt, answer, operator.epoch if operator is not None else None)
             case Accepted():
                 assert connection.ack is not None
                 assert attempt.welcome is not None

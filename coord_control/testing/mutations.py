@@ -1,0 +1,315 @@
+"""Does the simulation find bugs? ``python -m coord_control.testing.mutations`` puts bugs in, one at a time, and looks.
+
+A mutation replaces a piece of text in the source of one function, for the length of a ``with`` block. When the code
+changes and the text is not there any more, that is an error: the mutation must be carried over to the new code.
+
+Every mutation has to be caught. One that is not says that the simulation is too weak, or that the rule is not needed.
+"""
+
+from __future__ import annotations
+import __future__
+
+import argparse
+import contextlib
+import inspect
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from coord_control.protocol import liveness, recovery
+from coord_control.protocol.channel import OperatorChannel
+from coord_control.protocol.gateway import Gateway
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.operator import OperatorRun
+from coord_control.spark import records_codec
+from coord_control.spark.epoch_store import EpochStore
+from coord_control.spark.generation_log import GenerationLog
+from coord_control.spark.generations import Claim
+from coord_control.testing.simulation.histories import Failure, explain, run_seed, shorten
+
+__all__ = ["MUTATIONS", "Mutation", "catch", "main"]
+
+_PROCESSES: Final = 2
+_MAX_SEEDS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A bug: ``old`` stands once in the source of ``function`` and becomes ``new``."""
+
+    name: str
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the bug in, and take it out again.
+
+        Raises:
+            LookupError: the function has changed and ``old`` is not in it exactly once.
+        """
+        function = self.function
+        assert isinstance(function, types.FunctionType)
+        before = function.__code__
+        function.__code__ = self._compiled(function)
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+    def _compiled(self, function: types.FunctionType) -> types.CodeType:
+        source = textwrap.dedent(inspect.getsource(function))
+        if source.count(self.old) != 1:
+            raise LookupError(f"mutation {self.name!r}: {self.old!r} is not in {function.__qualname__} exactly once")
+        flags = __future__.annotations.compiler_flag
+        module = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec", flags, dont_inherit=True)
+        [code] = [constant for constant in module.co_consts if isinstance(constant, types.CodeType)]
+        return code
+
+
+#: The rules of the protocol, each left out or turned round.
+MUTATIONS: Final[tuple[Mutation, ...]] = (
+    Mutation(
+        "answer before the records are durable",
+        JobCore.take,
+        "batch, self._batch = self._batch, Batch()",
+        "batch, self._batch = self._batch, Batch()\n    batch.persist, self._batch.persist = [], batch.persist",
+    ),
+    Mutation("drop the outbox on settle", OperatorRun.settle, "if ack.outbox:", "if False:"),
+    Mutation(
+        "forget frozen inputs on recovery", recovery.recover, "begin.barrier, begin.inputs)", "begin.barrier, {})"
+    ),
+    Mutation(
+        "open the gateways at the begin",
+        OperatorRun._begin,
+        "epoch.begun(inputs)",
+        "epoch.begun(inputs)\n    for each in range(self.spec.parallelism):\n        self._open(epoch, each, 0.0)",
+    ),
+    Mutation(
+        "do not close the gateways",
+        OperatorChannel.answered,
+        "gateway.close(barrier)",
+        "gateway.close(barrier)\n        gateway.open(barrier, now)",
+    ),
+    Mutation(
+        "leave out the check of the attempt's generation",
+        JobCore._refusal,
+        "if attempt.generation != self.generation:",
+        "if False:",
+    ),
+    Mutation(
+        "leave out the check of the attempt's run",
+        JobCore._refusal,
+        "if attempt.run in query.ended_runs or attempt.task_attempt <= query.attempt_floor:",
+        "if False:",
+    ),
+    Mutation(
+        "leave out the run's name in the check of the attempt's run",
+        JobCore._refusal,
+        "attempt.run in query.ended_runs or ",
+        "",
+    ),
+    Mutation(
+        "leave out the check of committed epochs",
+        JobCore._refusal,
+        "if attempt.epoch <= query.committed:",
+        "if False:",
+    ),
+    Mutation(
+        "do not look at the claim before answering",
+        Claim.is_current,
+        "if self._files.exists(_path(self._folder, self.generation + 1)):",
+        "if True:\n        return True\n    if False:",
+    ),
+    Mutation(
+        "drop the inputs of absent subtasks",
+        OperatorRun.settle,
+        "self.channel.put_back(epoch.returned())",
+        "pass",
+    ),
+    Mutation(
+        "put inputs of absent subtasks behind later events",
+        OperatorRun.settle,
+        "for subtask, _, ack in epoch.acked():",
+        "for subtask, batches in epoch.returned().items():\n"
+        "        mailbox = self.channel.gateways[subtask].mailbox\n"
+        "        mailbox[:] = [each for each in mailbox if each not in batches] + list(batches)\n"
+        "    for subtask, _, ack in epoch.acked():",
+    ),
+    Mutation(
+        "apply the state of an ack before the commit",
+        OperatorRun.acknowledge,
+        "participant.acknowledge(ack)",
+        "participant.acknowledge(ack)\n    self.states[attempt.subtask] = ack.state",
+    ),
+    Mutation(
+        "do not record an ack that only consumed inputs",
+        OperatorRun.acknowledge,
+        " or attempt.subtask in epoch.inputs",
+        "",
+    ),
+    Mutation(
+        "do not record an ack that replaces a recorded one",
+        OperatorRun.acknowledge,
+        "participant.recorded or ack.state",
+        "ack.state",
+    ),
+    Mutation(
+        "do not record a begin after a delivered outbox",
+        OperatorRun._begin,
+        " or self._delivered_since",
+        "",
+    ),
+    Mutation("do not record frozen inputs", OperatorRun._begin, "if inputs or ", "if "),
+    Mutation(
+        "record every begin",
+        OperatorRun._begin,
+        "if inputs or self._delivered_since or state != self._recorded_state:",
+        "if True:",
+    ),
+    Mutation(
+        "do not void stale acks",
+        recovery.recovery_marker,
+        "if History.of(facts.records).is_void_after(facts.committed, facts.planned):",
+        "if False:",
+    ),
+    Mutation(
+        "run a planned epoch without a begin record with new inputs",
+        recovery.recover,
+        "Replay(next_epoch, None, {}) if planned else None",
+        "None",
+    ),
+    Mutation(
+        "deliver outboxes again that the coordinator's state reflects",
+        recovery.recover,
+        "_outboxes(acks, newest), unconsumed",
+        "_outboxes(acks, Epoch(0)), unconsumed",
+    ),
+    Mutation(
+        "do not deliver outboxes again",
+        recovery.recover,
+        "_outboxes(acks, newest), unconsumed",
+        "(), unconsumed",
+    ),
+    Mutation(
+        "forget unconsumed inputs of the newest begin record",
+        recovery.recover,
+        "_outboxes(acks, newest), unconsumed",
+        "_outboxes(acks, newest), {}",
+    ),
+    Mutation(
+        "drop the events of a barrier that opens",
+        Gateway.open,
+        "self._before(barrier).extend(held)",
+        "held.clear()",
+    ),
+    Mutation(
+        "take calls of an earlier incarnation of the coordinator",
+        OperatorChannel.is_current,
+        "return incarnation == self.incarnation",
+        "return True",
+    ),
+    Mutation(
+        "count barriers from one in every generation",
+        JobCore.__init__,
+        "generation * _BARRIERS_PER_GENERATION",
+        "0",
+    ),
+    Mutation(
+        "settle an epoch whose output was cut off",
+        OperatorRun.check_consumed,
+        "if subtasks else None",
+        "if False else None",
+    ),
+    Mutation(
+        "answer what rests on lost records",
+        JobCore.fail_all,
+        "messages.Answered(answered.token, refused)",
+        "answered",
+    ),
+    Mutation(
+        "begin a generation without a base of its own",
+        EpochStore._take_over,
+        "    self._write_base(0, records)\n",
+        "    if source is None:\n        self._write_base(0, records)\n",
+    ),
+    Mutation(
+        "skip a segment that is missing",
+        GenerationLog._read,
+        "self._report_gap(expected)",
+        "pass",
+    ),
+    Mutation(
+        "do not check the sums of a segment",
+        records_codec._Reader._check_crc,
+        "if stored != computed:",
+        "if False:",
+    ),
+    Mutation(
+        "drop the newest old begin record when compacting",
+        liveness._thinned,
+        "return record.epoch == floor\n",
+        "return record.epoch == floor and not isinstance(record, Begin)\n",
+    ),
+    Mutation(
+        "drop the newest old state when compacting",
+        liveness._thinned,
+        "return is_undelivered or record.epoch == newest[record.operator, record.subtask]",
+        "return is_undelivered",
+    ),
+)
+
+
+def catch(mutation: Mutation, seeds: int = _MAX_SEEDS) -> Failure | None:
+    """Run the simulation with a bug until a history breaks a rule that holds without it.
+
+    Returns:
+        That history; None: none of ``seeds`` histories did.
+    """
+    for seed in range(seeds):
+        with mutation.applied():
+            _, failure = run_seed(seed)
+        if failure is not None and run_seed(seed)[1] is None:
+            return failure
+    return None
+
+
+def explained(mutation: Mutation, failure: Failure) -> str:
+    """The shortest history found that the bug breaks."""
+    with mutation.applied():
+        return explain(shorten(failure))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code, 1 when a mutation was not caught."""
+    parser = argparse.ArgumentParser(prog="python -m coord_control.testing.mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=_MAX_SEEDS, help="for each mutation (default: %(default)s)")
+    parser.add_argument("--explain", metavar="WORDS", help="only mutations with WORDS in their name, with a history")
+    options = parser.parse_args(arguments)
+    chosen = [number for number, each in enumerate(MUTATIONS) if (options.explain or "") in each.name]
+    width = max(len(MUTATIONS[number].name) for number in chosen)
+    escaped = 0
+    with ProcessPoolExecutor(_PROCESSES) as pool:
+        caught = pool.map(_catch_number, chosen, [options.seeds] * len(chosen), [bool(options.explain)] * len(chosen))
+        for number, (failure, history) in zip(chosen, caught, strict=True):
+            escaped += failure is None
+            what = "NOT CAUGHT" if failure is None else f"seed {failure.seed:<4} {failure.message[:100]}"
+            print(f"{MUTATIONS[number].name:{width}}  {what}", flush=True)
+            if history:
+                print(history, end="\n\n")
+    print(f"{len(chosen) - escaped} of {len(chosen)} mutations caught")
+    return 1 if escaped else 0
+
+
+def _catch_number(number: int, seeds: int, explains: bool) -> tuple[Failure | None, str]:
+    failure = catch(MUTATIONS[number], seeds)
+    return failure, explained(MUTATIONS[number], failure) if failure is not None and explains else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
