@@ -3,7 +3,8 @@
 - CoordControlError
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
-        - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
+        - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, CoordinatorReused, OperatorUnused
+        - UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed
@@ -16,6 +17,7 @@
         - DamagedRecord, MissingRecord, UnsupportedFormat, AlreadyExists, StoreUnavailable
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
+    - SparkLost                      the driver's JVM, or its Spark context, is gone
     - QueryFailed                    a query ended for good; the cause is chained
     - JobClosed                      the job was used after it ended
 """
@@ -31,6 +33,7 @@ __all__ = [
     "AuthenticationFailed",
     "CoordControlError",
     "CoordinatorFailed",
+    "CoordinatorReused",
     "CoordinatorTimeout",
     "DamagedRecord",
     "DeclarationError",
@@ -60,6 +63,7 @@ __all__ = [
     "OutputNotConsumed",
     "ParallelismChanged",
     "QueryFailed",
+    "SparkLost",
     "StateInvalid",
     "StateTooLarge",
     "StoreError",
@@ -144,6 +148,15 @@ class OperatorReused(DeclarationError):
             f"operator {operator!r} belongs to {first} and cannot also be used in {second}: an operator is one step "
             "of one "
             "query; declare a second operator, or write both outputs from one query with foreachBatch"
+        )
+
+
+class CoordinatorReused(DeclarationError):
+    def __init__(self, first: str, second: str) -> None:
+        self.first, self.second = first, second
+        super().__init__(
+            f"the coordinator of operator {first!r} was given to operator {second!r} too: its state belongs to one "
+            "operator; make a coordinator for each operator"
         )
 
 
@@ -464,6 +477,18 @@ class FrameInvalid(EndpointError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(f"invalid frame: {problem}")
+
+
+class SparkLost(CoordControlError):
+    """The driver's JVM has died, or its Spark context was stopped: only a new driver can go on."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, cause: object) -> None:
+        super().__init__(
+            f"Spark has ended under the job ({cause}); nothing is lost: start the driver again, as coordctl run does"
+        )
 
 
 class QueryFailed(CoordControlError):

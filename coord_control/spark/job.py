@@ -31,6 +31,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import (
     CoordControlError,
+    CoordinatorReused,
     DuplicateOperator,
     Fenced,
     InvalidName,
@@ -181,7 +182,7 @@ class Job:
             up: models of the events subtask -> coordinator, likewise.
 
         Raises:
-            InvalidName, DuplicateOperator, InvalidModel: the declaration cannot be used.
+            InvalidName, DuplicateOperator, CoordinatorReused, InvalidModel: the declaration cannot be used.
             JobClosed: the job has ended.
         """
         self._check_open()
@@ -190,6 +191,8 @@ class Job:
         operator_uid = OperatorUid(uid)
         if operator_uid in self._operators:
             raise DuplicateOperator("operator", uid)
+        if used := next((bound.uid for bound in self._coordinators.values() if bound.coordinator is coordinator), None):
+            raise CoordinatorReused(used, uid)
         if parallelism < 1:
             raise ValueError(f"operator {uid!r}: parallelism is {parallelism}, it must be at least 1")
         down_types, up_types = EventTypes(uid, "down", down), EventTypes(uid, "up", up)

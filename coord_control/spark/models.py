@@ -120,6 +120,9 @@ class StateType(Generic[State]):
         except StateInvalid as error:
             why = f"its default does not come back from JSON: {error.problems}"
             raise InvalidModel(operator, model.__name__, why) from error
+        except Exception as error:
+            why = f"a new subtask begins with {model.__name__}(): {type(error).__name__}: {error}"
+            raise InvalidModel(operator, model.__name__, why) from error
 
     def load(self, subtask: int, data: bytes | None) -> State:
         """The state of a subtask; None is the default state.

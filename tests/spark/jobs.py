@@ -1,7 +1,7 @@
 """A dialogue of numbered events for tests of whole jobs: what was sent, seen, lost or doubled can be read from its end.
 
-The coordinator sends the numbers 0, 1, 2, ... to every subtask, the next one when it hears of it; a subtask reports each
-of its epochs, numbered, with everything its state has seen so far. `Dialogue.check` then compares both ends.
+The coordinator sends the numbers 0, 1, 2, ... to every subtask, the next one when it hears of it; a subtask reports
+each of its epochs, numbered, with everything its state has seen so far. `Dialogue.check` then compares both ends.
 
 The functions run in Spark's Python workers, which import this module from the checkout.
 """

@@ -1,0 +1,437 @@
+"""What cannot work is refused with an error of its own that says what to do: when declared, when started, in a task."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel, Field
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import coord_control as cc
+from coord_control import errors
+from coord_control.spark.models import MAX_EVENT_BYTES, MAX_STATE_BYTES
+from tests.spark.conftest import MakeStream
+from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, drain, follow, followed, rows, talk
+from tests.spark.streams import FileStream
+from tests.spark.streams import drain as drain_uncoordinated
+
+pytestmark = pytest.mark.spark
+
+
+class Text(BaseModel):
+    text: str = ""
+
+
+class Count(BaseModel):
+    count: int = Field(default=0, ge=0)
+
+
+class Undeclared(BaseModel):
+    pass
+
+
+class Silent(cc.SnapshotCoordinator):
+    """Does nothing."""
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, data: bytes | None) -> None:
+        pass
+
+
+class Sender(Silent):
+    """Sends one event at its start."""
+
+    def __init__(self, event: BaseModel) -> None:
+        self._event = event
+
+    def start(self) -> None:
+        self.context.broadcast(self._event)
+
+
+@pytest.fixture
+def source(file_stream: MakeStream) -> FileStream:
+    """One epoch of eight rows."""
+    stream = file_stream(SCHEMA)
+    stream.add(rows(0))
+    return stream
+
+
+def apply(operator: cc.Operator, frame: DataFrame) -> DataFrame:
+    return operator.apply(frame, follow, schema=SCHEMA, partition_by=["key"])
+
+
+def write(frame: DataFrame) -> Any:
+    return frame.writeStream.format("noop").trigger(availableNow=True)
+
+
+def failure(
+    job: cc.Job,
+    source: FileStream,
+    function: Callable[[cc.Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    *,
+    coordinator: cc.OperatorCoordinator | None = None,
+    state: type[BaseModel] = Text,
+) -> errors.QueryFailed:
+    """How a query with this function ends; it must fail at once, without a restart."""
+    operator = job.operator(
+        "op", coordinator or Silent(), parallelism=2, state=state, down=[Text, Count], up=[Text, Count]
+    )
+    out = operator.apply(source.read(), function, schema=SCHEMA, partition_by=["key"])
+    with pytest.raises(errors.QueryFailed) as caught:
+        drain(job, write(out))
+    assert caught.value.__cause__ is not None
+    assert str(caught.value).startswith("query 'q' failed: ")  # not "after n restarts"
+    return caught.value
+
+
+# In a subtask: nothing that Spark or we could try again would help, so the first attempt ends the query.
+
+
+def grow(subtask: cc.Subtask[Text], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    subtask.state.text = "x" * MAX_STATE_BYTES
+
+
+def shout(subtask: cc.Subtask[Text], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    subtask.send(Text(text="x" * MAX_EVENT_BYTES))
+    yield from batches
+
+
+def babble(subtask: cc.Subtask[Text], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    subtask.send(Undeclared())
+    yield from batches
+
+
+def lie(subtask: cc.Subtask[Text], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    subtask.send(Count.model_construct(count=-1))
+    yield from batches
+
+
+def spoil(subtask: cc.Subtask[Count], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    subtask.state.count = -1
+
+
+def swap(subtask: cc.Subtask[Any], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    subtask.state = Text()
+
+
+@pytest.mark.parametrize(
+    ("function", "state", "error", "advice"),
+    ids=["state-large", "event-large", "undeclared", "event-invalid", "state-invalid", "state-replaced"],
+    argvalues=[
+        (grow, Text, "StateTooLarge", "the limit is 1048576; keep bulk data in Spark's own state"),
+        (shout, Text, "EventTooLarge", "an event Text takes 1048587 bytes, the limit is 1048576; send a reference"),
+        (babble, Text, "UndeclaredEvent", r"Undeclared is not among .*\['Text', 'Count'\]; add it to up=\[...\]"),
+        (lie, Text, "EventInvalid", "not a valid Count: field count: Input should be greater than or equal to 0"),
+        (spoil, Count, "StateInvalid", "not a valid Count: field count: Input should be greater than or equal to 0"),
+        (swap, Count, "StateInvalid", "not a valid Count: subtask.state was replaced by a Text"),
+    ],
+)
+def test_a_subtask_is_refused_what_it_produces(
+    make_job: MakeJob, source: FileStream, function: Any, state: type[BaseModel], error: str, advice: str
+) -> None:
+    with make_job() as job:
+        failed = failure(job, source, function, state=state)
+    assert isinstance(failed.__cause__, errors.SubtaskFailed)
+    assert failed.__cause__.reason.startswith(error)
+    assert re.search(advice, str(failed))
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "advice"),
+    ids=["large", "undeclared", "invalid", "wrong-type"],
+    argvalues=[
+        (Text(text="x" * MAX_EVENT_BYTES), errors.EventTooLarge, "the limit is 1048576; send a reference"),
+        (Undeclared(), errors.UndeclaredEvent, r"\['Text', 'Count'\]; add it to down=\[...\] of job.operator"),
+        (Count.model_construct(count=-1), errors.EventInvalid, "not a valid Count: field count: Input should be great"),
+        (Count.model_construct(count="many"), errors.EventInvalid, "not a valid Count"),
+    ],
+)
+def test_a_coordinator_is_refused_what_it_sends(
+    make_job: MakeJob, source: FileStream, event: BaseModel, error: type[Exception], advice: str
+) -> None:
+    with make_job() as job:
+        failed = failure(job, source, follow, coordinator=Sender(event))
+    assert isinstance(failed.__cause__, errors.CoordinatorFailed)
+    assert isinstance(failed.__cause__.__cause__, error)
+    assert re.search(advice, str(failed))
+    assert "self.context.broadcast" in str(failed)  # the traceback shows where
+
+
+# Declarations.
+
+
+@pytest.mark.parametrize("name", ["", "with space", "-first", "a/b", "x" * 101])
+def test_names_that_cannot_be_folders_are_refused(make_job: MakeJob, source: FileStream, name: str) -> None:
+    advice = "take 1-100 letters, digits"
+    with pytest.raises(errors.InvalidName, match=f"job name .*{advice}"):
+        make_job(name)
+    with make_job() as job:
+        with pytest.raises(errors.InvalidName, match=f"operator name .*{advice}"):
+            talk(job, Dialogue(), name)
+        with pytest.raises(errors.InvalidName, match=f"query name .*{advice}"):
+            job.start(name, write(source.read()))
+
+
+class NoDefault(BaseModel):
+    count: int
+
+
+class Endless(BaseModel):
+    best: float = math.inf
+
+
+class Broken(BaseModel):
+    def model_post_init(self, context: Any) -> None:
+        raise RuntimeError("not today")
+
+
+def test_models_that_cannot_be_used_are_refused(make_job: MakeJob) -> None:
+    def declare(state: Any = Memory, **events: Any) -> None:
+        job.operator("op", Silent(), parallelism=1, state=state, **events)
+
+    with make_job() as job:
+        with pytest.raises(
+            errors.InvalidModel, match=r"a new subtask begins with NoDefault\(\): field count: Field req"
+        ):
+            declare(NoDefault)
+        with pytest.raises(
+            errors.InvalidModel, match="does not come back from JSON: field best: Input should be a valid"
+        ):
+            declare(Endless)
+        with pytest.raises(errors.InvalidModel, match=r"Broken\(\): RuntimeError: not today"):
+            declare(Broken)
+        with pytest.raises(errors.InvalidModel, match="operator state is a pydantic model"):
+            declare(dict)
+        with pytest.raises(errors.InvalidModel, match=r"down event.* events are pydantic models"):
+            declare(down=[int])
+        with pytest.raises(errors.InvalidModel, match=r"up event.* events are pydantic models"):
+            declare(up=[Report(sequence=0, epoch=0, numbers=[], values=[])])
+        declare()  # a refused declaration takes no name
+
+
+def test_an_operator_is_declared_once(make_job: MakeJob) -> None:
+    with make_job() as job:
+        talk(job, Dialogue())
+        with pytest.raises(errors.DuplicateOperator, match=r"operator 'op' exists already .* needs a name of its own"):
+            talk(job, Dialogue())
+        with pytest.raises(ValueError, match="parallelism is 0, it must be at least 1"):
+            talk(job, Dialogue(), "other", parallelism=0)
+
+
+def test_a_coordinator_serves_one_operator(make_job: MakeJob) -> None:
+    coordinator = Dialogue()
+    with make_job() as job:
+        talk(job, coordinator, "first")
+        with pytest.raises(errors.CoordinatorReused, match=r"'first'.*'second'.*make a coordinator for each operator"):
+            talk(job, coordinator, "second")
+
+
+def test_an_operator_is_applied_once_to_a_stream(spark: SparkSession, make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        operator = talk(job, Dialogue())
+        with pytest.raises(
+            errors.NotStreaming, match=r"batch DataFrame; apply it to a streaming one \(spark.readStream"
+        ):
+            apply(operator, spark.createDataFrame([("a", 1)], SCHEMA))
+        with pytest.raises(ValueError, match="partition_by is needed to spread rows over 2 subtasks"):
+            operator.apply(source.read(), follow, schema=SCHEMA, partition_by=[])
+        apply(operator, source.read())
+        with pytest.raises(
+            errors.OperatorReused, match="an operator is one step of one query; declare a second operator"
+        ):
+            apply(operator, source.read())
+
+
+def test_an_operator_belongs_to_one_query(make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        out = apply(talk(job, Dialogue()), source.read())
+        drain(job, out.writeStream.format("noop"))
+        with pytest.raises(
+            errors.OperatorReused, match="belongs to query 'q' and cannot also be used in query 'second'"
+        ):
+            job.start("second", write(out))
+        with pytest.raises(errors.DuplicateOperator, match="query 'q' exists already"):
+            job.start("q", write(source.read()))
+    with make_job("other") as other, pytest.raises(errors.OperatorReused, match="belongs to another job"):
+        other.start("q", write(out))
+
+
+def test_a_result_that_is_started_without_the_job_fails(
+    make_job: MakeJob, source: FileStream, checkpoint: Path
+) -> None:
+    with make_job() as job:
+        out = apply(talk(job, Dialogue()), source.read())
+        stray = out.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        with pytest.raises(StreamingQueryException, match=r"belongs to no query that was started with job\.start"):
+            drain_uncoordinated(stray)
+        drain(job, out.writeStream.format("noop"))
+        with pytest.raises(StreamingQueryException, match=r"belongs to query 'q', but Spark runs it in another one"):
+            drain_uncoordinated(stray)
+
+
+def test_an_operator_that_is_not_used_is_named(make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        talk(job, Dialogue())
+        job.start("q", write(source.read()))
+        with pytest.raises(
+            errors.OperatorUnused, match=r"'op' was declared but is part of no started query; call apply"
+        ):
+            job.await_termination()
+
+
+def test_a_job_that_has_ended_says_so(make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        out = apply(talk(job, Dialogue()), source.read())
+    job.stop()
+    for use in (job.status, lambda: talk(job, Dialogue(), "other"), lambda: job.start("q", write(out))):
+        with pytest.raises(errors.JobClosed, match="job 'job' has ended; make a new Job to go on"):
+            use()
+    assert job.await_termination()
+
+
+def test_a_job_that_cannot_listen_leaves_nothing_behind(make_job: MakeJob, source: FileStream) -> None:
+    with make_job("first") as first:
+        taken = first._endpoint.address.port
+        with pytest.raises(errors.EndpointNotBound, match=f"port {taken}.*choose another port"):
+            make_job("second", port=taken)
+        # Its generation was released, so nobody waits for it, and all of its threads have ended.
+        with make_job("second") as second:
+            assert second.generation == 2
+            assert second._claim.is_previous_released()
+
+
+def test_a_start_that_failed_can_be_corrected(make_job: MakeJob, source: FileStream) -> None:
+    coordinator = Dialogue()
+    with make_job() as job:
+        out = apply(talk(job, coordinator), source.read())
+        with pytest.raises(AnalysisException):
+            job.start("q", out.writeStream.outputMode("complete").format("noop"))
+        assert job.status().queries == ()
+        drain(job, out.writeStream.format("noop"))
+        assert [operator.query for operator in job.status().operators] == ["q"]
+    coordinator.check(range(8))
+
+
+# Declarations that do not fit what has run.
+
+
+class Renamed(BaseModel):
+    number: int
+
+
+class Renewed(Memory):
+    note: str = ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "advice"),
+    ids=["parallelism", "uid", "fewer-down", "renamed-down", "new-up-first"],
+    argvalues=[
+        ({"parallelism": 3}, errors.ParallelismChanged, "run with parallelism 2 and now declares 3.*declare 2 again"),
+        ({"uid": "other"}, errors.OperatorsChanged, r"the operators \['op'\] and now declares \['other'\].*keep the"),
+        (
+            {"down": []},
+            errors.EventTypesChanged,
+            r"'down' events \['Number'\] and now declares \[\].*keep the recorded",
+        ),
+        ({"down": [Renamed]}, errors.EventTypesChanged, r"'down' events \['Number'\] and now declares \['Renamed'\]"),
+        ({"up": [Text, Report]}, errors.EventTypesChanged, r"'up' events \['Report'\].*add new ones behind them"),
+    ],
+)
+def test_a_changed_operator_is_refused_before_anything_starts(
+    make_job: MakeJob, source: FileStream, changes: dict[str, Any], error: type[Exception], advice: str
+) -> None:
+    with make_job() as job:
+        drain(job, apply(talk(job, Dialogue()), source.read()).writeStream.format("noop"))
+    declaration = {"uid": "op", "parallelism": 2, "state": Memory, "down": [Number], "up": [Report], **changes}
+    with make_job() as again:
+        out = apply(again.operator(declaration.pop("uid"), Dialogue(), **declaration), source.read())
+        with pytest.raises(error, match=advice):
+            again.start("q", write(out))
+
+
+def test_what_may_change_is_accepted(make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        drain(job, apply(talk(job, Dialogue()), source.read()).writeStream.format("noop"))
+    source.add(rows(1))
+    coordinator = Dialogue()
+    with make_job() as again:
+        operator = again.operator(
+            "op", coordinator, parallelism=2, state=Renewed, down=[Number, Text], up=[Report, Text]
+        )
+        drain(again, apply(operator, source.read()).writeStream.format("noop"))
+    coordinator.check(range(16))
+    with make_job() as third, pytest.raises(errors.EventTypesChanged):
+        third.start("q", write(apply(talk(third, Dialogue()), source.read())))
+
+
+def test_a_plain_query_does_not_become_another_one(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+    with make_job() as job:
+        drain(job, source.read().writeStream.format("noop"))
+    with make_job() as again:
+        with pytest.raises(errors.OperatorsChanged, match=r"run with the operators none and now declares \['op'\]"):
+            again.start("q", write(apply(talk(again, Dialogue()), source.read())))
+        with pytest.raises(errors.LineageMismatch, match="leave checkpoint_location out"):
+            again.start("q", write(source.read()), checkpoint_location=str(tmp_path / "elsewhere"))
+
+
+# Output that is not read to its end.
+
+
+def pour(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Far more output than the pipe between Python and the JVM holds, so that its writer waits for a reader."""
+    yield from batches
+    for _ in range(100):
+        yield pa.RecordBatch.from_pydict({"key": ["x" * 100] * 1000, "value": list(range(1000))})
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda frame, epoch: frame.take(1), id="take"),
+        pytest.param(lambda frame, epoch: frame.isEmpty(), id="isEmpty"),
+        pytest.param(lambda frame, epoch: frame.limit(3).collect(), id="limit"),
+    ],
+)
+def test_output_that_is_not_consumed_fails_the_job(
+    make_job: MakeJob, source: FileStream, look: Callable[[DataFrame, int], object]
+) -> None:
+    def look_only(frame: DataFrame, epoch: int) -> None:
+        look(frame, epoch)
+
+    source.add(rows(1))
+    with make_job() as job:
+        operator = talk(job, Dialogue(), parallelism=1)
+        out = operator.apply(source.read(), pour, schema=SCHEMA, partition_by=["key"])
+        with pytest.raises(errors.QueryFailed) as caught:
+            drain(job, out.writeStream.foreachBatch(look_only))
+    assert isinstance(caught.value.__cause__, errors.OutputNotConsumed)
+    assert (caught.value.__cause__.subtasks, caught.value.__cause__.epoch) == ([0], 0)
+    assert caught.match(
+        "stops early .take, limit, first, isEmpty, show.: consume the whole output, for example cache it"
+    )
+
+
+def test_looking_is_fine_when_the_whole_output_is_read_too(make_job: MakeJob, source: FileStream) -> None:
+    def look_and_write(frame: DataFrame, epoch: int) -> None:
+        frame.take(1)
+        frame.write.format("noop").mode("overwrite").save()
+
+    coordinator = Dialogue()
+    with make_job() as job:
+        operator = talk(job, coordinator)
+        out = operator.apply(source.read(), followed(lambda subtask: None), schema=SCHEMA, partition_by=["key"])
+        drain(job, out.writeStream.foreachBatch(look_and_write))
+    coordinator.check(range(8))
