@@ -1,0 +1,1 @@
+"""Complete jobs to run and to learn from."""

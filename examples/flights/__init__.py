@@ -1,0 +1,1 @@
+"""The main job: a year of flights through a coordinated streaming job. ``python -m examples.flights --help``."""

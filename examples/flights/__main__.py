@@ -1,0 +1,143 @@
+"""The command line of the demo."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from coord_control.errors import CoordControlError
+from coord_control.exit_codes import ExitCode, exit_code_of
+from examples.flights.data import DAYS
+from examples.flights.demo import Demo, Options
+from examples.flights.progress import Progress
+from examples.flights.report import as_json, is_ok, print_summary
+from examples.flights.session import spark_session
+
+_DESCRIPTION = """\
+Replays the 336,776 flights that left New York City in 2013, day by day, through a streaming job with two queries:
+`alerts`, whose operator and coordinator exchange control events exactly once, and `airports`, a plain aggregation.
+
+It ends after the last day, or at the end of the running epochs when it is interrupted (Ctrl-C). Then everything that
+was written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1 when the check fails.
+"""
+_EPILOG = """\
+Each run begins afresh in a folder of its own. With --work DIR, a run goes on where the last one with the same DIR
+ended, also when that one was killed (kill -9); its summary is then about all of them together.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parsed = _parser().parse_args(arguments)
+    work = _work_folder(parsed.work)
+    logging.basicConfig(filename=work / "demo.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    options = Options(work, parsed.days, parsed.days_per_epoch, parsed.speed, parsed.budget, parsed.shift, parsed.chaos)
+    console = Console(stderr=parsed.json)
+    stop = threading.Event()
+    try:
+        with Progress(console) as progress:
+            progress.say(f"work folder: {work}\nSpark is starting")
+            demo = Demo(options, progress.show, stop)
+            with spark_session(work, attempts_per_task=3 if options.chaos else 1) as spark:
+                _stop_on_signals(stop)
+                outcome = demo.run(spark)
+    except KeyboardInterrupt:
+        console.print("interrupted in the middle of an epoch; --work goes on from here", markup=False)
+        return ExitCode.INTERRUPTED
+    except CoordControlError as error:
+        console.print(f"{type(error).__name__}: {error}\nmore in {work / 'demo.log'}", markup=False, highlight=False)
+        return exit_code_of(error)
+    if parsed.json:
+        print(json.dumps(as_json(outcome, work), indent=2))
+    else:
+        print_summary(console, outcome, work)
+    return ExitCode.FINISHED if is_ok(outcome) else ExitCode.FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.flights",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--days", type=_integer(1, DAYS), default=DAYS, metavar="N", help="replay the first N days (default: all)")
+    add("--days-per-epoch", type=_integer(1, DAYS), default=5, metavar="N", help="at most (default: 5)")
+    add("--speed", type=_number, default=0.0, metavar="N", help="days per second (default: as fast as possible)")
+    add("--budget", type=_number, default=25.0, metavar="N", help="alerts per day to aim at (default: 25)")
+    add(
+        "--shift",
+        type=_number,
+        default=4.0,
+        metavar="SECONDS",
+        help="how often the desk changes the budget, by 40%% up and down; 0: never (default: 4)",
+    )
+    add(
+        "--chaos",
+        type=_probability,
+        nargs="?",
+        const=0.2,
+        default=0.0,
+        metavar="P",
+        help="let attempts of subtasks fail with this probability (default: 0.2); three in a row fail the batch",
+    )
+    add("--work", type=Path, metavar="DIR", help="keep everything in DIR, and go on with what is there")
+    add("--json", action="store_true", help="print one JSON document at the end; progress goes to standard error")
+    return parser
+
+
+def _work_folder(given: Path | None) -> Path:
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix="flights-"))
+    given.mkdir(parents=True, exist_ok=True)
+    return given.resolve()
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    # After Spark has started: it sets a handler that cancels all work at once.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not in {low}..{high}")
+        return value
+
+    return parse
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    return value
+
+
+def _probability(text: str) -> float:
+    value = _number(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text}: it has to be below 1, or nothing would ever be done")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Query ``alerts``: flags unusually late departures, with thresholds that keep the number of alerts near a budget.
+
+The operator ``delay-threshold`` is partitioned by carrier. Its subtasks compare each departure with the threshold of
+the carrier and report what they saw; the coordinator adapts the thresholds to the reports and broadcasts them::
+
+    coordinator   [ Plan: budget, thresholds, what was reported ]
+        | Thresholds, to all: in force in the same epoch      ^ Report per carrier, once the epoch is committed
+        v                                                     |
+    subtasks      [ Carriers: thresholds in force, running counts ]
+
+All of it is exactly-once: a report carries the subtask's running count, and the coordinator compares it with the sum
+of the reports. One that is lost or doubled would show there at once, and for ever.
+
+This module is imported by Spark's Python workers, too, so it needs no more than they do.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel
+
+import coord_control as cc
+from coord_control.spark.subtask import UserFunction
+
+__all__ = [
+    "ARROW_SCHEMA",
+    "OUTPUT_SCHEMA",
+    "Carriers",
+    "Plan",
+    "Report",
+    "ThresholdCoordinator",
+    "Thresholds",
+    "adapt",
+    "failing_sometimes",
+    "rescale",
+    "score",
+]
+
+#: Rows are of two kinds: an ``alert`` is a late flight, a ``tally`` says what was done with a carrier on a day, so that
+#: an alert that should be there can be missed. ``minutes`` and ``version`` are of the threshold in force.
+OUTPUT_SCHEMA: Final = (
+    "kind string, day int, carrier string, minutes double, version int, "
+    "flight_id int, flight int, origin string, dest string, delay int, flights int, alerts int"
+)
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("day", pa.int32()),
+        ("carrier", pa.string()),
+        ("minutes", pa.float64()),
+        ("version", pa.int32()),
+        ("flight_id", pa.int32()),
+        ("flight", pa.int32()),
+        ("origin", pa.string()),
+        ("dest", pa.string()),
+        ("delay", pa.int32()),
+        ("flights", pa.int32()),
+        ("alerts", pa.int32()),
+    ]
+)
+
+FIRST_MINUTES: Final = 60.0
+_MINUTES: Final = (10.0, 600.0)
+# Beyond the first hour, each further hour of delay is reached by about 1/e of the flights.
+_SCALE_MINUTES: Final = 60.0
+# For twice the alerts that were wanted: enough to follow the seasons, too little to follow every storm.
+_STEP_MINUTES: Final = 15.0
+
+
+class Thresholds(BaseModel):
+    """Down: the thresholds of all carriers, in minutes of delay."""
+
+    version: int
+    minutes: dict[str, float]
+
+
+class Report(BaseModel):
+    """Up: what a subtask did with a carrier in one epoch."""
+
+    carrier: str
+    flights: int
+    alerts: int
+    flights_so_far: int  #: since the beginning of the job
+    last_day: int
+
+
+class Carriers(BaseModel):
+    """State of a subtask: the thresholds in force, and counts of its carriers since the beginning of the job."""
+
+    version: int = 0
+    minutes: dict[str, float] = {}
+    flights: dict[str, int] = {}
+
+
+class Seen(BaseModel):
+    """What was reported of one carrier: in all, and since its threshold was adapted."""
+
+    flights: int = 0
+    alerts: int = 0
+    new_flights: int = 0
+    new_alerts: int = 0
+    minutes: float = FIRST_MINUTES
+
+
+class Plan(BaseModel):
+    """State of the coordinator."""
+
+    budget: float  #: alerts per day
+    version: int = 0
+    carriers: dict[str, Seen] = {}
+    reports: int = 0
+    out_of_step: int = 0  #: reports whose running count is not the sum of the reports
+    last_day: int = 0
+    adapted_day: int = 0
+
+    @property
+    def flights(self) -> int:
+        return sum(seen.flights for seen in self.carriers.values())
+
+    @property
+    def alerts(self) -> int:
+        return sum(seen.alerts for seen in self.carriers.values())
+
+
+def adapt(minutes: float, alerts: int, wanted: float) -> float:
+    """The next threshold, when ``alerts`` came where ``wanted`` were wanted."""
+    # One more: a small carrier with its one alert says little. In proportion to the alerts, not to their logarithm:
+    # then the mean comes near the budget, however uneven the days are.
+    return _limited(minutes + _STEP_MINUTES * (alerts - wanted) / (wanted + 1))
+
+
+def rescale(minutes: float, before: float, after: float) -> float:
+    """The threshold for ``after`` alerts a day, where ``minutes`` was the one for ``before``."""
+    return _limited(minutes + _SCALE_MINUTES * math.log((before + 1) / (after + 1)))
+
+
+class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
+    """Adapts the thresholds to the reports. Everything runs on the coordinator's thread, but for ``change_budget``."""
+
+    def __init__(self, budget: float) -> None:
+        super().__init__(Plan(budget=budget))
+        self.shown = self.state.model_copy(deep=True)  #: a copy after each epoch, for other threads
+
+    def change_budget(self, alerts_per_day: float) -> None:
+        """Aim at another number of alerts from now on; from any thread."""
+        self.context.call_soon(self._change_budget, alerts_per_day)
+
+    def restore(self, data: bytes | None) -> None:
+        super().restore(data)
+        self._show()
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Report) -> None:
+        plan = self.state
+        seen = plan.carriers.setdefault(event.carrier, Seen())
+        seen.flights += event.flights
+        seen.alerts += event.alerts
+        seen.new_flights += event.flights
+        seen.new_alerts += event.alerts
+        plan.reports += 1
+        plan.last_day = max(plan.last_day, event.last_day)
+        if seen.flights != event.flights_so_far:
+            plan.out_of_step += 1
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        # All reports of an epoch come before this call, so whole days are known.
+        plan = self.state
+        days, flights = plan.last_day - plan.adapted_day, sum(seen.new_flights for seen in plan.carriers.values())
+        if days > 0 and flights:
+            per_flight = plan.budget * days / flights
+            for seen in plan.carriers.values():
+                if seen.new_flights:
+                    seen.minutes = adapt(seen.minutes, seen.new_alerts, per_flight * seen.new_flights)
+                    seen.new_flights = seen.new_alerts = 0
+            plan.adapted_day = plan.last_day
+            self._announce()
+        self._show()
+
+    def _change_budget(self, alerts_per_day: float) -> None:
+        plan = self.state
+        if alerts_per_day == plan.budget:
+            return
+        for seen in plan.carriers.values():
+            seen.minutes = rescale(seen.minutes, plan.budget, alerts_per_day)
+        plan.budget = alerts_per_day
+        if plan.carriers:
+            self._announce()
+        self._show()
+
+    def _announce(self) -> None:
+        plan = self.state
+        plan.version += 1
+        minutes = {carrier: seen.minutes for carrier, seen in plan.carriers.items()}
+        self.context.broadcast(Thresholds(version=plan.version, minutes=minutes))
+
+    def _show(self) -> None:
+        self.shown = self.state.model_copy(deep=True)
+
+
+def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function of the subtasks: rows of :data:`OUTPUT_SCHEMA` for flights."""
+    state = subtask.state
+    for event in subtask.events:
+        assert isinstance(event, Thresholds)
+        state.version, state.minutes = event.version, event.minutes
+    flights: Counter[tuple[str, int]] = Counter()
+    alerts: Counter[tuple[str, int]] = Counter()
+    for batch in batches:
+        late = _late(batch, state)
+        flights.update(_keys(batch))
+        alerts.update(_keys(late))
+        yield late
+    yield _tallies(state, flights, alerts)
+    last_day = max(day for _, day in flights)
+    for carrier in sorted({carrier for carrier, _ in flights}):
+        seen = _of_carrier(flights, carrier)
+        state.flights[carrier] = state.flights.get(carrier, 0) + seen
+        subtask.send(
+            Report(
+                carrier=carrier,
+                flights=seen,
+                alerts=_of_carrier(alerts, carrier),
+                flights_so_far=state.flights[carrier],
+                last_day=last_day,
+            )
+        )
+
+
+def failing_sometimes(function: UserFunction, probability: float) -> UserFunction:
+    """``function``, but each attempt fails with ``probability`` at the worst moment: when all its work is done."""
+
+    def run(subtask: cc.Subtask[Any], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from function(subtask, batches)
+        if random.random() < probability:
+            raise RuntimeError("this attempt fails because --chaos was asked for")
+
+    return run
+
+
+def _limited(minutes: float) -> float:
+    return round(min(max(minutes, _MINUTES[0]), _MINUTES[1]), 1)
+
+
+def _late(batch: pa.RecordBatch, state: Carriers) -> pa.RecordBatch:
+    minutes = pa.array([state.minutes.get(name, FIRST_MINUTES) for name in batch["carrier"].to_pylist()], pa.float64())
+    is_late = pc.fill_null(pc.greater(batch["delay"], minutes), False)
+    columns = {name: batch[name] for name in batch.schema.names if name in ARROW_SCHEMA.names}
+    columns["minutes"] = minutes
+    return _output("alert", state.version, batch.num_rows, columns).filter(is_late)
+
+
+def _tallies(state: Carriers, flights: Counter[tuple[str, int]], alerts: Counter[tuple[str, int]]) -> pa.RecordBatch:
+    keys = sorted(flights)
+    columns = {
+        "carrier": [carrier for carrier, _ in keys],
+        "day": [day for _, day in keys],
+        "minutes": [state.minutes.get(carrier, FIRST_MINUTES) for carrier, _ in keys],
+        "flights": [flights[key] for key in keys],
+        "alerts": [alerts[key] for key in keys],
+    }
+    return _output("tally", state.version, len(keys), columns)
+
+
+def _output(kind: str, version: int, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
+    columns = {"kind": [kind] * rows, "version": [version] * rows, **columns}
+    arrays = [columns.get(field.name, [None] * rows) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(
+        [
+            array if isinstance(array, pa.Array) else pa.array(array, field.type)
+            for array, field in zip(arrays, ARROW_SCHEMA, strict=True)
+        ],
+        schema=ARROW_SCHEMA,
+    )
+
+
+def _keys(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    return zip(batch["carrier"].to_pylist(), batch["day"].to_pylist(), strict=True)
+
+
+def _of_carrier(counts: Counter[tuple[str, int]], carrier: str) -> int:
+    return sum(count for (name, _), count in counts.items() if name == carrier)

@@ -1,0 +1,203 @@
+"""Runs the job: the feeder, two queries, the desk; until the last day is through, or somebody wants it to end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import coord_control as cc
+from coord_control.errors import JobClosed
+from coord_control.spark.status import GatewayStatus
+from examples.flights import alerts, data
+from examples.flights.airports import AirportFiles, by_airport_and_day, read_airports
+from examples.flights.desk import Desk
+from examples.flights.feeder import Feeder
+from examples.flights.sinks import last_commit, read_file_sink
+from examples.flights.summary import Check, Results, check
+
+__all__ = ["Demo", "Moment", "Options", "Outcome"]
+
+PARALLELISM: Final = 4
+_QUERIES: Final = ("alerts", "airports")
+_TICK_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be chosen; see ``--help``."""
+
+    work: Path
+    days: int
+    days_per_epoch: int
+    days_per_second: float
+    budget: float
+    shift_seconds: float
+    chaos: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is seen of the running job at one moment."""
+
+    seconds: float
+    is_stopping: bool
+    days: int
+    days_fed: int
+    airports_day: int
+    airports_flights: int
+    status: cc.JobStatus
+    gateways: tuple[GatewayStatus, ...]  #: as they were last seen: there are none while a query is restarted
+    plan: alerts.Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of the job."""
+
+    last: Moment
+    is_complete: bool  #: the last day is through
+    epochs: Mapping[str, int]  #: committed, by query
+    results: Results
+    checks: list[Check]
+
+
+class Demo:
+    """One run.
+
+    Args:
+        show: called several times a second.
+        stop: set it to stop the job at the end of the running epochs.
+    """
+
+    def __init__(self, options: Options, show: Callable[[Moment], None], stop: threading.Event) -> None:
+        self._options = options
+        self._show = show
+        self._stop = stop
+        self._began = time.monotonic()
+        self._is_stopping = False
+        self._gateways: tuple[GatewayStatus, ...] = ()
+        self._input, self._alerts, self._airports = (options.work / name for name in ("input", *_QUERIES))
+        for folder in (self._input, self._airports):
+            folder.mkdir(exist_ok=True)
+        self._flights = data.load_flights()
+        # A day that was fed stays, also when this run asks for fewer.
+        self._days = max(options.days, len(list(self._input.glob("day-*"))))
+        self._feeder = Feeder(self._flights, self._input, self._days, options.days_per_second)
+        self._coordinator = alerts.ThresholdCoordinator(options.budget)
+        self._desk = Desk(self._coordinator, options.budget, options.shift_seconds)
+        self._airport_files = AirportFiles(self._airports)
+
+    def run(self, spark: SparkSession) -> Outcome:
+        """Run the job to its end, then check what it has left.
+
+        Raises:
+            CoordControlError: the job failed.
+        """
+        with cc.Job("flights", spark, root=str(self._options.work / "jobs")) as job:
+            self._start_queries(job, spark)
+            self._feeder.start()
+            self._desk.start()
+            done = threading.Event()
+            threading.Thread(target=self._await_last_day, args=(spark, done), name="last-day", daemon=True).start()
+            last = self._follow(job, done)
+            is_complete = done.is_set()
+            self._desk.stop()
+            self._feeder.stop()
+            last = self._follow_stop(job) or last
+        return self._outcome(last, is_complete)
+
+    def _start_queries(self, job: cc.Job, spark: SparkSession) -> None:
+        options = self._options
+        operator = job.operator(
+            "delay-threshold",
+            self._coordinator,
+            parallelism=PARALLELISM,
+            state=alerts.Carriers,
+            down=[alerts.Thresholds],
+            up=[alerts.Report],
+        )
+        function = alerts.failing_sometimes(alerts.score, options.chaos) if options.chaos else alerts.score
+        late = operator.apply(self._stream(spark), function, schema=alerts.OUTPUT_SCHEMA, partition_by=["carrier"])
+        job.start("alerts", late.writeStream.format("parquet").option("path", str(self._alerts)))
+        visits = by_airport_and_day(self._stream(spark))
+        job.start("airports", visits.writeStream.outputMode("update").foreachBatch(self._airport_files.write))
+
+    def _stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(data.SPARK_SCHEMA).option("maxFilesPerTrigger", self._options.days_per_epoch)
+        return reader.parquet(str(self._input))
+
+    def _await_last_day(self, spark: SparkSession, done: threading.Event) -> None:
+        self._feeder.join()
+        for name in _QUERIES:
+            while not self._stop.is_set():
+                query = next((query for query in spark.streams.active if query.name == name), None)
+                try:
+                    if query is not None:
+                        query.processAllAvailable()
+                        break
+                except PySparkException:
+                    pass  # its run has ended; the next one is to be asked
+                time.sleep(_TICK_SECONDS)
+        if not self._stop.is_set():
+            done.set()
+
+    def _follow(self, job: cc.Job, done: threading.Event) -> Moment:
+        while True:
+            job.await_termination(_TICK_SECONDS)
+            moment = self._moment(job.status())
+            self._show(moment)
+            if done.is_set() or self._stop.is_set():
+                return moment
+
+    def _follow_stop(self, job: cc.Job) -> Moment | None:
+        """Stop at the end of the running epochs; the last that was seen of the job."""
+        self._is_stopping = True
+        stopping = threading.Thread(target=job.stop, name="stop", daemon=True)
+        stopping.start()
+        last = None
+        while stopping.is_alive():
+            try:
+                last = self._moment(job.status())
+            except JobClosed:
+                break
+            self._show(last)
+            stopping.join(_TICK_SECONDS)
+        stopping.join()
+        return last
+
+    def _moment(self, status: cc.JobStatus) -> Moment:
+        files = self._airport_files
+        self._gateways = status.operators[0].gateways or self._gateways
+        return Moment(
+            seconds=time.monotonic() - self._began,
+            is_stopping=self._is_stopping,
+            days=self._days,
+            days_fed=self._feeder.fed,
+            airports_day=files.last_day,
+            airports_flights=files.flights,
+            status=status,
+            gateways=self._gateways,
+            plan=self._coordinator.shown,
+        )
+
+    def _outcome(self, last: Moment, is_complete: bool) -> Outcome:
+        newest = {name: last_commit(self._checkpoint(name)) for name in _QUERIES}
+        results = Results(
+            alerts=read_file_sink(self._alerts, newest["alerts"], alerts.ARROW_SCHEMA),
+            airports=read_airports(self._airports, newest["airports"]),
+            plan=self._coordinator.state,
+        )
+        checks = check(self._flights, results, self._feeder.fed, is_complete)
+        return Outcome(last, is_complete, {name: batch + 1 for name, batch in newest.items()}, results, checks)
+
+    def _checkpoint(self, query: str) -> Path:
+        # The newest lineage, should there ever be more than one.
+        lineages = (self._options.work / "jobs" / "flights" / "queries" / query).glob("lineage-*")
+        return max(lineages) / "spark"

@@ -1,0 +1,59 @@
+"""Replays the flights as files, one for each day, as an upstream system would deliver them.
+
+A file appears under its name with all its rows or not at all, and never changes: that is what Spark's file source
+needs for giving every row once. A day that is there already is left alone, so a replay that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from examples.flights.data import flights_of_day
+
+__all__ = ["Feeder"]
+
+
+class Feeder(threading.Thread):
+    """Writes the days ``1 .. days`` into ``folder``, on a thread of its own.
+
+    Args:
+        days_per_second: the speed of the replay; 0: as fast as possible.
+    """
+
+    def __init__(self, flights: pa.Table, folder: Path, days: int, days_per_second: float = 0.0) -> None:
+        super().__init__(name="feeder", daemon=True)
+        self.fed = 0  #: days that are there
+        self._flights = flights
+        self._folder = folder
+        self._days = days
+        self._pause = 1 / days_per_second if days_per_second else 0.0
+        self._stop_requested = threading.Event()
+
+    def run(self) -> None:
+        began = time.time() - self._days
+        for day in range(1, self._days + 1):
+            path = self._folder / f"day-{day:03}.parquet"
+            if not path.exists():
+                # Spark takes files in the order of their times, and clocks of file systems are coarse.
+                self._write(day, path, began + day)
+                if self._stop_requested.wait(self._pause):
+                    return
+            self.fed = day
+
+    def stop(self) -> None:
+        """Write no further day; returns when that is so."""
+        self._stop_requested.set()
+        self.join()
+
+    def _write(self, day: int, path: Path, modified: float) -> None:
+        # Spark ignores names that begin with a dot.
+        hidden = path.with_name(f".{path.name}.tmp")
+        pq.write_table(flights_of_day(self._flights, day), hidden)
+        os.utime(hidden, (modified, modified))
+        hidden.replace(path)
