@@ -9,11 +9,10 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis import given, settings
 
 from coord_control.errors import InvalidTransition
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
@@ -21,6 +20,7 @@ from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.gateway import TRANSITIONS, Gateway, Input, State
 from coord_control.protocol.records import EventBatch
 from tests.core_kit import event, names
+from tests.machines.schedules import Schedule, schedules
 
 BARRIER = BarrierId(7)
 PAIRS = list(itertools.product(State, Input))
@@ -87,85 +87,95 @@ def test_late_news_changes_nothing(state: State, input_: Input) -> None:
     assert everything(gateway) == before
 
 
-# Any sequence at one gateway, in any order, legal or not.
+# Any sequence at one gateway, legal or not.
 
 
-@given(st.lists(st.one_of(st.just(None), st.tuples(st.sampled_from(Input), st.integers(1, 5)))))
-def test_no_sequence_of_calls_loses_doubles_or_reorders_an_event(calls: list[tuple[Input, int] | None]) -> None:
-    gateway, sent = Gateway(), []
-    for number, call in enumerate(calls):
-        if call is None:
-            sent.append(str(number))
-            gateway.send(event(str(number)), 0.0)
+@settings(max_examples=300)
+@given(schedules(60))
+def test_no_sequence_of_calls_loses_doubles_or_reorders_an_event(schedule: Schedule) -> None:
+    gateway = Gateway()
+    sent: list[str] = []
+    while not schedule.is_over:
+        input_ = schedule.pick([None, None, *Input])
+        if input_ is None:
+            sent.append(str(len(sent)))
+            gateway.send(event(sent[-1]), 0.0)
             continue
+        barrier = BarrierId(schedule.pick(range(1, 6)))
         try:
-            give(gateway, call[0], BarrierId(call[1]))
+            give(gateway, input_, barrier)
         except InvalidTransition:
-            assert (gateway.state(BarrierId(call[1])), call[0]) not in TRANSITIONS
-    assert names(gateway.mailbox).split() == sent[: len(gateway.mailbox)]
-    assert len(gateway.mailbox) + gateway.blocked == len(sent)
-    for barrier in range(5, 0, -1):  # the worst order: newest first
-        if gateway.state(BarrierId(barrier)) is not State.UNSEEN:
-            gateway.open(BarrierId(barrier), 0.0)
+            assert (gateway.state(barrier), input_) not in TRANSITIONS
+        assert names(gateway.mailbox).split() == sent[: len(gateway.mailbox)]
+        assert len(gateway.mailbox) + gateway.blocked == len(sent)
+    for barrier in map(BarrierId, range(5, 0, -1)):  # the worst order: newest first
+        if gateway.state(barrier) is not State.UNSEEN:
+            gateway.open(barrier, 0.0)
     assert names(gateway.mailbox).split() == sent
     assert (gateway.is_open, gateway.blocked) == (True, 0)
 
 
+# A channel with two subtasks under every schedule of triggers, answers, aborts, acks, sends and freezes.
+
+
+@dataclass
 class Sent:
     """What the model knows of one event."""
 
-    def __init__(self, name: str, waits_for: set[BarrierId]) -> None:
-        self.name = name
-        self.waits_for = waits_for
+    name: str
+    waits_for: set[BarrierId]
 
 
-class ChannelModel(RuleBasedStateMachine):
-    """A channel with two subtasks under every schedule of triggers, answers, aborts, acks, sends and freezes."""
+class ChannelModel:
+    """A channel, and beside it the one sentence that says where every event must be."""
 
     subtasks = (SubtaskIndex(0), SubtaskIndex(1))
 
-    @initialize()
-    def begin(self) -> None:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
         self.channel = OperatorChannel(OperatorUid("op"), len(self.subtasks), incarnation=1)
-        self.ids = itertools.count(1)
-        self.numbers = itertools.count()
         self.triggered: list[BarrierId] = []
         self.asked: BarrierId | None = None
         self.waiting: list[BarrierId] = []
         self.closed: dict[SubtaskIndex, set[BarrierId]] = {subtask: set() for subtask in self.subtasks}
         self.sent: dict[SubtaskIndex, list[Sent]] = {subtask: [] for subtask in self.subtasks}
-        self.frozen: dict[SubtaskIndex, list[EventBatch]] = {subtask: [] for subtask in self.subtasks}
+        self.frozen: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}
+        self.consumed: dict[SubtaskIndex, list[EventBatch]] = {subtask: [] for subtask in self.subtasks}
 
-    def phase_ended(self) -> None:
-        self.asked = self.waiting.pop(0) if self.waiting else None
-        assert self.channel.next_phase(0.0) == self.asked
+    def play(self) -> None:
+        while not self.schedule.is_over:
+            steps = [self.send, self.send, self.send, self.trigger, self.put_back if self.frozen else self.freeze]
+            if self.triggered:
+                steps += [self.answer, self.answer_what_was_asked, self.abort, self.acknowledge, self.acknowledge]
+            self.schedule.pick(steps)()
+            self.check()
 
-    @rule()
     def trigger(self) -> None:
-        barrier = BarrierId(next(self.ids))
+        barrier = BarrierId(len(self.triggered) + 1)
         self.triggered.append(barrier)
         asked = self.channel.trigger(barrier, 0.0)
+        assert asked == (barrier if self.asked is None else None)
         if self.asked is None:
-            assert asked == barrier
             self.asked = barrier
         else:
-            assert asked is None
             self.waiting.append(barrier)
 
-    @precondition(lambda self: self.triggered)
-    @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
-        barrier = data.draw(st.sampled_from(self.triggered))
+    def answer(self) -> None:
+        self.answered(self.schedule.pick(self.triggered))
+
+    def answer_what_was_asked(self) -> None:
+        if self.asked is not None:
+            self.answered(self.asked)
+
+    def answered(self, barrier: BarrierId) -> None:
         assert self.channel.answered(barrier, 0.0) is (barrier == self.asked)
         if barrier == self.asked:
             for subtask in self.subtasks:
                 self.closed[subtask].add(barrier)
             self.phase_ended()
 
-    @precondition(lambda self: self.triggered)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        barrier = data.draw(st.sampled_from(self.triggered))
+    def abort(self) -> None:
+        barrier = self.schedule.pick(self.triggered)
         self.channel.abort(barrier, 0.0)
         for subtask in self.subtasks:
             self.opened(subtask, barrier)
@@ -174,42 +184,50 @@ class ChannelModel(RuleBasedStateMachine):
         if barrier == self.asked:
             self.phase_ended()
 
-    @precondition(lambda self: any(self.closed.values()))
-    @rule(data=st.data(), subtask=st.sampled_from(subtasks))
-    def acknowledge(self, data: st.DataObject, subtask: SubtaskIndex) -> None:
+    def acknowledge(self) -> None:
         answered = [barrier for barrier in self.triggered if barrier != self.asked and barrier not in self.waiting]
-        barrier = data.draw(st.sampled_from(answered))
+        if not answered:
+            return
+        barrier, subtask = self.schedule.pick(answered[-4:]), self.schedule.pick(self.subtasks)
         assert self.channel.gateways[subtask].open(barrier, 0.0) is (barrier in self.closed[subtask])
         self.opened(subtask, barrier)
 
-    @rule(subtask=st.sampled_from(subtasks))
-    def send(self, subtask: SubtaskIndex) -> None:
-        name = str(next(self.numbers))
+    def send(self) -> None:
+        subtask = self.schedule.pick(self.subtasks)
+        name = str(len(self.sent[subtask]))
         self.sent[subtask].append(Sent(name, set(self.closed[subtask])))
         self.channel.send(subtask, event(name), 0.0)
 
-    @rule()
     def freeze(self) -> None:
-        for subtask, batches in self.channel.freeze().items():
-            self.frozen[subtask] += batches
+        self.frozen = self.channel.freeze()
 
-    @rule()
-    def freeze_and_put_back(self) -> None:
-        self.channel.put_back(self.channel.freeze())
+    def put_back(self) -> None:
+        """An epoch has ended: a subtask that ran has consumed its inputs, one that did not gets them back."""
+        for subtask in self.subtasks:
+            if self.schedule.pick([True, False]):
+                self.consumed[subtask] += self.frozen.pop(subtask, ())
+        self.channel.put_back(self.frozen)
+        self.frozen = {}
+
+    def phase_ended(self) -> None:
+        self.asked = self.waiting.pop(0) if self.waiting else None
+        assert self.channel.next_phase(0.0) == self.asked
 
     def opened(self, subtask: SubtaskIndex, barrier: BarrierId) -> None:
         self.closed[subtask].discard(barrier)
         for sent in self.sent[subtask]:
             sent.waits_for.discard(barrier)
 
-    @invariant()
-    def every_event_is_where_it_must_be(self) -> None:
+    def check(self) -> None:
         for subtask in self.subtasks:
             gateway, sent = self.channel.gateways[subtask], self.sent[subtask]
-            passed = names([*self.frozen[subtask], *gateway.mailbox]).split()
+            passed = names([*self.consumed[subtask], *self.frozen.get(subtask, ()), *gateway.mailbox]).split()
             assert passed == [each.name for each in sent if not each.waits_for]
             assert gateway.blocked == len(sent) - len(passed)
             assert gateway.is_open is not bool(self.closed[subtask])
 
 
-TestChannelModel = ChannelModel.TestCase
+@settings(max_examples=200)
+@given(schedules(120))
+def test_every_event_of_a_channel_is_where_the_model_says(schedule: Schedule) -> None:
+    ChannelModel(schedule).play()
