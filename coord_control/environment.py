@@ -50,7 +50,7 @@ SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
     "pyspark": ">=4.1,<5",
     "pyarrow": ">=18",
     "pandas": ">=2.2,<3",
-    "pydantic": ">=2.7",
+    "pydantic": ">=2.11",
     "msgspec": ">=0.19",
 }
 

@@ -3,8 +3,7 @@
 - CoordControlError
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
-        - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, CoordinatorReused, OperatorUnused
-        - UnsupportedOption, InvalidModel
+        - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed
@@ -33,7 +32,6 @@ __all__ = [
     "AuthenticationFailed",
     "CoordControlError",
     "CoordinatorFailed",
-    "CoordinatorReused",
     "CoordinatorTimeout",
     "DamagedRecord",
     "DeclarationError",
@@ -148,15 +146,6 @@ class OperatorReused(DeclarationError):
             f"operator {operator!r} belongs to {first} and cannot also be used in {second}: an operator is one step "
             "of one "
             "query; declare a second operator, or write both outputs from one query with foreachBatch"
-        )
-
-
-class CoordinatorReused(DeclarationError):
-    def __init__(self, first: str, second: str) -> None:
-        self.first, self.second = first, second
-        super().__init__(
-            f"the coordinator of operator {first!r} was given to operator {second!r} too: its state belongs to one "
-            "operator; make a coordinator for each operator"
         )
 
 

@@ -6,6 +6,7 @@ import abc
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult
 from coord_control.errors import StateInvalid
@@ -44,10 +45,24 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
 
     def __init__(self, initial: State) -> None:
         self._initial = initial.model_copy(deep=True)
+        self._saved: bytes | None = None  # what was given last: known to be readable
         self.state = initial
 
     def snapshot(self) -> bytes:
-        return self.state.model_dump_json().encode()
+        """The state as JSON, which can be restored: what is durable and cannot be read would fail every run.
+
+        Raises:
+            StateInvalid: a field holds a value that its type does not allow, or that JSON has no form for (infinity).
+        """
+        try:
+            # Fields go by their names, whatever aliases the model has for other uses.
+            data = self.state.model_dump_json(by_alias=False, warnings="error").encode()
+        except PydanticSerializationError as error:
+            raise self._invalid(error) from error
+        if data != self._saved:
+            self._parse(data)
+            self._saved = data
+        return data
 
     def restore(self, data: bytes | None) -> None:
         """Go back to ``data``.
@@ -55,11 +70,13 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         Raises:
             StateInvalid: what was saved does not fit the model any more.
         """
-        if data is None:
-            self.state = self._initial.model_copy(deep=True)
-            return
-        model = type(self._initial)
+        self.state = self._initial.model_copy(deep=True) if data is None else self._parse(data)
+
+    def _parse(self, data: bytes) -> State:
         try:
-            self.state = model.model_validate_json(data)
+            return type(self._initial).model_validate_json(data, by_alias=False, by_name=True)
         except ValidationError as error:
-            raise StateInvalid(self.context.operator, "the coordinator", model.__name__, str(error)) from error
+            raise self._invalid(error) from error
+
+    def _invalid(self, error: Exception) -> StateInvalid:
+        return StateInvalid(self.context.operator, "the coordinator", type(self._initial).__name__, str(error))

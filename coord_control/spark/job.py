@@ -31,7 +31,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import (
     CoordControlError,
-    CoordinatorReused,
+    DeclarationError,
     DuplicateOperator,
     Fenced,
     InvalidName,
@@ -182,7 +182,7 @@ class Job:
             up: models of the events subtask -> coordinator, likewise.
 
         Raises:
-            InvalidName, DuplicateOperator, CoordinatorReused, InvalidModel: the declaration cannot be used.
+            DeclarationError: the declaration cannot be used (InvalidName, DuplicateOperator, InvalidModel).
             JobClosed: the job has ended.
         """
         self._check_open()
@@ -192,7 +192,7 @@ class Job:
         if operator_uid in self._operators:
             raise DuplicateOperator("operator", uid)
         if used := next((bound.uid for bound in self._coordinators.values() if bound.coordinator is coordinator), None):
-            raise CoordinatorReused(used, uid)
+            raise DeclarationError(f"operators {used!r} and {uid!r} share a coordinator; make one for each operator")
         if parallelism < 1:
             raise ValueError(f"operator {uid!r}: parallelism is {parallelism}, it must be at least 1")
         down_types, up_types = EventTypes(uid, "down", down), EventTypes(uid, "up", up)

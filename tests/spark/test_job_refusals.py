@@ -234,7 +234,9 @@ def test_a_coordinator_serves_one_operator(make_job: MakeJob) -> None:
     coordinator = Dialogue()
     with make_job() as job:
         talk(job, coordinator, "first")
-        with pytest.raises(errors.CoordinatorReused, match=r"'first'.*'second'.*make a coordinator for each operator"):
+        with pytest.raises(
+            errors.DeclarationError, match="'first' and 'second' share a coordinator; make one for each"
+        ):
             talk(job, coordinator, "second")
 
 
