@@ -103,8 +103,9 @@ def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
         MissingRecord: Spark has planned more than one epoch that is not committed, so data would be skipped
         (spark-facts 8).
     """
-    committed = _newest(files.list(join(checkpoint, "commits")))
+    # In this order, because the query may be running: an epoch that is committed meanwhile makes no gap.
     planned = _newest(files.list(join(checkpoint, "offsets")))
+    committed = _newest(files.list(join(checkpoint, "commits")))
     if planned > committed + 1:
         raise MissingRecord(
             join(checkpoint, "commits", str(planned - 1)),
