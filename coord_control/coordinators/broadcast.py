@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from coord_control.coordinators.contract import SnapshotResult
+from coord_control.coordinators.contract import CoordinatorContext, SnapshotResult
 from coord_control.coordinators.stateful import StatefulCoordinator
 
 __all__ = ["BroadcastConfig"]
@@ -33,7 +33,10 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
 
     def __init__(self, initial: Config) -> None:
         super().__init__(initial)
-        self._lock = threading.Lock()  # orders updates of other threads against snapshots
+        self._lock = threading.Lock()  # orders updates of other threads against snapshots and resets
+        # Renewed together with the state: a reset renews ``context`` before it can take the lock, and an update in
+        # between must go the way of the state that it changed.
+        self._channel: CoordinatorContext | None = None
         self._announced = False  # the subtasks have been given a version, in this run or before it
 
     @property
@@ -46,18 +49,21 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
         """Give every subtask ``config`` from its next epoch on. A version equal to the current one is not sent.
 
         An update is durable once the next epoch has begun; one made just before a crash may have to be made again.
+        Before the job has started the query, it only replaces the first version.
 
         Raises:
             EventInvalid, EventTooLarge, UndeclaredEvent: the version cannot be sent; nothing changes.
         """
         with self._lock:
             if config != self.state:
-                self.context.broadcast(config)
+                if self._channel is not None:
+                    self._channel.broadcast(config)
                 self.state = config.model_copy(deep=True)
 
     def start(self) -> None:
         """Give the first version, unless the job goes on from an earlier one."""
         with self._lock:
+            self._channel = self.context
             if not self._announced:
                 self._announce()
 
@@ -70,6 +76,7 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
     def restore(self, data: bytes | None) -> None:
         with self._lock:
             super().restore(data)
+            self._channel = self.context
             self._announced = True
             if data is None:
                 self._announce()

@@ -90,7 +90,7 @@ class OperatorCoordinator(abc.ABC):
     """The coordinator of one operator. Implement it directly for full control; most use one of the classes beside
     it."""
 
-    context: CoordinatorContext  #: set before the first callback, renewed by every reset
+    context: CoordinatorContext  #: set before the first callback, renewed just before every reset
 
     def start(self) -> None:
         """The operator's query is about to start."""
@@ -112,6 +112,10 @@ class OperatorCoordinator(abc.ABC):
 
         Whatever was done after that checkpoint has not happened for any subtask. Events sent from here on, through
         the renewed ``context``, are after the restored checkpoint.
+
+        A coordinator with threads of its own keeps a reference to ``context`` beside its state and renews both here
+        under one lock: ``context`` is new before this call can wait for the lock, so another thread would send what
+        the old state says through the new context.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
