@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -36,7 +37,10 @@ class ProgressListener:
         self._manager.addListener(self._listener)
 
     def close(self) -> None:
-        self._manager.removeListener(self._listener)
+        try:
+            self._manager.removeListener(self._listener)
+        except (Py4JError, OSError) as error:
+            _log.debug("x a JVM that is gone calls nobody: %s", error)
 
 
 class _JvmSide:

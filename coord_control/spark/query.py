@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.errors import CoordControlError, CoordinatorFailed, QueryFailed
+from coord_control.errors import CoordControlError, CoordinatorFailed, QueryFailed, SparkLost
 from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
@@ -205,7 +205,7 @@ class ManagedQuery:
             try:
                 self._begin()
             except Exception as again:
-                error = again
+                error = self._explained(again)
                 self._finish_run()
                 continue
             self.state = QueryState.RUNNING
@@ -243,8 +243,20 @@ class ManagedQuery:
         try:
             self.spark_query.awaitTermination()
         except Exception as error:
-            return error
+            return self._explained(error)
         return None
+
+    def _explained(self, error: Exception) -> Exception:
+        # Asked, not guessed: py4j has many ways to fail when the JVM is gone, and none may be retried in place.
+        try:
+            is_gone = self._writer._df.sparkSession.sparkContext._jsc.sc().isStopped()
+        except Exception:
+            is_gone = True
+        if not is_gone:
+            return error
+        lost = SparkLost(error)
+        lost.__cause__ = error
+        return lost
 
     def _finish_run(self) -> None:
         # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way
@@ -292,8 +304,8 @@ def _stop_quietly(query: StreamingQuery) -> None:
 
 
 def _may_retry(error: BaseException) -> bool:
-    # Spark's analysis of the same plan has the same result every time.
-    if isinstance(error, AnalysisException):
+    # Spark's analysis of the same plan has the same result every time, and without Spark nothing runs in this driver.
+    if isinstance(error, AnalysisException | SparkLost):
         return False
     # What a coordinator raised decides, as it does for a subtask.
     if isinstance(error, CoordinatorFailed) and isinstance(error.__cause__, CoordControlError):
