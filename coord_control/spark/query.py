@@ -223,7 +223,7 @@ class ManagedQuery:
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
         self._started()
         self._query = self._start_spark()
-        if self._has_failed():  # before Spark's handle was known
+        if self._must_end():  # since before Spark's handle was known
             self._stop_spark_soon()
 
     def _start_spark(self) -> StreamingQuery:
@@ -236,8 +236,8 @@ class ManagedQuery:
         finally:
             context._jsc.setLocalProperty(RUN_PROPERTY, None)
 
-    def _has_failed(self) -> bool:
-        return self._failure is not None
+    def _must_end(self) -> bool:
+        return self._failure is not None or self._stop.is_set()
 
     def _await_end(self) -> BaseException | None:
         try:
@@ -268,6 +268,7 @@ class ManagedQuery:
             committed = self.last_committed
         if committed > self._committed_at_start:
             self._fruitless = 0
+            self._committed_at_start = committed  # once: the next run may end before it has looked
 
         def end(core: Any, now: float) -> None:
             core.committed(self.name, committed, now)
