@@ -209,6 +209,18 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "held.clear()",
     ),
     Mutation(
+        "drop the events of an aborted barrier",
+        OperatorChannel.abort,
+        "gateway.open(barrier, now)",
+        "gateway._barriers.get(barrier) and gateway._barriers[barrier].clear()\n        gateway.open(barrier, now)",
+    ),
+    Mutation(
+        "give the events of an aborted barrier to the mailbox, before older ones",
+        Gateway._before,
+        "return older[-1] if older else self.mailbox",
+        "return self.mailbox",
+    ),
+    Mutation(
         "take calls of an earlier incarnation of the coordinator",
         OperatorChannel.is_current,
         "return incarnation == self.incarnation",

@@ -24,7 +24,7 @@ from coord_control.testing.simulation.histories import (
     shorten,
     watch_seed,
 )
-from coord_control.testing.simulation.world import Statistics
+from coord_control.testing.simulation.statistics import Statistics
 
 __all__ = ["main", "run_seeds"]
 

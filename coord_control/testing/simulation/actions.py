@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from coord_control.protocol.epoch import Phase
 from coord_control.testing.simulation.driver import Driver, DriverStage
 from coord_control.testing.simulation.network import Connection
 from coord_control.testing.simulation.spark import AttemptStage, Run, RunStage, Task
@@ -217,9 +218,43 @@ def _fail_batch(world: World, rng: random.Random) -> bool:
 def _commit(world: World, rng: random.Random) -> bool:
     driver = world.driver
     runs = [run for run in _runs(world, driver) if run.may_commit()] if driver is not None else []
-    if not runs:
+    if driver is None or not runs:
         return False
-    world.commit(rng.choice(runs))
+    world.commit(driver, rng.choice(runs))
+    return True
+
+
+def _trigger_barrier(world: World, rng: random.Random) -> bool:
+    # Only while Spark runs the epoch: what a barrier holds when the next one begins is in nobody's begin record.
+    driver = world.driver
+    if driver is None:
+        return False
+    running = {run.query: run.epoch for run in _runs(world, driver)}
+    fitting = [
+        operator
+        for operator in driver.core.operators()
+        if operator.epoch is not None
+        and operator.epoch.phase is Phase.RUNNING
+        and operator.epoch.epoch == running.get(operator.query)
+    ]
+    if not fitting:
+        return False
+    operator = rng.choice(fitting)
+    world.say(f"barrier {driver.trigger_barrier(operator)} is triggered for {operator.spec.uid}")
+    return True
+
+
+def _abort_barrier(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    if driver is None:
+        return False
+    pending = [(uid, barrier) for uid, barriers in driver.triggered.items() for barrier in barriers]
+    if not pending:
+        return False
+    uid, barrier = rng.choice(pending)
+    driver.abort_barrier(uid, barrier)
+    world.say(f"barrier {barrier} of {uid} is aborted")
+    world.statistics.aborted_barriers += 1
     return True
 
 
@@ -351,6 +386,8 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "finish": (14, _finish_function),
     "commit": (8, _commit),
     "observe": (1, _observe),
+    "trigger barrier": (1, _trigger_barrier),
+    "abort barrier": (1, _abort_barrier),
     "start driver": (4, _start_driver),
     "start query": (6, _start_query),
     "end run": (4, _end_run),

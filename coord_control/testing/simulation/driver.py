@@ -85,6 +85,7 @@ class Driver:
     query_of: dict[OperatorUid, QueryName] = field(default_factory=dict)
     runs: dict[QueryName, Run] = field(default_factory=dict)
     finished: dict[QueryName, CoordControlError] = field(default_factory=dict)  #: queries that ended for good
+    triggered: dict[OperatorUid, list[BarrierId]] = field(default_factory=dict)
     writer: deque[Batch] = field(default_factory=deque)
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
     calls: deque[messages.Notice] = field(default_factory=deque)
@@ -139,9 +140,14 @@ class Driver:
         run.stage = RunStage.OVER
         self.core.committed(query, self.logs[query].committed, self.now)
         self.core.end_run(query, run.id)
+        self._forget_barriers(query)
         self.flush()
         while self.writer and self.stage is DriverStage.ALIVE:
             self.write(len(self.writer))
+
+    def _forget_barriers(self, query: QueryName) -> None:
+        for spec in self.specs[query]:
+            self.triggered.pop(spec.uid, None)
 
     # What subtasks say, on the loop.
 
@@ -170,6 +176,30 @@ class Driver:
         self.core.committed(query, self.logs[query].committed, self.now)
         for spec in self.specs[query]:
             self._check(spec.uid)
+
+    # Barriers of triggered checkpoints. Nothing triggers them yet; the gateways are made for several barriers at once.
+
+    def trigger_barrier(self, operator: OperatorRun) -> BarrierId:
+        """Ask for a snapshot in the middle of an epoch."""
+        barrier = self.core._next_barrier()
+        self.triggered.setdefault(operator.spec.uid, []).append(barrier)
+        operator._ask(operator.channel.trigger(barrier, self.now), self.core._batch)
+        return barrier
+
+    def abort_barrier(self, uid: OperatorUid, barrier: BarrierId) -> None:
+        """Give the barrier up: all that it held goes on in its order."""
+        self.triggered[uid].remove(barrier)
+        operator = self.operator(uid)
+        assert operator is not None, "a run that ends forgets its barriers"
+        operator.channel.abort(barrier, self.now)
+        operator._ask(operator.channel.next_phase(self.now), self.core._batch)
+        self._check(uid)
+
+    def abort_barriers(self, query: QueryName) -> None:
+        """A barrier ends with the epoch in which it was triggered (protocol section 5)."""
+        for spec in self.specs[query]:
+            for barrier in list(self.triggered.get(spec.uid, ())):
+                self.abort_barrier(spec.uid, barrier)
 
     # What coordinators say, first in, first out.
 
@@ -306,6 +336,7 @@ class Driver:
             self.stage = DriverStage.FENCED
             return
         self.core.fail_all(error)
+        self.triggered.clear()
         self.flush()
 
     # The coordinators' thread.

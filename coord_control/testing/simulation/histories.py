@@ -20,8 +20,9 @@ from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation import rest
 from coord_control.testing.simulation.actions import ACTIONS
 from coord_control.testing.simulation.dice import Dice
+from coord_control.testing.simulation.statistics import Statistics
 from coord_control.testing.simulation.values import Violation
-from coord_control.testing.simulation.world import Statistics, World
+from coord_control.testing.simulation.world import World
 
 __all__ = ["DEFAULT_STEPS", "Failure", "Step", "explain", "replay", "run_seed", "shorten", "take", "watch_seed"]
 

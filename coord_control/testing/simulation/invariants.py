@@ -68,7 +68,7 @@ class Invariants:
     )
     consumed: dict[int, tuple[_Channel, Epoch]] = field(default_factory=dict)
     flows: dict[tuple[Generation, OperatorUid, SubtaskIndex], list[int]] = field(default_factory=dict)
-    barriers: dict[Generation, BarrierId] = field(default_factory=dict)
+    barriers: dict[tuple[Generation, OperatorUid], BarrierId] = field(default_factory=dict)
     acked: dict[tuple[Generation, OperatorUid], set[SubtaskIndex]] = field(default_factory=dict)
     begun: dict[OperatorUid, set[Epoch]] = field(default_factory=dict)  #: with a snapshot of their own
     greeted: set[tuple[Generation, OperatorUid, Epoch]] = field(default_factory=set)
@@ -224,13 +224,18 @@ class Invariants:
             raise Violation(f"I4: the ack of attempt {who} is durable with another state")
 
     def asked(self, generation: Generation, ask: AskSnapshot) -> None:
-        """C9: barrier ids grow strictly, also from one generation to the next."""
+        """C9: a coordinator's barrier ids grow strictly, also from one generation to the next."""
         newest = max(
-            (barrier for other, barrier in self.barriers.items() if other <= generation), default=NO_CHECKPOINT
+            (
+                barrier
+                for (other, uid), barrier in self.barriers.items()
+                if other < generation or (other == generation and uid == ask.operator)
+            ),
+            default=NO_CHECKPOINT,
         )
         if ask.barrier <= newest:
-            raise Violation(f"C9: barrier {ask.barrier} comes after barrier {newest}")
-        self.barriers[generation] = ask.barrier
+            raise Violation(f"C9: the coordinator of {ask.operator} sees barrier {ask.barrier} after {newest}")
+        self.barriers[generation, ask.operator] = ask.barrier
 
     def delivered(self, generation: Generation, operator: OperatorUid) -> None:
         """An outbox goes to the coordinator."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from coord_control.errors import StoreError, StoreUnavailable
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
@@ -17,73 +17,20 @@ from coord_control.protocol.messages import Accepted, Acknowledge, Answer, Attem
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark import generations
 from coord_control.spark.epoch_store import EpochStore
-from coord_control.testing.memory_files import Crash, MemoryFiles
+from coord_control.testing.memory_files import MemoryFiles
 from coord_control.testing.simulation.driver import Driver, DriverStage, SimulatedCoordinator
+from coord_control.testing.simulation.faults import StorageFaults
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.network import Connection, Lost, Network, Reply, Request
 from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task
+from coord_control.testing.simulation.statistics import Statistics
 from coord_control.testing.simulation.values import NUMBERED, PING, Event, Violation
 
-__all__ = ["Statistics", "World", "WorldFaults"]
+__all__ = ["World"]
 
 RETAIN_EPOCHS = 2
 _MAX_TASK_FAILURES = 3
 _HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
-
-
-@dataclass(slots=True)
-class Statistics:
-    """What a simulated job went through."""
-
-    steps: int = 0
-    crashes: int = 0
-    takeovers: int = 0
-    restarts_in_place: int = 0
-    failovers: int = 0  #: attempts that failed and were run again
-    refused: int = 0  #: messages of zombies and other stale attempts
-    fenced: int = 0  #: drivers that stopped themselves
-    epochs: int = 0
-    events_down: int = 0
-    events_up: int = 0
-    writes: int = 0
-    skipped_begins: int = 0
-    skipped_acks: int = 0
-    set_back: int = 0
-    damaged: int = 0
-    outputs_cut: int = 0
-
-    def add(self, other: Statistics) -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-
-
-@dataclass(slots=True)
-class WorldFaults:
-    """What the storage does to one driver."""
-
-    statistics: Statistics
-    dies_at: int | None = None  #: counts down over the points before and after each durable step
-    fails_at: int | None = None
-    died: bool = False
-
-    def before_write(self, path: str) -> None:
-        self._pass(f"before writing {path}", path)
-
-    def after_write(self, path: str) -> None:
-        self.statistics.writes += 1
-        self._pass(f"after writing {path}", path)
-
-    def _pass(self, where: str, path: str) -> None:
-        if self.dies_at is not None:
-            self.dies_at -= 1
-            if self.dies_at <= 0:
-                self.dies_at, self.died = None, True
-                raise Crash(where)
-        if self.fails_at is not None:
-            self.fails_at -= 1
-            if self.fails_at <= 0:
-                self.fails_at = None
-                raise StoreUnavailable(path, "write", "simulated")
 
 
 @dataclass(slots=True)
@@ -103,7 +50,7 @@ class World:
     logs: dict[QueryName, SparkLog] = field(default_factory=dict)
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
-    faults: dict[Generation, WorldFaults] = field(default_factory=dict)
+    faults: dict[Generation, StorageFaults] = field(default_factory=dict)
     read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
     undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
     deepest: dict[QueryName, Epoch] = field(default_factory=dict)
@@ -179,7 +126,7 @@ class World:
         Args:
             dies_at: the durable step that it does not survive, perhaps its own claim.
         """
-        faults = WorldFaults(self.statistics, dies_at)
+        faults = StorageFaults(self.statistics, dies_at)
         files = self.disk.seen_by(faults)
         claim = generations.claim(files, "/job/generations", _HOLDER)
         generation = claim.generation
@@ -383,8 +330,9 @@ class World:
         run.stage = RunStage.STOPPED
         self.abandon(run)
 
-    def commit(self, run: Run) -> None:
+    def commit(self, driver: Driver, run: Run) -> None:
         plan = run.plan
+        driver.abort_barriers(run.query)
         epoch = run.commit()
         self.abandon(run)
         self.deepest[run.query] = max(epoch, self.deepest.get(run.query, epoch))

@@ -1,0 +1,34 @@
+"""What simulated jobs went through, in numbers: a simulation in which nothing happens proves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Statistics"]
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a simulated job went through."""
+
+    steps: int = 0
+    crashes: int = 0
+    takeovers: int = 0
+    restarts_in_place: int = 0
+    failovers: int = 0  #: attempts that failed and were run again
+    refused: int = 0  #: messages of zombies and other stale attempts
+    fenced: int = 0  #: drivers that stopped themselves
+    epochs: int = 0
+    events_down: int = 0
+    events_up: int = 0
+    writes: int = 0
+    skipped_begins: int = 0
+    skipped_acks: int = 0
+    set_back: int = 0
+    damaged: int = 0
+    outputs_cut: int = 0
+    aborted_barriers: int = 0
+
+    def add(self, other: Statistics) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
