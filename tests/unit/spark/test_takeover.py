@@ -1,0 +1,109 @@
+"""Becoming the job's driver: whom a new driver waits for, and how long."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coord_control.ids import Generation
+from coord_control.spark import generations, takeover
+from coord_control.spark.files import join
+from coord_control.spark.generations import Holder
+from coord_control.spark.takeover import take_over
+from coord_control.testing.memory_files import MemoryFiles
+
+FOLDER = "/jobs/job"
+CLAIMS = join(FOLDER, "generations")
+
+
+class Session:
+    """As much of a Spark session as tells the process id of its JVM; here this process stands for it."""
+
+    def __init__(self) -> None:
+        process = SimpleNamespace(pid=os.getpid)
+        handle = SimpleNamespace(current=lambda: process)
+        jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle)))
+        self.sparkContext = SimpleNamespace(_jvm=jvm)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def session() -> Any:
+    return Session()
+
+
+def ended_process() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_the_first_driver_waits_for_nobody(files: MemoryFiles, session: Any) -> None:
+    claim = take_over(files, FOLDER, session)
+    assert claim.generation == 1
+    assert claim.is_current()
+    record = generations.ClaimRecord.model_validate_json(files.read(join(CLAIMS, "1.json")))
+    assert [process.pid for process in record.holder.processes] == [os.getpid(), os.getpid()]
+
+
+def test_nobody_waits_for_a_driver_that_said_that_it_has_ended(files: MemoryFiles, session: Any) -> None:
+    take_over(files, FOLDER, session).release()
+    assert take_over(files, FOLDER, session).generation == 2
+
+
+def test_nobody_waits_for_a_driver_whose_processes_are_gone(files: MemoryFiles, session: Any) -> None:
+    holder = Holder.of([os.getpid()])
+    gone = holder.processes[0].model_copy(update={"pid": ended_process()})
+    generations.claim(files, CLAIMS, holder.model_copy(update={"processes": (gone,)}))
+    assert take_over(files, FOLDER, session).generation == 2
+
+
+def test_a_driver_that_can_be_seen_is_fenced_first_and_then_waited_for(files: MemoryFiles, session: Any) -> None:
+    first = take_over(files, FOLDER, session)
+    claims: list[Generation] = []
+
+    def second() -> None:
+        claims.append(take_over(files, FOLDER, session).generation)
+
+    waiting = threading.Thread(target=second)
+    waiting.start()
+    while first.is_current():
+        pass
+    assert claims == []  # it has claimed, and does nothing before we have said that we have ended
+    first.release()
+    waiting.join(30.0)
+    assert claims == [2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [({"host": "elsewhere"}, "_UNKNOWN_SECONDS"), ({}, "_ALIVE_SECONDS")],
+    ids=["unknown", "alive"],
+)
+def test_a_driver_that_does_not_end_is_not_waited_for_for_ever(
+    files: MemoryFiles,
+    session: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, str],
+    limit: str,
+) -> None:
+    # Only the limit that counts is short: with the other one this test would not end.
+    monkeypatch.setattr(takeover, "_UNKNOWN_SECONDS", 1e9)
+    monkeypatch.setattr(takeover, "_ALIVE_SECONDS", 1e9)
+    monkeypatch.setattr(takeover, limit, 0.0)
+    generations.claim(files, CLAIMS, Holder.of([os.getpid()]).model_copy(update=changes))
+    with caplog.at_level(logging.WARNING):
+        assert take_over(files, FOLDER, session).generation == 2
+    assert "it is fenced off and going on without it" in caplog.text
