@@ -133,7 +133,7 @@ class Job:
         self._closed = threading.Event()
         self._close_lock = threading.Lock()
         with contextlib.ExitStack() as opened:  # what was opened is closed in reverse, also when the rest of it fails
-            opened.callback(self._claim.release)
+            opened.callback(self._release)
             self._runtime = JobRuntime(
                 JobCore(self.generation),
                 self._coordinators,
@@ -401,6 +401,13 @@ class Job:
         except StoreError as error:  # the claim's release; the next driver then looks for our processes instead
             _log.warning("= job %s: %s", self.name, error)
         _log.info("x job %s generation %d", self.name, self.generation, extra={"action": "job_ended", "job": self.name})
+
+    def _release(self) -> None:
+        # A query that has not ended may still commit an epoch, which a driver that recovers meanwhile would not see.
+        if any(query.is_active for query in self._queries.values()):
+            _log.warning("= job %s: a query has not ended in time; the next driver waits for this one's end", self.name)
+            return
+        self._claim.release()
 
     # Called by the runtime and by the writer.
 
