@@ -57,7 +57,7 @@ def _deliver(world: World, rng: random.Random) -> bool:
         return False
     position = rng.randrange(len(under_way)) if world.is_hostile and rng.random() < 0.4 else 0
     message = under_way[position]
-    if not (world.is_hostile and rng.random() < 0.05):
+    if not (world.is_hostile and rng.random() < 0.1):
         del under_way[position]
     world.deliver(message)
     return True
@@ -385,7 +385,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "launch": (16, _launch),
     "finish": (14, _finish_function),
     "commit": (8, _commit),
-    "observe": (1, _observe),
+    "observe": (2, _observe),
     "trigger barrier": (1, _trigger_barrier),
     "abort barrier": (1, _abort_barrier),
     "start driver": (4, _start_driver),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
-from coord_control.ids import AttemptId, BarrierId, OperatorUid, QueryName, RunId, SubtaskIndex
+from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Batch, Hello
@@ -94,6 +94,7 @@ class Driver:
     now: float = 0.0
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
+    observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
     checked_records: int = 0  #: of the batch that the core is filling
 
     def __post_init__(self) -> None:
@@ -149,6 +150,11 @@ class Driver:
         for spec in self.specs[query]:
             self.triggered.pop(spec.uid, None)
 
+    def is_stale(self, attempt: AttemptId, run: Run) -> bool:
+        """Whether an attempt must be refused, by all that this driver knows."""
+        is_over = attempt.epoch <= self.observed.get(run.query, NO_EPOCH)
+        return attempt.generation != self.core.generation or run.stage is RunStage.OVER or is_over
+
     # What subtasks say, on the loop.
 
     def hello(self, attempt: AttemptId, token: str) -> None:
@@ -172,8 +178,9 @@ class Driver:
 
     def observe(self, query: QueryName) -> None:
         """The progress listener sees Spark's newest commit."""
-        self.stores[query].committed(self.logs[query].committed)
-        self.core.committed(query, self.logs[query].committed, self.now)
+        committed = self.observed[query] = self.logs[query].committed
+        self.stores[query].committed(committed)
+        self.core.committed(query, committed, self.now)
         for spec in self.specs[query]:
             self._check(spec.uid)
 

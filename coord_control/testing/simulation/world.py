@@ -379,7 +379,7 @@ class World:
 
     def _must_refuse(self, driver: Driver, connection: Connection, call: Callable[[], None]) -> None:
         attempt = connection.attempt.id
-        is_stale = attempt.generation != driver.core.generation or connection.run.stage is RunStage.OVER
+        is_stale = driver.is_stale(attempt, connection.run)
         answers = len(driver.core._batch.answers)
         call()
         given = driver.core._batch.answers[answers:]
