@@ -3,9 +3,9 @@
 Starting a job claims the next generation before anything else, waits for a predecessor that may still be alive, and
 opens the endpoint; starting a query recovers its operators from durable facts and hands over to Spark.
 
-Threads: the job's methods may be called from any thread. What runs inside is listed in
-:mod:`coord_control.spark.runtime`, besides one thread per query (:mod:`coord_control.spark.query`) and one that
-watches the generation and slow callbacks.
+Threads: the job's methods may be called from any thread; starting a query and stopping the job take turns. What runs
+inside is listed in :mod:`coord_control.spark.runtime`, besides one thread per query
+(:mod:`coord_control.spark.query`) and one that watches the generation and slow callbacks.
 
 Stopping, in order: every query at the end of its running epoch (or at the deadline), coordinators are closed, the
 writer has written, the endpoint closes, the generation is released.
@@ -131,7 +131,7 @@ class Job:
         self._error: CoordControlError | None = None
         self._changed = threading.Condition()
         self._closed = threading.Event()
-        self._close_lock = threading.Lock()
+        self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
         with contextlib.ExitStack() as opened:  # what was opened is closed in reverse, also when the rest of it fails
             opened.callback(self._release)
             self._runtime = JobRuntime(
@@ -231,30 +231,8 @@ class Job:
             DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used; nothing was started.
             JobClosed: the job has ended.
         """
-        self._check_open()
-        query_name = QueryName(name)
-        if not is_valid_name(name):
-            raise InvalidName("query", name)
-        if query_name in self._queries:
-            raise DuplicateOperator("query", name)
-        operators = self._operators_of(writer, query_name)
-        records = {uid: self._record(uid) for uid in operators}
-        folder = join(self._folder, "queries", name)
-        lineage = open_lineage(self._files, folder, query_name, records, checkpoint_location)
-        writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
-        query = self._managed(query_name, writer, lineage, operators)
-        self._runtime.call(lambda core, now: core.add_query(query_name, lineage.query_id, self._specs(operators)))
-        self._queries[query_name] = query
-        for uid in operators:
-            self._owner[uid] = query_name
-        try:
-            query.start()
-        except BaseException:  # it may be corrected and started again
-            del self._queries[query_name]
-            for uid in operators:
-                del self._owner[uid]
-            raise
-        return query.spark_query
+        with self._close_lock:  # a stop waits for a query that is just being started, and then stops it as well
+            return self._start(name, writer, checkpoint_location)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Wait until all queries have ended. False: they have not within the time.
@@ -280,10 +258,10 @@ class Job:
         Either way nothing is lost or done twice: an epoch that was cut off is run again by the next driver. May be
         called more than once and from any thread; every call returns when the job has ended.
         """
+        deadline = time.monotonic() + grace_seconds
         with self._close_lock:
             if self._closed.is_set():
                 return
-            deadline = time.monotonic() + grace_seconds
             stops = [
                 threading.Thread(target=query.request_stop, args=(deadline,), daemon=True)
                 for query in self._queries.values()
@@ -310,7 +288,7 @@ class Job:
             QueryStatus(
                 query.name, query.state.value, query.last_committed, query.restarts, query.last_failure, query.progress
             )
-            for query in self._queries.values()
+            for query in list(self._queries.values())
         )
         slow, writes = self._thread.slow_callbacks, self._runtime.writer.writes
         return JobStatus(self.name, self.generation, queries, operators, slow, writes)
@@ -330,6 +308,32 @@ class Job:
             raise self._error
         if self._closed.is_set():
             raise JobClosed(self.name)
+
+    def _start(self, name: str, writer: DataStreamWriter, checkpoint_location: str | None) -> StreamingQuery:
+        self._check_open()
+        query_name = QueryName(name)
+        if not is_valid_name(name):
+            raise InvalidName("query", name)
+        if query_name in self._queries:
+            raise DuplicateOperator("query", name)
+        operators = self._operators_of(writer, query_name)
+        records = {uid: self._record(uid) for uid in operators}
+        folder = join(self._folder, "queries", name)
+        lineage = open_lineage(self._files, folder, query_name, records, checkpoint_location)
+        writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
+        query = self._managed(query_name, writer, lineage, operators)
+        self._runtime.call(lambda core, now: core.add_query(query_name, lineage.query_id, self._specs(operators)))
+        self._queries[query_name] = query
+        for uid in operators:
+            self._owner[uid] = query_name
+        try:
+            query.start()
+        except BaseException:  # it may be corrected and started again
+            del self._queries[query_name]
+            for uid in operators:
+                del self._owner[uid]
+            raise
+        return query.spark_query
 
     def _operators_of(self, writer: DataStreamWriter, query: QueryName) -> list[OperatorUid]:
         found = [OperatorUid(uid) for uid in sorted(operators_in_plan(writer._df))]
@@ -381,11 +385,11 @@ class Job:
         return (
             self._closed.is_set()
             or self._first_error() is not None
-            or not any(query.is_active for query in self._queries.values())
+            or not any(query.is_active for query in list(self._queries.values()))
         )
 
     def _first_error(self) -> CoordControlError | None:
-        return self._error or next((query.error for query in self._queries.values() if query.error), None)
+        return self._error or next((query.error for query in list(self._queries.values()) if query.error), None)
 
     def _query_ended(self) -> None:
         with self._changed:
@@ -428,7 +432,7 @@ class Job:
         if self._error is None:
             self._error = error
             _log.error("x %s", error, extra={"action": "fenced", "job": self.name})
-        for query in self._queries.values():
+        for query in list(self._queries.values()):
             query.fail(error)
         with self._changed:
             self._changed.notify_all()
