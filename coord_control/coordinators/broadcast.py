@@ -48,8 +48,8 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
     def update(self, config: Config) -> None:
         """Give every subtask ``config`` from its next epoch on. A version equal to the current one is not sent.
 
-        An update is durable once the next epoch has begun; one made just before a crash may have to be made again.
-        Before the job has started the query, it only replaces the first version.
+        An update is durable once the next epoch has begun; one made just before a crash, a failed batch or a stop may
+        have to be made again. Before the job has started the query, it only replaces the first version.
 
         Raises:
             EventInvalid, EventTooLarge, UndeclaredEvent: the version cannot be sent; nothing changes.
@@ -58,6 +58,8 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
             if config != self.state:
                 if self._channel is not None:
                     self._channel.broadcast(config)
+                else:  # what a reset to the beginning goes back to
+                    self._initial = config.model_copy(deep=True)
                 self.state = config.model_copy(deep=True)
 
     def start(self) -> None:
