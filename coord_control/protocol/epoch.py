@@ -7,6 +7,9 @@ the first one did.
 A subtask that never says hello had no rows: it keeps its state, and its inputs go back. One that said hello and never
 acknowledged, although Spark committed, had its output cut off (protocol section 3, step 5).
 
+An epoch that is run again after a restart may have acks from before. They count when Spark commits it without running
+it, because its sink has it already; the first attempt shows that Spark does run it, and they are forgotten.
+
 Single-threaded; owned by the protocol core.
 """
 
@@ -15,14 +18,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from coord_control.errors import InvalidTransition
 from coord_control.ids import AttemptId, BarrierId, Epoch, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, Token
-from coord_control.protocol.records import EventBatch
+from coord_control.protocol.records import Ack, EventBatch
 
-__all__ = ["PARTICIPATION", "PHASES", "Input", "OperatorEpoch", "Participant", "Participation", "Phase", "PhaseInput"]
+__all__ = [
+    "PARTICIPATION",
+    "PHASES",
+    "Completed",
+    "Input",
+    "OperatorEpoch",
+    "Participant",
+    "Participation",
+    "Phase",
+    "PhaseInput",
+]
 
 
 class Phase(enum.Enum):
@@ -101,10 +114,19 @@ class Participant:
         self.alive.discard(ack.attempt.task_attempt)
 
 
+class Completed(NamedTuple):
+    """What one subtask has brought about in an epoch."""
+
+    subtask: SubtaskIndex
+    attempt: int
+    state: bytes | None
+    outbox: tuple[EventBatch, ...]
+
+
 class OperatorEpoch:
     """One epoch of one operator."""
 
-    __slots__ = ("_participants", "barrier", "epoch", "inputs", "phase", "waiting")
+    __slots__ = ("_participants", "barrier", "before", "epoch", "inputs", "phase", "waiting")
 
     def __init__(self, epoch: Epoch, barrier: BarrierId | None) -> None:
         self.epoch = epoch
@@ -112,6 +134,7 @@ class OperatorEpoch:
         self.phase = Phase.BEGINNING
         self.inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]] = {}
         self.waiting: list[tuple[AttemptId, Token]] = []  #: hellos that came before the begin record
+        self.before: Mapping[SubtaskIndex, Ack] = {}  #: acks from before a restart, as long as they may count
         self._participants: dict[SubtaskIndex, Participant] = {}
 
     def step(self, input_: PhaseInput) -> None:
@@ -142,6 +165,14 @@ class OperatorEpoch:
         """The subtask's part in this epoch, None when no attempt of it said hello."""
         return self._participants.get(subtask)
 
+    def completed(self) -> Iterator[Completed]:
+        """What the epoch has brought when Spark commits it, in subtask order."""
+        for subtask, ack in sorted(self.before.items()):
+            yield Completed(subtask, ack.attempt, ack.state, ack.outbox)
+        for subtask, _, acknowledged in self.acked():
+            attempt = acknowledged.attempt.task_attempt
+            yield Completed(subtask, attempt, acknowledged.state, acknowledged.outbox)
+
     def acked(self) -> Iterator[tuple[SubtaskIndex, Participant, Acknowledge]]:
         """The subtasks that have acknowledged, in subtask order."""
         for subtask, participant in sorted(self._participants.items()):
@@ -160,4 +191,5 @@ class OperatorEpoch:
 
     def returned(self) -> dict[SubtaskIndex, tuple[EventBatch, ...]]:
         """Inputs of the subtasks that had no rows."""
-        return {subtask: batches for subtask, batches in self.inputs.items() if subtask not in self._participants}
+        took_part = self._participants.keys() | self.before.keys()
+        return {subtask: batches for subtask, batches in self.inputs.items() if subtask not in took_part}

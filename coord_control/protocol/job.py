@@ -30,8 +30,8 @@ from coord_control.ids import (
 from coord_control.protocol import messages
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
-from coord_control.protocol.records import EventBatch
-from coord_control.protocol.recovery import Facts, recover, recovery_marker
+from coord_control.protocol.records import EventBatch, RunStarted
+from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 
 __all__ = ["JobCore"]
 
@@ -52,6 +52,7 @@ class _Query:
     ended_runs: set[RunId] = field(default_factory=set)
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
     held: bool = False  #: no epoch may begin any more
+    rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
     parked: list[Token] = field(default_factory=list)  #: hellos of the epoch that may not begin
 
 
@@ -100,6 +101,8 @@ class JobCore:
         query = self._queries[name]
         if (marker := recovery_marker(facts, self.generation)) is not None:
             self._batch.persist.append(messages.Persist(name, marker))
+            facts = Facts((*facts.records, marker), facts.committed, facts.planned)
+        query.rerun = rerun_marker(facts, self.generation)
         for uid, spec in query.specs.items():
             recovered = recover(facts, uid)
             is_reset = uid in self._started or recovered.barrier != NO_CHECKPOINT
@@ -186,6 +189,11 @@ class JobCore:
         if query.held and not self._has_epoch(query):  # an epoch that one operator has begun must end in all of them
             query.parked.append(token)
             return
+        if query.rerun is not None:  # Spark runs the planned epoch again: its sink does not have it
+            self._batch.persist.append(messages.Persist(query.name, query.rerun))
+            query.rerun = None
+            for uid in query.specs:
+                self._operators[uid].runs_again()
         self._open_attempts[token] = attempt
         self._operators[attempt.operator].hello(attempt, token, now, self._batch)
 
@@ -303,6 +311,7 @@ class JobCore:
         for operator in operators:
             operator.settle(committed, now, self._batch)
         query.committed = committed
+        query.rerun = None
         return True
 
     def _fail(self, name: QueryName, error: CoordControlError) -> None:

@@ -93,8 +93,14 @@ class OperatorRun:
         replay = recovered.replay
         self.epoch = OperatorEpoch(replay.epoch, replay.barrier)
         self.epoch.begun(replay.inputs)
+        self.epoch.before = replay.acks
         if replay.barrier is not None:
             self.channel.close_again(replay.barrier)
+
+    def runs_again(self) -> None:
+        """Spark runs the epoch that it had planned before the restart: what was acknowledged in it then is void."""
+        assert self.epoch is not None, "the planned epoch is not settled"
+        self.epoch.before = {}
 
     # Attempts.
 
@@ -199,12 +205,11 @@ class OperatorRun:
         self.channel.put_back(epoch.returned())
         for subtask in range(self.spec.parallelism):
             self._open(epoch, SubtaskIndex(subtask), now)
-        for subtask, _, ack in epoch.acked():
-            self.states[subtask] = ack.state
-            if ack.outbox:
+        for subtask, attempt, state, outbox in epoch.completed():
+            self.states[subtask] = state
+            if outbox:
                 self._delivered_since = True
-                attempt = ack.attempt.task_attempt
-                batch.notices.append(messages.DeliverEvents(self.spec.uid, subtask, attempt, ack.outbox))
+                batch.notices.append(messages.DeliverEvents(self.spec.uid, subtask, attempt, outbox))
         if epoch.barrier is not None:
             self.completed = epoch.barrier
             batch.notices.append(messages.CheckpointComplete(self.spec.uid, epoch.barrier))
@@ -251,14 +256,15 @@ class OperatorRun:
 
     def _summarise(self, epoch: OperatorEpoch, batch: Batch) -> None:
         acked = list(epoch.acked())
+        completed = list(epoch.completed())
         measured = [ack.measurements for _, _, ack in acked]
         summary = messages.EpochSettled(
             query=self.query,
             operator=self.spec.uid,
             epoch=epoch.epoch,
-            ran=len(acked),
-            events_down=sum(count(epoch.inputs.get(subtask, ())) for subtask, _, _ in acked),
-            events_up=sum(count(ack.outbox) for _, _, ack in acked),
+            ran=len(completed),
+            events_down=sum(count(epoch.inputs.get(done.subtask, ())) for done in completed),
+            events_up=sum(count(done.outbox) for done in completed),
             rows_in=sum(measurement.rows_in for measurement in measured),
             rows_out=sum(measurement.rows_out for measurement in measured),
             nondeterministic_subtasks=sum(participant.differed for _, participant, _ in acked),

@@ -9,6 +9,9 @@ committed). The same function serves a killed driver, a failed batch and a query
 * Without one, but with k+1 planned, k+1 is run again with *empty* inputs: either nobody was answered in it, or its
   inputs were empty and the record was saved (cost rule). Either way every attempt of k+1, before and after, sees the
   same (invariant I3).
+* What was acknowledged in k+1 before counts if Spark commits k+1 without running it: its sink has the epoch already
+  and skips it (spark-facts: the file sink, and everybody's idempotent ``foreachBatch``). The first attempt of k+1
+  shows that Spark does run it; from then on, durably, only acks of the new run count.
 * The coordinator then restarts from the newest begin record w <= k; the outboxes of w..k are delivered to it again,
   and what was frozen in w for subtasks that did not run in it goes back to their mailboxes.
 """
@@ -22,7 +25,17 @@ from typing import TypeAlias, assert_never
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
 
-__all__ = ["Facts", "History", "Inputs", "Outbox", "RecoveredOperator", "Replay", "recover", "recovery_marker"]
+__all__ = [
+    "Facts",
+    "History",
+    "Inputs",
+    "Outbox",
+    "RecoveredOperator",
+    "Replay",
+    "recover",
+    "recovery_marker",
+    "rerun_marker",
+]
 
 Inputs: TypeAlias = Mapping[SubtaskIndex, tuple[EventBatch, ...]]
 
@@ -47,12 +60,15 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An epoch that Spark will run again, with the inputs that it had. ``barrier`` is None when it has no begin
-    record."""
+    """An epoch that Spark will run again, with the inputs that it had, or commit without running it.
+
+    ``barrier`` is None when it has no begin record.
+    """
 
     epoch: Epoch
     barrier: BarrierId | None
     inputs: Inputs
+    acks: Mapping[SubtaskIndex, Ack] = field(default_factory=dict)  #: count if Spark does not run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +117,25 @@ class History:
                 del acks[epoch]
 
     def is_void_after(self, committed: Epoch, planned: Epoch) -> bool:
-        """Whether a restart at these epochs leaves anything behind that must not count later."""
+        """Whether there is anything that must not count once what is not committed is run again."""
         return any(epoch > planned for begins in self.begins.values() for epoch in begins) or any(
             epoch > committed for acks in self.acks.values() for epoch in acks
         )
 
 
 def recovery_marker(facts: Facts, generation: Generation) -> RunStarted | None:
-    """The record that must be durable before the query starts, or None when nothing needs to be voided."""
+    """The record that must be durable before the query starts, or None when nothing needs to be voided.
+
+    It voids what belongs to epochs that Spark has not even planned. Recover with it among the facts.
+    """
+    if History.of(facts.records).is_void_after(facts.planned, facts.planned):
+        return RunStarted(generation, facts.committed, facts.planned)
+    return None
+
+
+def rerun_marker(facts: Facts, generation: Generation) -> RunStarted | None:
+    """The record that must be durable before an attempt of the planned epoch is answered, or None: its earlier acks
+    are void."""
     if History.of(facts.records).is_void_after(facts.committed, facts.planned):
         return RunStarted(generation, facts.committed, facts.planned)
     return None
@@ -118,18 +145,19 @@ def recover(facts: Facts, operator: OperatorUid) -> RecoveredOperator:
     """Where ``operator`` goes on after a restart with these facts."""
     history = History.of(facts.records)
     begins = history.begins.get(operator, {})
+    ours = {subtask: by_epoch for (uid, subtask), by_epoch in sorted(history.acks.items()) if uid == operator}
     acks = {
         subtask: {epoch: ack for epoch, ack in by_epoch.items() if epoch <= facts.committed}
-        for (uid, subtask), by_epoch in sorted(history.acks.items())
-        if uid == operator
+        for subtask, by_epoch in ours.items()
     }
     states = {subtask: by_epoch[max(by_epoch)].state for subtask, by_epoch in acks.items() if by_epoch}
     next_epoch = Epoch(facts.committed + 1)
     planned = facts.planned >= next_epoch
+    before = {subtask: by_epoch[next_epoch] for subtask, by_epoch in ours.items() if next_epoch in by_epoch}
     if planned and (begin := begins.get(next_epoch)):
-        replay = Replay(next_epoch, begin.barrier, begin.inputs)
+        replay = Replay(next_epoch, begin.barrier, begin.inputs, before)
         return RecoveredOperator(states, begin.state, begin.barrier, (), {}, replay)
-    replay_empty = Replay(next_epoch, None, {}) if planned else None
+    replay_empty = Replay(next_epoch, None, {}, before) if planned else None
     newest = max((epoch for epoch in begins if epoch <= facts.committed), default=None)
     if newest is None:
         return RecoveredOperator(states, None, NO_CHECKPOINT, _outboxes(acks, Epoch(0)), {}, replay_empty)

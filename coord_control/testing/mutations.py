@@ -174,14 +174,14 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "do not void stale acks",
-        recovery.recovery_marker,
+        recovery.rerun_marker,
         "if History.of(facts.records).is_void_after(facts.committed, facts.planned):",
         "if False:",
     ),
     Mutation(
         "run a planned epoch without a begin record with new inputs",
         recovery.recover,
-        "Replay(next_epoch, None, {}) if planned else None",
+        "Replay(next_epoch, None, {}, before) if planned else None",
         "None",
     ),
     Mutation(

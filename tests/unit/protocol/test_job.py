@@ -12,7 +12,17 @@ from coord_control.errors import (
     StoreUnavailable,
     SubtaskFailed,
 )
-from coord_control.ids import NO_CHECKPOINT, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
+from coord_control.ids import (
+    NO_CHECKPOINT,
+    NO_EPOCH,
+    AttemptId,
+    BarrierId,
+    Epoch,
+    OperatorUid,
+    QueryName,
+    RunId,
+    SubtaskIndex,
+)
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import (
     Accepted,
@@ -22,6 +32,7 @@ from coord_control.protocol.messages import (
     AttemptFailed,
     Batch,
     DeliverEvents,
+    EpochSettled,
     FailQuery,
     Hello,
     Refused,
@@ -29,7 +40,20 @@ from coord_control.protocol.messages import (
     Welcome,
 )
 from coord_control.protocol.recovery import Facts
-from tests.core_kit import OP, QUERY, QUERY_ID, Stage, answer_to, attempt, event, events, of_type, run_started, spec
+from tests.core_kit import (
+    OP,
+    QUERY,
+    QUERY_ID,
+    Stage,
+    answer_to,
+    attempt,
+    event,
+    events,
+    names,
+    of_type,
+    run_started,
+    spec,
+)
 
 BROKEN = CoordinatorFailed(OP, "handle_event_from_operator", "Traceback: boom")
 
@@ -177,13 +201,58 @@ def test_recovered_outboxes_are_delivered_after_the_reset(stage: Stage) -> None:
     ]
 
 
-def test_a_restart_voids_durable_acks_that_spark_did_not_commit(stage: Stage) -> None:
+def test_an_epoch_that_runs_again_voids_its_durable_acks_before_anybody_is_answered(stage: Stage) -> None:
     stage.hello(0, 0, task=1)
     stage.snapshot()
     stage.ack(0, 0, task=1, state=b"s")
     stage.end_run()
-    batch = stage.start()
+    assert stage.start().persist == []
+    batch = stage.hello(0, 0, task=2)
     assert [persist.record for persist in batch.persist] == [run_started(-1, 0, generation=1)]
+    assert len(batch.answers) == 1
+    assert stage.hello(1, 0, task=3).persist == [], "once is enough"
+
+
+def test_a_restart_voids_at_once_what_belongs_to_an_epoch_that_spark_has_not_planned(stage: Stage) -> None:
+    stage.hello(0, 0, task=1)
+    stage.snapshot()
+    stage.ack(0, 0, task=1, state=b"s")
+    stage.end_run()
+    stage.planned = NO_EPOCH
+    batch = stage.start()
+    assert [persist.record for persist in batch.persist] == [run_started(-1, -1, generation=1)]
+    assert stage.commit(0).notices == []
+
+
+def test_an_epoch_that_spark_commits_without_running_it_again_counts_as_it_was_acknowledged(stage: Stage) -> None:
+    """Its sink had it already: the file sink skips such an epoch, and so does an idempotent foreachBatch."""
+    stage.send(0, "a")
+    stage.send(1, "b")
+    stage.hello(0, 0, task=1)
+    stage.snapshot()
+    stage.ack(0, 0, task=1, state=b"s", outbox="x")
+    stage.end_run()
+    stage.start()
+    batch = stage.commit(0)
+    assert [(n.subtask, n.attempt) for n in batch.notices if isinstance(n, DeliverEvents)] == [(0, 1)]
+    [settled] = [n for n in batch.notices if isinstance(n, EpochSettled)]
+    assert (settled.ran, settled.events_down, settled.events_up) == (1, 1, 1)
+    [operator] = stage.core.operators()
+    assert operator.states == {0: b"s"}
+    assert [names(gateway.mailbox) for gateway in operator.channel.gateways] == ["", "b"], "1 had no rows"
+
+
+def test_acks_of_an_epoch_that_runs_again_do_not_count_any_more(stage: Stage) -> None:
+    stage.hello(0, 0, task=1)
+    stage.snapshot()
+    stage.ack(0, 0, task=1, state=b"old", outbox="x")
+    stage.end_run()
+    stage.start()
+    stage.hello(1, 0, task=2)
+    stage.ack(1, 0, task=2, state=b"new")
+    stage.commit(0)
+    [operator] = stage.core.operators()
+    assert operator.states == {1: b"new"}
 
 
 def test_the_end_of_a_run_refuses_who_waits_and_forgets_its_connections(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Begin, Record
-from coord_control.protocol.recovery import Facts, History, Outbox, Replay, recover, recovery_marker
+from coord_control.protocol.recovery import Facts, History, Outbox, Replay, recover, recovery_marker, rerun_marker
 from tests.core_kit import OP, ack, begin, events, run_started
 
 S0, S1 = SubtaskIndex(0), SubtaskIndex(1)
@@ -79,7 +79,6 @@ def test_with_a_begin_record_of_the_planned_epoch_it_is_run_again_from_there() -
         begin(0, b"S0"),
         ack(0, outbox="x"),
         begin(1, b"S1", {0: "a", 1: "b"}),
-        ack(1, state=b"void"),
     ]
     recovered = recover(facts(*records, committed=0, planned=1), OP)
     assert recovered.coordinator_state == b"S1"
@@ -152,9 +151,37 @@ def test_nothing_to_void_needs_no_marker() -> None:
     assert recovery_marker(facts(begin(0), committed=-1, planned=0), Generation(2)) is None
 
 
-def test_an_ack_that_spark_did_not_commit_is_voided() -> None:
-    marker = recovery_marker(facts(begin(0), ack(0), committed=-1, planned=0), Generation(2))
-    assert marker == run_started(-1, 0)
+def test_an_ack_of_the_planned_epoch_is_voided_when_spark_runs_it_again_and_not_before() -> None:
+    """Spark may commit it without running it: its sink may have it already."""
+    before = facts(begin(0), ack(0), committed=-1, planned=0)
+    assert recovery_marker(before, Generation(2)) is None
+    assert rerun_marker(before, Generation(2)) == run_started(-1, 0)
+
+
+def test_an_ack_of_an_epoch_that_spark_has_not_planned_is_voided() -> None:
+    assert recovery_marker(facts(ack(1), committed=0, planned=0), Generation(2)) == run_started(0, 0)
+
+
+def test_a_planned_epoch_without_acks_needs_no_marker_when_it_is_run_again() -> None:
+    assert rerun_marker(facts(begin(0), committed=-1, planned=0), Generation(2)) is None
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_acks_of_the_planned_epoch_are_kept_with_it(is_recorded: bool) -> None:
+    last = ack(1, state=b"last", outbox="x", task=8)
+    records: list[Record] = [begin(0), ack(0, state=b"s0"), ack(1, state=b"first"), last]
+    if is_recorded:
+        records.insert(2, begin(1))
+    recovered = recover(facts(*records, committed=0, planned=1), OP)
+    assert recovered.states == {S0: b"s0"}
+    assert recovered.undelivered == ()
+    assert recovered.replay is not None
+    assert recovered.replay.acks == {S0: last}
+
+
+def test_a_voided_ack_is_not_kept_with_its_epoch() -> None:
+    recovered = recover(facts(begin(0), ack(0), run_started(-1, 0), committed=-1, planned=0), OP)
+    assert recovered.replay == Replay(Epoch(0), BarrierId(100), {})
 
 
 def test_a_begin_record_that_spark_did_not_plan_is_voided() -> None:
@@ -209,12 +236,14 @@ records_strategy = st.lists(
 @given(records_strategy, st.integers(-1, 4), st.booleans())
 def test_recovering_twice_in_a_row_decides_the_same(records: list[Record], committed: int, planned: bool) -> None:
     """A driver that dies right after its own recovery leaves nothing that the next recovery would see differently."""
-    before = facts(*records, committed=committed, planned=committed + planned)
-    marker = recovery_marker(before, Generation(2))
-    after = before if marker is None else facts(*records, marker, committed=committed, planned=committed + planned)
-    assert recovery_marker(after, Generation(3)) is None
-    for operator in (OP, OTHER):
-        assert recover(after, operator) == recover(before, operator)
+    found = facts(*records, committed=committed, planned=committed + planned)
+    marker = recovery_marker(found, Generation(2))
+    before = found if marker is None else facts(*records, marker, committed=committed, planned=committed + planned)
+    after = facts(*before.records, run_started(committed, committed), committed=committed)
+    assert recovery_marker(before, Generation(3)) is None
+    assert rerun_marker(after, Generation(3)) is None
+    if not planned:
+        assert all(recover(before, operator) == recover(after, operator) for operator in (OP, OTHER))
 
 
 @given(records_strategy, st.integers(-1, 4))
