@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -28,6 +29,7 @@ from coord_control.protocol.recovery import Facts
 from coord_control.spark.epoch_store import EpochStore
 from coord_control.spark.files import Files
 from coord_control.spark.lineage import Lineage, spark_position
+from coord_control.spark.quiet import quiet
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY
 
@@ -36,6 +38,8 @@ __all__ = ["ManagedQuery", "QueryState", "RestartPolicy"]
 _log = logging.getLogger("coord_control.query")
 
 _POLL_SECONDS: Final = 0.05
+# How long a query that is at the end of its epoch may take to end without Spark's reports of it.
+_QUIET_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +150,26 @@ class ManagedQuery:
         to."""
         if not self.is_active:
             return
+        is_at_boundary = False
         try:
             self._runtime.call(lambda core, now: core.hold(self.name))
-            self._wait_for_boundary(deadline)
+            is_at_boundary = self._wait_for_boundary(deadline)
         except Exception as error:  # the storage or the JVM: the boundary cannot be seen
             _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
+        try:
+            if is_at_boundary:
+                with quiet(self._writer._df.sparkSession):
+                    self._end_spark()
+                    self.join(_QUIET_SECONDS)
+        except (Py4JError, OSError) as error:
+            _log.debug("x a JVM that is gone reports nothing: %s", error)
         finally:
-            self._stop.set()
-            self._stop_spark_soon()
+            self._end_spark()
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the query has ended. False: it has not within the time."""
+        if self._thread.ident is None:
+            return False  # it is just being started, and will see that it must stop
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
@@ -279,16 +292,21 @@ class ManagedQuery:
         except CoordControlError as error:
             _log.warning("= query %s: %s", self.name, error)
 
-    def _wait_for_boundary(self, deadline: float) -> None:
+    def _wait_for_boundary(self, deadline: float) -> bool:
         before, _ = spark_position(self._files, self.lineage.checkpoint)
         while time.monotonic() < deadline and self.state is QueryState.RUNNING:
             if not self.spark_query.status["isTriggerActive"]:
-                return
+                return True
             if self._runtime.call(lambda core, now: core.is_quiet(self.name)):
-                return
+                return True
             if spark_position(self._files, self.lineage.checkpoint)[0] > before:
-                return
+                return True
             self._stop.wait(_POLL_SECONDS)
+        return False
+
+    def _end_spark(self) -> None:
+        self._stop.set()
+        self._stop_spark_soon()
 
     def _stop_spark_soon(self) -> None:
         query = self._query
