@@ -24,7 +24,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import coord_control as cc
-from tests.spark.jobs import QUICK, MakeJob
+from tests.spark.jobs import QUICK, SCHEMA, MakeJob, Once, rows
 from tests.spark.streams import FileStream, Probe
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -108,6 +108,21 @@ def file_stream(spark: SparkSession, tmp_path: Path) -> MakeStream:
         return FileStream(session or spark, tmp_path / f"source-{count}", schema, file_format)
 
     return make
+
+
+@pytest.fixture
+def source(file_stream: MakeStream) -> FileStream:
+    """Three epochs of eight rows: the values 0..23."""
+    stream = file_stream(SCHEMA)
+    for epoch in range(3):
+        stream.add(rows(epoch))
+    return stream
+
+
+@pytest.fixture
+def once(tmp_path: Path) -> Once:
+    """True once, in whatever process it is asked."""
+    return Once(tmp_path / "once")
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pydantic import BaseModel
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
+from coord_control.spark.status import QueryStatus
 
 __all__ = [
     "QUICK",
@@ -31,12 +33,16 @@ __all__ = [
     "Number",
     "Once",
     "Report",
+    "Trouble",
+    "apply",
     "drain",
     "eventually",
     "follow",
     "followed",
+    "query_status",
     "rows",
     "talk",
+    "write",
 ]
 
 #: How long a test waits for something that must happen before it fails.
@@ -51,6 +57,10 @@ class MakeJob(Protocol):
     """Makes a job below the test's own folder; what a test leaves running is stopped after it."""
 
     def __call__(self, name: str = ..., **options: Any) -> cc.Job: ...
+
+
+class Trouble(Exception):
+    """What a test raises on purpose."""
 
 
 class Number(BaseModel):
@@ -182,6 +192,21 @@ def followed(
 def talk(job: cc.Job, coordinator: cc.OperatorCoordinator, uid: str = "op", parallelism: int = 2) -> cc.Operator:
     """Declare an operator that holds the dialogue."""
     return job.operator(uid, coordinator, parallelism=parallelism, state=Memory, down=[Number], up=[Report])
+
+
+def apply(operator: cc.Operator, frame: DataFrame, function: Any = follow) -> DataFrame:
+    """Put an operator on rows of :data:`SCHEMA`."""
+    return operator.apply(frame, function, schema=SCHEMA, partition_by=["key"])
+
+
+def write(frame: DataFrame) -> DataStreamWriter:
+    """A writer whose sink takes everything and keeps nothing."""
+    return frame.writeStream.format("noop")
+
+
+def query_status(job: cc.Job) -> QueryStatus:
+    """The job's first query, now."""
+    return job.status().queries[0]
 
 
 def rows(epoch: int, count: int = 8) -> list[Mapping[str, Any]]:

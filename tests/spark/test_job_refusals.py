@@ -18,7 +18,20 @@ import coord_control as cc
 from coord_control import errors
 from coord_control.spark.models import MAX_EVENT_BYTES, MAX_STATE_BYTES
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, drain, follow, followed, rows, talk
+from tests.spark.jobs import (
+    SCHEMA,
+    Dialogue,
+    MakeJob,
+    Memory,
+    Number,
+    Report,
+    apply,
+    drain,
+    follow,
+    followed,
+    rows,
+    talk,
+)
 from tests.spark.streams import FileStream
 from tests.spark.streams import drain as drain_uncoordinated
 
@@ -63,10 +76,6 @@ def source(file_stream: MakeStream) -> FileStream:
     stream = file_stream(SCHEMA)
     stream.add(rows(0))
     return stream
-
-
-def apply(operator: cc.Operator, frame: DataFrame) -> DataFrame:
-    return operator.apply(frame, follow, schema=SCHEMA, partition_by=["key"])
 
 
 def write(frame: DataFrame) -> Any:

@@ -15,24 +15,11 @@ from pyspark.sql import functions as sf
 
 import coord_control as cc
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, drain, eventually, follow, rows, talk
+from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, drain, eventually, follow, rows, talk
 from tests.spark.streams import FileStream, batch_ids, query_id
 from tests.spark.streams import drain as drain_uncoordinated
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def source(file_stream: MakeStream) -> FileStream:
-    """Three epochs of eight rows: the values 0..23."""
-    stream = file_stream(SCHEMA)
-    for epoch in range(3):
-        stream.add(rows(epoch))
-    return stream
-
-
-def apply(operator: cc.Operator, frame: DataFrame) -> DataFrame:
-    return operator.apply(frame, follow, schema=SCHEMA, partition_by=["key"])
 
 
 def values(frame: DataFrame) -> list[int]:
