@@ -2,7 +2,7 @@
 
 Let *k* be the epoch that Spark committed last in the lineage. Recovery (docs/protocol.md, section 6) takes
 
-- per subtask the state of its newest ack with epoch <= k;
+- per subtask the state of its newest ack with epoch <= k, and its ack of k+1 if Spark has planned k+1;
 - per operator the begin record of k+1 if Spark has planned k+1 and there is one; otherwise the newest begin record
   w <= k, the outboxes of the acks of epochs w..k, and the inputs of w of those subtasks that have no ack of w.
 
