@@ -120,7 +120,7 @@ class BoundCoordinator:
         self._up = up
         self.thread = thread
         self.post = post
-        self._has_started = False  # both belong to the coordinator thread
+        self._has_started = False  # both are written on the coordinator thread only
         self._must_close = False
         self._context = _Context(self, incarnation=1)
         coordinator.context = self._context
@@ -159,6 +159,9 @@ class BoundCoordinator:
         self._submit("checkpoint_coordinator", lambda: self.coordinator.checkpoint_coordinator(barrier, result))
 
     def deliver(self, subtask: SubtaskIndex, attempt: int, batches: Sequence[EventBatch]) -> None:
+        if not self._has_started:  # a recovery delivers before the query starts; to start once too often does nothing
+            self.start()
+
         def deliver() -> None:
             for event in self._up.decode(batches):
                 self.coordinator.handle_event_from_operator(subtask, attempt, event)
@@ -284,6 +287,8 @@ class _Context:
             return
         self._failed = True
         uid, incarnation = self._bound.uid, self._incarnation
+        # Also logged, because there may be no run left that could fail: the last epoch's events come after its end.
+        _log.error("the coordinator of operator %r failed in %s", uid, callback, exc_info=error)
         trace = "".join(traceback.format_exception(error))
         failure = CoordinatorFailed(uid, callback, trace)
         failure.__cause__ = error
