@@ -126,14 +126,14 @@ class Gateway:
 
     def send(self, batch: EventBatch, now: float) -> None:
         """An event of the coordinator: into the mailbox, or behind the newest closed barrier."""
-        newest = next((held for held in reversed(self._barriers.values()) if held is not None), None)
-        if newest is None:
-            self.mailbox.append(batch)
-            return
-        newest.append(batch)
-        self.blocked_total += batch.length
-        if self._holding_since is None:
-            self._holding_since = now
+        for held in reversed(self._barriers.values()):
+            if held is not None:
+                held.append(batch)
+                self.blocked_total += batch.length
+                if self._holding_since is None:
+                    self._holding_since = now
+                return
+        self.mailbox.append(batch)
 
     def take_mailbox(self) -> tuple[EventBatch, ...]:
         """Take everything that waits for the subtask's next epoch: the epoch's frozen inputs."""

@@ -10,7 +10,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 
@@ -27,6 +27,12 @@ class EventBatch(NamedTuple):
     type_index: int  #: index among the operator's declared event types of this direction
     length: int  #: how many events
     payload: bytes
+
+
+# The fields of an EventBatch by position: a hundred thousand of them may be packed at once.
+_TYPE_INDEX: Final = operator.itemgetter(0)
+_LENGTH: Final = operator.itemgetter(1)
+_PAYLOAD: Final = operator.itemgetter(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +77,13 @@ Record: TypeAlias = Begin | Ack | RunStarted
 
 def pack(batches: Iterable[EventBatch]) -> tuple[EventBatch, ...]:
     """Join neighbours of one type; the order over all events is kept."""
-    return tuple(_join(kind, list(run)) for kind, run in itertools.groupby(batches, key=operator.itemgetter(0)))
+    return tuple(_join(kind, list(run)) for kind, run in itertools.groupby(batches, key=_TYPE_INDEX))
 
 
 def _join(kind: int, run: list[EventBatch]) -> EventBatch:
     if len(run) == 1:
         return run[0]
-    return EventBatch(kind, sum(batch.length for batch in run), b",".join(batch.payload for batch in run))
+    return EventBatch(kind, sum(map(_LENGTH, run)), b",".join(map(_PAYLOAD, run)))
 
 
 def count(batches: Iterable[EventBatch]) -> int:

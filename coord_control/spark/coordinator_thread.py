@@ -15,9 +15,11 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
@@ -206,6 +208,18 @@ class BoundCoordinator:
         self.thread.submit(self.uid, callback, lambda: context.run(callback, call))
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Events of one type that a coordinator sends one after the other, by subtask; one post for all of them.
+
+    It is open until the loop comes to it or anything else is posted. A post and three objects for every event would
+    cost more than the event itself, and most of that would be the garbage collector's work.
+    """
+
+    type_index: int
+    payloads: defaultdict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+
+
 class _Context:
     """A coordinator's context for one incarnation; after a reset it does nothing."""
 
@@ -214,6 +228,8 @@ class _Context:
         self._incarnation = incarnation
         self._closed = False
         self._failed = False
+        self._lock = threading.Lock()
+        self._run: _Run | None = None  # the one that is open
 
     @property
     def operator(self) -> str:
@@ -226,10 +242,27 @@ class _Context:
     def send(self, subtask: int, event: BaseModel) -> None:
         if not 0 <= subtask < self._bound.parallelism:
             raise NoSuchSubtask(self._bound.uid, subtask, self._bound.parallelism)
-        self._send((SubtaskIndex(subtask),), event)
+        type_index, _, payload = self._bound.down.encode(event)
+        if self._closed:
+            return
+        with self._lock:
+            run = self._run
+            if run is None or run.type_index != type_index:
+                run = self._run = _Run(type_index)
+                self._bound.post(partial(self._deliver, run))
+            run.payloads[subtask].append(payload)
 
     def broadcast(self, event: BaseModel) -> None:
-        self._send(map(SubtaskIndex, range(self._bound.parallelism)), event)
+        batch = self._bound.down.encode(event)
+        if self._closed:
+            return
+        uid, incarnation, parallelism = self._bound.uid, self._incarnation, self._bound.parallelism
+
+        def send(core: JobCore, now: float) -> None:
+            for subtask in range(parallelism):
+                core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
+
+        self._post(send)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         self._bound.thread.submit(self._bound.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
@@ -261,7 +294,7 @@ class _Context:
 
     def complete(self, barrier: BarrierId, data: bytes) -> None:
         uid, incarnation = self._bound.uid, self._incarnation
-        self._bound.post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
+        self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
 
     def fail_snapshot(self, error: BaseException) -> None:
         # Until triggered checkpoints exist every barrier is the start of an epoch: the epoch fails.
@@ -270,17 +303,20 @@ class _Context:
     def close(self) -> None:
         self._closed = True
 
-    def _send(self, subtasks: Iterable[SubtaskIndex], event: BaseModel) -> None:
-        batch = self._bound.down.encode(event)
-        if self._closed:
-            return
+    def _post(self, call: Callable[[JobCore, float], None]) -> None:
+        # Whatever is sent from here on comes after the call, so the run ends (C2).
+        with self._lock:
+            self._run = None
+            self._bound.post(call)
+
+    def _deliver(self, run: _Run, core: JobCore, now: float) -> None:
+        with self._lock:
+            if self._run is run:
+                self._run = None
         uid, incarnation = self._bound.uid, self._incarnation
-
-        def send(core: JobCore, now: float) -> None:
-            for subtask in subtasks:
-                core.send(uid, incarnation, subtask, batch, now)
-
-        self._bound.post(send)
+        for subtask, payloads in run.payloads.items():
+            batch = EventBatch(run.type_index, len(payloads), b",".join(payloads))
+            core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
 
     def _fail(self, callback: str, error: BaseException) -> None:
         if self._closed or self._failed:
@@ -292,7 +328,7 @@ class _Context:
         trace = "".join(traceback.format_exception(error))
         failure = CoordinatorFailed(uid, callback, trace)
         failure.__cause__ = error
-        self._bound.post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
+        self._post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
 
 
 class _Result:

@@ -5,6 +5,7 @@ Nothing here waits for time to pass: a test continues when what it waits for has
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,10 @@ PATIENCE_SECONDS = 30.0  # how long a test waits for what must happen; only a fa
 
 
 class Number(BaseModel):
+    value: int
+
+
+class Other(BaseModel):
     value: int
 
 
@@ -116,7 +121,7 @@ def numbers(batches: Sequence[EventBatch]) -> list[int]:
     return [event.value for event in DOWN.decode(batches) if isinstance(event, Number)]
 
 
-DOWN = EventTypes(OP, "down", [Number])
+DOWN = EventTypes(OP, "down", [Number, Other])
 
 
 class Rig:
@@ -188,6 +193,14 @@ class Rig:
         for _ in range(3):  # a callback posts, what it posted notifies, and that is a callback again
             assert self.thread.drain(PATIENCE_SECONDS)
             self.runtime.call(lambda core, now: None)
+
+    @contextlib.contextmanager
+    def busy_loop(self) -> Iterator[None]:
+        """While this is open the loop does nothing; what is posted is drained at once when it closes."""
+        is_over = threading.Event()
+        self.runtime.post(lambda core, now: assert_set(is_over))
+        yield
+        is_over.set()
 
     def failure(self) -> CoordinatorFailed:
         error = self.failures.get(timeout=PATIENCE_SECONDS)
@@ -374,6 +387,43 @@ def test_sends_and_the_snapshot_of_one_callback_keep_their_order(rig: Rig) -> No
     rig.coordinator.then["checkpoint_coordinator"] = checkpoint
     rig.start()
     assert rig.hello(0, 0, task=1).inputs() == [1]
+
+
+def test_what_waits_for_a_busy_loop_keeps_its_order_around_the_snapshot_and_broadcasts(rig: Rig) -> None:
+    def checkpoint(result: SnapshotResult) -> None:
+        context = rig.coordinator.context
+        with rig.busy_loop():
+            for value in (1, 2):
+                context.send(0, Number(value=value))
+            context.broadcast(Number(value=3))
+            context.send(1, Number(value=10))
+            context.send(0, Number(value=4))
+            result.complete(b"S")
+            context.send(0, Number(value=5))
+            context.broadcast(Number(value=6))
+            context.send(0, Number(value=7))
+
+    rig.coordinator.then["checkpoint_coordinator"] = checkpoint
+    rig.start()
+    assert rig.hello(0, 0, task=1).inputs() == [1, 2, 3, 4]
+    assert rig.hello(1, 0, task=2).inputs() == [3, 10]
+    rig.coordinator.then.clear()
+    rig.ack(0, 0, task=1)
+    rig.ack(1, 0, task=2)
+    rig.commit(0)
+    assert rig.hello(0, 1, task=3).inputs() == [5, 6, 7]
+    assert rig.hello(1, 1, task=4).inputs() == [6]
+
+
+def test_events_of_different_types_keep_their_order(rig: Rig) -> None:
+    sent = [Number(value=1), Other(value=2), Other(value=3), Number(value=4)]
+    rig.start()
+    with rig.busy_loop():
+        for event in sent:
+            rig.coordinator.context.send(0, event)
+    welcome = rig.hello(0, 0, task=1).answered()
+    assert isinstance(welcome, Welcome)
+    assert DOWN.decode(welcome.inputs) == sent
 
 
 def test_an_event_is_what_it_was_when_it_was_sent(rig: Rig) -> None:
