@@ -32,7 +32,7 @@ _LOGGERS: Final = (
     "org.apache.spark.util.Utils",
 )
 _PATIENCE_SECONDS: Final = 2.0
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.05
 
 _lock: Final = threading.Lock()
 _levels: dict[str, Any] = {}  # while anybody is quiet: of the loggers that have a level of their own
@@ -87,9 +87,12 @@ def _logging(spark: SparkSession) -> tuple[Any, Any, Any]:
 
 
 def _wait_for_tasks(spark: SparkSession) -> None:
-    tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
+    # The scheduler itself, because Spark's status API hears of tasks late. Twice, because what the query has just asked
+    # for is cancelled by another thread of Spark's.
+    scheduler: Any = spark.sparkContext._jsc.sc().taskScheduler()
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if not any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
-            return
+    idle = 0
+    while idle < 2 and time.monotonic() < deadline:
+        counts = str(scheduler.runningTasksByExecutors().values().mkString(" ")).split()
+        idle = 0 if any(map(int, counts)) else idle + 1
         time.sleep(_POLL_SECONDS)
