@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 import coord_control as cc
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, drain, eventually, follow, rows, talk
+from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, drain, eventually, follow, rows, talk, write
 from tests.spark.streams import FileStream, batch_ids, query_id
 from tests.spark.streams import drain as drain_uncoordinated
 
@@ -241,3 +241,14 @@ def test_worker_processes_keep_their_connections(make_job: MakeJob, source: File
     # Two task slots: Spark may have replaced a worker, but there were far more tasks than connections.
     assert acks >= 10
     assert accepted <= acks // 2
+
+
+def test_subtasks_connect_with_tls_to_a_port_of_a_range(make_job: MakeJob, source: FileStream) -> None:
+    coordinator = Dialogue()
+    ports = range(40_100, 40_200)
+    with make_job(tls=True, port=ports) as job:
+        address = job._endpoint.address
+        assert address.port in ports
+        assert address.certificate is not None
+        drain(job, write(apply(talk(job, coordinator), source.read())))
+    coordinator.check(range(24))
