@@ -64,6 +64,7 @@ class RunStarted:
     """The query runs again: what stands before this record of epochs that will be run again is void.
 
     Acks of epochs above ``committed`` are void: without this, an ack could survive a re-run that had nothing to write.
+    Before the planned epoch is run again its acks still count, so a record of that moment names it as ``committed``.
     Begins of epochs above ``planned`` are void too: Spark has not fixed their rows, nobody was answered.
     """
 

@@ -126,10 +126,11 @@ class History:
 def recovery_marker(facts: Facts, generation: Generation) -> RunStarted | None:
     """The record that must be durable before the query starts, or None when nothing needs to be voided.
 
-    It voids what belongs to epochs that Spark has not even planned. Recover with it among the facts.
+    It voids what belongs to epochs that Spark has not even planned, and nothing else: acks of the planned one count if
+    Spark commits it without running it. Recover with it among the facts.
     """
     if History.of(facts.records).is_void_after(facts.planned, facts.planned):
-        return RunStarted(generation, facts.committed, facts.planned)
+        return RunStarted(generation, facts.planned, facts.planned)
     return None
 
 

@@ -260,3 +260,13 @@ def test_a_history_holds_one_record_per_key(records: list[Record], committed: in
 def test_what_a_restart_would_leave_behind(committed: int, planned: int, expected: bool) -> None:
     history = History.of([begin(1), ack(1)])
     assert history.is_void_after(Epoch(committed), Epoch(planned)) is expected
+
+
+def test_what_is_not_planned_any_more_is_voided_without_the_acks_of_the_planned_epoch() -> None:
+    before = facts(begin(0), ack(0), begin(1), committed=-1, planned=0)
+    marker = recovery_marker(before, Generation(2))
+    assert marker == run_started(0, 0)
+    after = facts(begin(0), ack(0), begin(1), run_started(0, 0), committed=-1, planned=0)
+    replay = recover(after, OP).replay
+    assert replay is not None
+    assert list(replay.acks) == [0]
