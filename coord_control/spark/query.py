@@ -38,6 +38,8 @@ __all__ = ["ManagedQuery", "QueryState", "RestartPolicy"]
 _log = logging.getLogger("coord_control.query")
 
 _POLL_SECONDS: Final = 0.05
+# The least that a call of the core is given, also when a stop has no time left.
+_CALL_SECONDS: Final = 1.0
 # How long a query that is at the end of its epoch may take to end without Spark's reports of it.
 _QUIET_SECONDS: Final = 5.0
 
@@ -152,7 +154,9 @@ class ManagedQuery:
             return
         is_at_boundary = False
         try:
-            self._runtime.call(lambda core, now: core.hold(self.name))
+            # Spark must be told in time, whatever the storage does: calls are executed in turn with its writes.
+            seconds = max(_CALL_SECONDS, deadline - time.monotonic())
+            self._runtime.call(lambda core, now: core.hold(self.name), seconds)
             is_at_boundary = self._wait_for_boundary(deadline)
         except Exception as error:  # the storage or the JVM: the boundary cannot be seen
             _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
@@ -297,7 +301,8 @@ class ManagedQuery:
         while time.monotonic() < deadline and self.state is QueryState.RUNNING:
             if not self.spark_query.status["isTriggerActive"]:
                 return True
-            if self._runtime.call(lambda core, now: core.is_quiet(self.name)):
+            seconds = max(_CALL_SECONDS, deadline - time.monotonic())
+            if self._runtime.call(lambda core, now: core.is_quiet(self.name), seconds):
                 return True
             if spark_position(self._files, self.lineage.checkpoint)[0] > before:
                 return True

@@ -114,7 +114,14 @@ class JobRuntime:
             self._submit(core.take(), lambda lost: future.set_exception(lost) if lost else future.set_result(result))
 
         self.post(run)
-        return future.result(timeout_seconds)
+        try:
+            return future.result(timeout_seconds)
+        except TimeoutError:
+            if future.done():
+                raise
+            raise TimeoutError(
+                f"the driver was not done within {timeout_seconds:g} s; check that the job's storage answers"
+            ) from None
 
     # On the loop: the endpoint's handler.
 
