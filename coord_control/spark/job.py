@@ -48,7 +48,7 @@ from coord_control.protocol.records import Record
 from coord_control.spark import shutdown
 from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
 from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import files_for, join
+from coord_control.spark.files import LocalFiles, files_for, join
 from coord_control.spark.lineage import Lineage, OperatorRecord, open_lineage
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.operator import Operator, operators_in_plan
@@ -119,7 +119,7 @@ class Job:
         _use_this_interpreter(spark)
         self._policy = restart or RestartPolicy()
         self._snapshot_timeout = snapshot_timeout_seconds
-        root = root if ":" in root else os.path.abspath(root)
+        root = _absolute(root)
         self._files = files_for(root, spark)
         self._folder = join(root, name)
         self._claim = take_over(self._files, self._folder, spark)
@@ -219,8 +219,8 @@ class Job:
         Args:
             name: its name in this job, for ever.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
-            checkpoint_location: an existing Spark checkpoint directory to adopt; managed under the job's root when
-                left out.
+            checkpoint_location: an existing Spark checkpoint directory to adopt, on the same storage as the job's
+                root; managed under the root when left out.
 
         Returns:
             Spark's handle of the query's current run; after a restart in place it is another one.
@@ -319,6 +319,8 @@ class Job:
         operators = self._operators_of(writer, query_name)
         records = {uid: self._record(uid) for uid in operators}
         folder = join(self._folder, "queries", name)
+        if checkpoint_location is not None:
+            checkpoint_location = self._reachable(checkpoint_location)
         lineage = open_lineage(self._files, folder, query_name, records, checkpoint_location)
         writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
         query = self._managed(query_name, writer, lineage, operators)
@@ -334,6 +336,15 @@ class Job:
                 del self._owner[uid]
             raise
         return query.spark_query
+
+    def _reachable(self, location: str) -> str:
+        location = _absolute(location)
+        if isinstance(self._files, LocalFiles) and not isinstance(files_for(location, self._spark), LocalFiles):
+            raise DeclarationError(
+                f"checkpoint_location {location} is on another storage than the job's root {self._folder}; choose a "
+                "root on the storage of the checkpoint"
+            )
+        return location
 
     def _operators_of(self, writer: DataStreamWriter, query: QueryName) -> list[OperatorUid]:
         found = [OperatorUid(uid) for uid in sorted(operators_in_plan(writer._df))]
@@ -473,6 +484,10 @@ class Job:
                 self._fenced(Fenced(self.name, self.generation))
                 self.stop()  # now: the driver after us waits until we say that we have ended
                 return
+
+
+def _absolute(path: str) -> str:
+    return path if ":" in path else os.path.abspath(path)
 
 
 def _is_local(spark: SparkSession) -> bool:
