@@ -80,10 +80,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "batch, self._batch = self._batch, Batch()",
         "batch, self._batch = self._batch, Batch()\n    batch.persist, self._batch.persist = [], batch.persist",
     ),
-    Mutation("drop the outbox on settle", OperatorRun.settle, "if ack.outbox:", "if False:"),
-    Mutation(
-        "forget frozen inputs on recovery", recovery.recover, "begin.barrier, begin.inputs)", "begin.barrier, {})"
-    ),
+    Mutation("drop the outbox on settle", OperatorRun.settle, "if outbox:", "if False:"),
+    Mutation("forget frozen inputs on recovery", recovery.recover, "begin.barrier, begin.inputs", "begin.barrier, {}"),
     Mutation(
         "open the gateways at the begin",
         OperatorRun._begin,
@@ -135,11 +133,11 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "put inputs of absent subtasks behind later events",
         OperatorRun.settle,
-        "for subtask, _, ack in epoch.acked():",
+        "for subtask, attempt, state, outbox in epoch.completed():",
         "for subtask, batches in epoch.returned().items():\n"
         "        mailbox = self.channel.gateways[subtask].mailbox\n"
         "        mailbox[:] = [each for each in mailbox if each not in batches] + list(batches)\n"
-        "    for subtask, _, ack in epoch.acked():",
+        "    for subtask, attempt, state, outbox in epoch.completed():",
     ),
     Mutation(
         "apply the state of an ack before the commit",
@@ -173,10 +171,34 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "if True:",
     ),
     Mutation(
-        "do not void stale acks",
+        "do not void stale acks when their epoch is run again",
         recovery.rerun_marker,
         "if History.of(facts.records).is_void_after(facts.committed, facts.planned):",
         "if False:",
+    ),
+    Mutation(
+        "do not void records of epochs that are not planned any more",
+        recovery.recovery_marker,
+        "if History.of(facts.records).is_void_after(facts.planned, facts.planned):",
+        "if False:",
+    ),
+    Mutation(
+        "void the acks of the planned epoch at once",
+        recovery.recovery_marker,
+        "RunStarted(generation, facts.planned, facts.planned)",
+        "RunStarted(generation, facts.committed, facts.planned)",
+    ),
+    Mutation(
+        "forget the acks of an epoch that Spark commits without running it again",
+        OperatorRun._replay,
+        "self.epoch.before = replay.acks",
+        "pass",
+    ),
+    Mutation(
+        "let acks from before count although their epoch is run again",
+        OperatorRun.runs_again,
+        "self.epoch.before = {}",
+        "pass",
     ),
     Mutation(
         "run a planned epoch without a begin record with new inputs",

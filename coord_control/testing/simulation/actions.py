@@ -135,7 +135,8 @@ def _send(world: World, rng: random.Random) -> bool:
     return True
 
 
-# Spark. The query of an older driver runs on, but its next commit would find the newer one's log, so it makes none.
+# Spark. The query of an older driver runs on, but writes no sink and commits nothing any more: two drivers that write
+# the same epoch's output are beyond what a control plane can put right.
 
 
 def _plan(world: World, rng: random.Random) -> bool:
@@ -221,6 +222,17 @@ def _commit(world: World, rng: random.Random) -> bool:
     if driver is None or not runs:
         return False
     world.commit(driver, rng.choice(runs))
+    return True
+
+
+def _write_sink(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    runs = [run for run in _runs(world, driver) if run.may_commit()] if driver is not None else []
+    runs = [run for run in runs if run.log.sink != run.epoch]
+    if not runs:
+        return False
+    run = rng.choice(runs)
+    world.say(f"the sink of {run.query} has epoch {run.write_sink()}")
     return True
 
 
@@ -384,6 +396,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "plan": (6, _plan),
     "launch": (16, _launch),
     "finish": (14, _finish_function),
+    "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),
     "trigger barrier": (1, _trigger_barrier),

@@ -89,6 +89,7 @@ class Invariants:
             channel = (generation, uid, SubtaskIndex(subtask))
             self.flows[channel] = _content(operator, SubtaskIndex(subtask))
         self.acked[generation, uid] = set()
+        self.greeted = {key for key in self.greeted if key[:2] != (generation, uid)}
         self._check_delivered_once(uid, facts)
         recovered = recover(facts, uid)
         self.costs[generation, uid] = _Costs(recovered.coordinator_state, bool(recovered.undelivered))

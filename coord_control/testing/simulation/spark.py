@@ -39,6 +39,8 @@ class SparkLog:
     committed: Epoch = NO_EPOCH
     planned: Epoch = NO_EPOCH
     plans: dict[Epoch, Plan] = field(default_factory=dict)
+    sink: Epoch = NO_EPOCH  #: the newest epoch whose output the sink has
+    skips: bool = False  #: Spark commits an epoch that the sink has without running it, as with the file sink
 
 
 class AttemptStage(enum.Enum):
@@ -137,6 +139,9 @@ class Run:
         """Run the planned epoch from its start."""
         self.epoch = self.log.planned
         plan = self.plan
+        if self.log.skips and self.log.sink >= self.epoch:
+            self.tasks = []
+            return self.epoch
         self.tasks = [
             Task(operator, subtask, action)
             for action in range(plan.actions)
@@ -158,8 +163,15 @@ class Run:
             return any(attempt.stage is AttemptStage.RUNNING for attempt in self.tasks[0].attempts)
         return all(task.is_finished for task in self.tasks)
 
+    def write_sink(self) -> Epoch:
+        """The sink makes the epoch's output visible."""
+        assert self.epoch is not None
+        self.log.sink = self.epoch
+        return self.epoch
+
     def commit(self) -> Epoch:
         assert self.epoch is not None
+        self.write_sink()
         epoch, self.epoch = self.epoch, None
         self.log.committed = epoch
         return epoch

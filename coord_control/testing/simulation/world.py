@@ -75,7 +75,7 @@ class World:
         names = iter("abc")
         for number in range(self.shape.choice((1, 1, 2))):
             query = QueryName(f"q{number}")
-            self.logs[query] = SparkLog()
+            self.logs[query] = SparkLog(skips=self.shape.random() < 0.5)
             self.specs[query] = [
                 OperatorSpec(
                     OperatorUid(next(names)),
@@ -351,6 +351,7 @@ class World:
             log.committed = Epoch(log.committed - 1)
         else:
             return False
+        log.sink = min(log.sink, log.planned)
         self.invariants.rolled_back([spec.uid for spec in self.specs[query]], log.planned)
         self.say(f"the power fails: Spark's log of {query} is back at commit {log.committed}, plan {log.planned}")
         self.statistics.set_back += 1
