@@ -282,8 +282,7 @@ class Job:
             JobClosed: the job has ended.
         """
         self._check_open()
-        owner = dict(self._owner)
-        operators = self._runtime.call(lambda core, now: operator_statuses(core, owner, now))
+        operators = self._runtime.call(lambda core, now: operator_statuses(core, dict(self._owner), now))
         queries = tuple(
             QueryStatus(
                 query.name, query.state.value, query.last_committed, query.restarts, query.last_failure, query.progress
@@ -495,7 +494,6 @@ def _is_local(spark: SparkSession) -> bool:
 
 
 def _use_this_interpreter(spark: SparkSession) -> None:
-    # Spark takes the first python3 of the PATH, which need not have what the driver's has; only on one machine is the
-    # driver's interpreter the right one for sure.
+    # Spark takes the first python3 of the PATH; only on one machine is the driver's own the right one for sure.
     if _is_local(spark) and "PYSPARK_PYTHON" not in os.environ:
         spark.sparkContext.pythonExec = sys.executable
