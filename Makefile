@@ -22,7 +22,7 @@ STAMP := $(VENV)/.coord-control-installed
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup requirements demo test check format-check format lint types imports coverage \
-	simulate mutations nightly bench clean
+	simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ simulate: setup ## the nightly simulation: SEEDS=10000 histories of crashes
 
 mutations: setup ## break the core on purpose, and see that a test notices each time
 	@$(BIN)/python -m coord_control.testing.mutations
+
+kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
+	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow -s tests/kill $(PYTEST_ARGS)
 
 nightly: setup simulate mutations ## all that takes long: simulation, mutations, the long versions of the tests
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

@@ -1,0 +1,230 @@
+"""The job that is killed: `python driver.py FOLDER SEED [--finish]`.
+
+Query `ledger` has an operator of four subtasks that talks with its coordinator in numbered events, both ways; query
+`counts` is a plain stateful aggregation. Both read the numbered rows in FOLDER/in, a file per epoch. Tasks and whole
+batches fail at random, in the user's function and behind it (after the acknowledgement). Whatever is seen that must
+not be is noted in FOLDER/violations, which outlives every process.
+
+With `--finish` the queries process what is there and end; then the output is read back as Spark shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+import coord_control as cc
+from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Report, Violation, violated
+
+_OUTPUT: Final = "n long, subtask int, epoch long, first_order long, last_order long, first_report long"
+_INPUT: Final = "n LONG, key LONG"
+_ATTEMPTS: Final = 3  # of a task, see the master
+
+
+class Accountant(cc.OperatorCoordinator):
+    """Answers every report with an order to another subtask, and sends orders from a thread of its own as well.
+
+    One lock keeps the books, the sends and the snapshot point together (docs/protocol.md, section 8).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._books = Books()
+        self._channel: cc.CoordinatorContext | None = None  # renewed together with the books
+        self._asked: list[cc.SnapshotResult] = []
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._talk, name="accountant", daemon=True)
+
+    def start(self) -> None:
+        with self._lock:
+            self._channel = self.context
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
+        with self._lock:
+            self._books = Books() if data is None else Books.model_validate_json(data)
+            self._channel = self.context
+            self._asked = []
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: cc.SnapshotResult) -> None:
+        with self._lock:
+            if checkpoint_id % 3:
+                result.complete(self._books.model_dump_json().encode())
+            else:
+                self._asked.append(result)  # answered by the other thread
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
+        with self._lock:
+            try:
+                self._books.received[subtask].enter(event)
+            except Violation as error:
+                raise violated(self._folder / "violations", f"coordinator, subtask {subtask}: {error}") from error
+            self._send((subtask + 1) % PARTICIPANTS)
+
+    def _talk(self) -> None:
+        while not self._closed.wait(random.uniform(0.005, 0.05)):
+            with self._lock:
+                self._send(random.randrange(PARTICIPANTS))
+                for result in self._asked:
+                    result.complete(self._books.model_dump_json().encode())
+                self._asked = []
+                self._send(random.randrange(PARTICIPANTS))
+
+    def _send(self, subtask: int) -> None:
+        assert self._channel is not None
+        page = self._books.sent[subtask]
+        order = Order(number=page.number + 1, value=random.getrandbits(40))
+        page.enter(order)
+        self._channel.send(subtask, order)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The user's function and what makes it fail; travels to the executors."""
+
+    folder: Path
+    seed: int
+
+    def work(self, subtask: cc.Subtask[Ledger], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ledger = subtask.state
+        self._must_be_the_same(subtask)
+        first_order, first_report = ledger.received.number + 1, ledger.sent.number + 1
+        for order in subtask.events:
+            try:
+                ledger.received.enter(order)  # type: ignore[arg-type]
+            except Violation as error:
+                where = f"subtask {subtask.index}, epoch {subtask.epoch}"
+                raise violated(self.folder / "violations", f"{where}: {error}") from error
+        self._fail("before", subtask.epoch, subtask.index, once_in=6)
+        for batch in batches:
+            ledger.rows += batch.num_rows
+            same = [subtask.index, subtask.epoch, first_order, ledger.received.number, first_report]
+            columns = [pa.array([value] * batch.num_rows, pa.int64()) for value in same]
+            columns[0] = columns[0].cast(pa.int32())
+            names = ["n", "subtask", "epoch", "first_order", "last_order", "first_report"]
+            yield pa.RecordBatch.from_arrays([batch.column("n"), *columns], names)
+        for _ in range((subtask.epoch + subtask.index) % 3):
+            report = Report(number=ledger.sent.number + 1, value=ledger.received.check ^ ledger.rows)
+            ledger.sent.enter(report)
+            subtask.send(report)
+        self._fail("after", subtask.epoch, subtask.index, once_in=8)
+
+    def stumble(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Behind the operator: a failure at the end of the rows comes after the acknowledgement."""
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        epoch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        self._fail("behind", epoch, context.partitionId(), once_in=6)
+
+    def _must_be_the_same(self, subtask: cc.Subtask[Ledger]) -> None:
+        # Invariant I3, over all attempts, runs and drivers: the first one notes what it was served.
+        served = json.dumps([subtask.state.model_dump(), [event.model_dump() for event in subtask.events]])
+        folder = self.folder / "served"
+        path = folder / f"{subtask.epoch}-{subtask.index}.json"
+        draft = folder / f".{uuid.uuid4().hex}"
+        draft.write_text(served)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            if (before := path.read_text()) != served:
+                what = f"subtask {subtask.index}, epoch {subtask.epoch} was served {before}, now {served}"
+                raise violated(self.folder / "violations", what) from None
+        finally:
+            draft.unlink()
+
+    def _fail(self, where: str, epoch: int, subtask: int, once_in: int) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        draw = zlib.crc32(f"{self.seed} {where} {epoch} {subtask}".encode())
+        attempt = context.attemptNumber()
+        if draw % once_in == 0 and attempt == 0:
+            raise RuntimeError(f"task failure on purpose, {where}")
+        # Now and then all attempts of a batch, once in the life of the whole job.
+        if draw % (once_in * 8) == 1:
+            mark = self.folder / "failed" / f"{where}-{epoch}-{subtask}"
+            if not mark.exists():
+                if attempt == _ATTEMPTS - 1:
+                    mark.touch()
+                raise RuntimeError(f"batch failure on purpose, {where}")
+
+
+def count_into(folder: Path) -> Callable[[DataFrame, int], None]:
+    """The sink of `counts`: the whole result of an epoch as one file."""
+
+    def write(frame: DataFrame, epoch: int) -> None:
+        counts = {row["key"]: row["count"] for row in frame.collect()}
+        draft = folder / f".{epoch}"
+        draft.write_text(json.dumps(counts))
+        draft.replace(folder / f"{epoch}.json")
+
+    return write
+
+
+def session(folder: Path) -> SparkSession:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.minBatchesToRetain": str(RETAIN),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.driver.memory": "600m",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1",
+    }
+    builder = SparkSession.builder.master(f"local[2,{_ATTEMPTS}]").appName("killed")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main(folder: Path, seed: int, finish: bool) -> None:
+    spark = session(folder)
+    trigger: dict[str, Any] = {"availableNow": True} if finish else {"processingTime": "0 seconds"}
+
+    def rows() -> DataFrame:
+        return spark.readStream.schema(_INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+
+    def query(frame: DataFrame) -> Any:
+        return frame.writeStream.trigger(**trigger)
+
+    with cc.Job("killed", spark, root=str(folder / "jobs")) as job:
+        worker = Worker(folder, seed)
+        accountant = job.operator(
+            "accountant", Accountant(folder), parallelism=PARTICIPANTS, state=Ledger, down=[Order], up=[Report]
+        )
+        worked = accountant.apply(rows(), worker.work, schema=_OUTPUT, partition_by=["key"])
+        output = query(worked.mapInArrow(worker.stumble, _OUTPUT))
+        job.start("ledger", output.format("parquet").option("path", str(folder / "out")))
+        counts = query(rows().groupBy("key").count()).outputMode("complete").foreachBatch(count_into(folder / "counts"))
+        job.start("counts", counts)
+        job.await_termination()
+        if finish:
+            found = [row.asDict() for row in spark.read.parquet(str(folder / "out")).collect()]
+            totals = {"rows": found, "status": str(job.status())}
+            (folder / "result.json").write_text(json.dumps(totals))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), "--finish" in sys.argv[3:])
