@@ -53,6 +53,7 @@ class CoordinatorContext(Protocol):
         Raises:
             NoSuchSubtask: there is no such subtask.
             UndeclaredEvent, EventInvalid, EventTooLarge: the event cannot be sent.
+            CoordinatorNotStarted: the operator's query has not been started yet.
         """
 
     def broadcast(self, event: BaseModel) -> None:

@@ -27,7 +27,7 @@ from typing import Final
 
 from coord_control.errors import InvalidTransition
 from coord_control.ids import BarrierId
-from coord_control.protocol.records import EventBatch, count
+from coord_control.protocol.records import EventBatch, count, size
 
 __all__ = ["TRANSITIONS", "Gateway", "Input", "State"]
 
@@ -68,6 +68,7 @@ class Gateway:
         "blocked_seconds",
         "blocked_total",
         "mailbox",
+        "waiting_bytes",
     )
 
     def __init__(self) -> None:
@@ -76,6 +77,7 @@ class Gateway:
         self._highest = BarrierId(-1)
         self._holding_since: float | None = None
         self.mailbox: list[EventBatch] = []  #: events that wait for the subtask's next epoch
+        self.waiting_bytes = 0  #: of all events that wait here, before and behind the valve
         self.blocked_total = 0  #: events that had to wait at this gateway, ever
         self.blocked_seconds = 0.0  #: time during which at least one event waited here
 
@@ -126,6 +128,7 @@ class Gateway:
 
     def send(self, batch: EventBatch, now: float) -> None:
         """An event of the coordinator: into the mailbox, or behind the newest closed barrier."""
+        self.waiting_bytes += len(batch.payload)
         for held in reversed(self._barriers.values()):
             if held is not None:
                 held.append(batch)
@@ -138,11 +141,14 @@ class Gateway:
     def take_mailbox(self) -> tuple[EventBatch, ...]:
         """Take everything that waits for the subtask's next epoch: the epoch's frozen inputs."""
         taken, self.mailbox = tuple(self.mailbox), []
+        self.waiting_bytes -= size(taken)
         return taken
 
     def put_back(self, batches: Iterable[EventBatch]) -> None:
         """Return unconsumed inputs to the front: they were sent before everything that waits now."""
-        self.mailbox[:0] = batches
+        returned = list(batches)
+        self.mailbox[:0] = returned
+        self.waiting_bytes += size(returned)
 
     def blocked_seconds_at(self, now: float) -> float:
         """Time during which at least one event waited here, up to ``now``."""

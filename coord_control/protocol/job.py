@@ -230,8 +230,9 @@ class JobCore:
         Raises:
             NoSuchSubtask: there is no such subtask.
         """
-        if (operator := self._current(uid, incarnation)) is not None:
-            operator.send(subtask, event, now)
+        operator = self._current(uid, incarnation)
+        if operator is not None and (error := operator.send(subtask, event, now)) is not None:
+            self._fail(operator.query, error)
 
     def snapshot_completed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, state: bytes, now: float

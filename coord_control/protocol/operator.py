@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from coord_control.errors import CoordinatorTimeout, OutputNotConsumed
+from coord_control.errors import ChannelFull, CoordinatorTimeout, OutputNotConsumed
 from coord_control.ids import AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
@@ -31,7 +32,12 @@ from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
 from coord_control.protocol.recovery import RecoveredOperator
 
-__all__ = ["OperatorRun", "OperatorSpec", "Totals"]
+__all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "Totals"]
+
+
+#: What may wait for one subtask, or be sent by one in one epoch. Half of the largest frame: a welcome carries the state,
+#: and all that waited when the epoch began.
+MAX_CHANNEL_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +169,18 @@ class OperatorRun:
 
     # The coordinator.
 
-    def send(self, subtask: SubtaskIndex, event: EventBatch, now: float) -> None:
-        """An event of the coordinator.
+    def send(self, subtask: SubtaskIndex, event: EventBatch, now: float) -> ChannelFull | None:
+        """An event of the coordinator. Returns the error of a channel in which too much waits.
 
         Raises:
             NoSuchSubtask: there is no such subtask.
         """
         self.channel.send(subtask, event, now)
         self.totals.events_down += event.length
+        waiting = self.channel.gateways[subtask].waiting_bytes
+        if waiting <= MAX_CHANNEL_BYTES:
+            return None
+        return ChannelFull(self.spec.uid, subtask, "down", waiting, MAX_CHANNEL_BYTES)
 
     def snapshot_completed(self, barrier: BarrierId, state: bytes, now: float, batch: Batch) -> None:
         """The coordinator gave its state: this is the snapshot point (C2)."""

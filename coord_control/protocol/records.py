@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 
-__all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack"]
+__all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack", "size"]
 
 
 class EventBatch(NamedTuple):
@@ -85,6 +85,11 @@ def _join(kind: int, run: list[EventBatch]) -> EventBatch:
     if len(run) == 1:
         return run[0]
     return EventBatch(kind, sum(map(_LENGTH, run)), b",".join(map(_PAYLOAD, run)))
+
+
+def size(batches: Iterable[EventBatch]) -> int:
+    """How many bytes the events of these take."""
+    return sum(map(len, map(_PAYLOAD, batches)))
 
 
 def count(batches: Iterable[EventBatch]) -> int:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.errors import CoordinatorFailed, NoSuchSubtask
+from coord_control.errors import CoordinatorFailed, CoordinatorNotStarted, NoSuchSubtask
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
@@ -122,6 +122,7 @@ class BoundCoordinator:
         self._up = up
         self.thread = thread
         self.post = post
+        self._is_open = False  # a run of the query exists that can take what is sent
         self._has_started = False  # both are written on the coordinator thread only
         self._must_close = False
         self._context = _Context(self, incarnation=1)
@@ -144,9 +145,20 @@ class BoundCoordinator:
                 self.coordinator.start()
                 self._has_started = True
 
+        self._is_open = True
         self._submit("start", start)
 
+    def check_open(self) -> None:
+        """Nothing may be sent before the query's first run exists: it would be lost without a word.
+
+        Raises:
+            CoordinatorNotStarted: it does not exist yet.
+        """
+        if not self._is_open:
+            raise CoordinatorNotStarted(self.uid)
+
     def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None) -> None:
+        self._is_open = True
         self._context.close()
         context = self._context = _Context(self, incarnation)
 
@@ -242,6 +254,7 @@ class _Context:
     def send(self, subtask: int, event: BaseModel) -> None:
         if not 0 <= subtask < self._bound.parallelism:
             raise NoSuchSubtask(self._bound.uid, subtask, self._bound.parallelism)
+        self._bound.check_open()
         type_index, _, payload = self._bound.down.encode(event)
         if self._closed:
             return
@@ -253,6 +266,7 @@ class _Context:
             run.payloads[subtask].append(payload)
 
     def broadcast(self, event: BaseModel) -> None:
+        self._bound.check_open()
         batch = self._bound.down.encode(event)
         if self._closed:
             return

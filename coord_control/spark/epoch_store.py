@@ -245,11 +245,20 @@ class EpochStore:
         self._is_doubtful = False
         return size
 
+    def check_reaches(self, committed: Epoch) -> None:
+        """Refuse to recover from a last commit of Spark for which records have been dropped; after :meth:`open`.
+
+        Raises:
+            MissingRecord: ``committed`` is before :attr:`complete_from`: Spark's checkpoint was set back too far.
+        """
+        if committed < self.complete_from:
+            raise MissingRecord(
+                self._log.folder,
+                f"Spark's checkpoint is at epoch {committed}, and records are complete from epoch "
+                f"{self.complete_from} on only",
+            )
+
     def _refuse_set_back(self, records: Sequence[Record]) -> None:
         for record in records:
-            if isinstance(record, RunStarted) and record.committed < self.complete_from:
-                raise MissingRecord(
-                    self._log.folder,
-                    f"Spark's checkpoint is at epoch {record.committed}, and records are complete from epoch "
-                    f"{self.complete_from} on only",
-                )
+            if isinstance(record, RunStarted):
+                self.check_reaches(record.committed)

@@ -67,6 +67,7 @@ _log = logging.getLogger("coord_control.job")
 _WATCH_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
+_DRAIN_SECONDS: Final = 10.0
 
 
 class Job:
@@ -382,8 +383,14 @@ class Job:
             self._runtime,
             self._policy,
             started=lambda: self._start_coordinators(operators),
+            settled=lambda: self._drain_coordinators(operators),
             ended=self._query_ended,
+            verify=self._verify,
         )
+
+    def _drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+        if operators and not self._thread.drain(_DRAIN_SECONDS):
+            _log.warning("a coordinator has not seen the last events of its query within %g s", _DRAIN_SECONDS)
 
     def _start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
         if self._error is not None:  # fenced while the query was between two runs
@@ -432,7 +439,9 @@ class Job:
 
     def _verify(self) -> None:
         if not self._claim.is_current():
-            raise Fenced(self.name, self.generation)
+            error = Fenced(self.name, self.generation)
+            self._fenced(error)
+            raise error
 
     def _query_failed(self, query: QueryName, error: CoordControlError) -> None:
         if (managed := self._queries.get(query)) is not None:

@@ -84,16 +84,21 @@ def open_lineage(
     numbers = [name for name in files.list(folder) if name.startswith("lineage-")]
     existing = [name for name in numbers if files.exists(join(folder, name, _RECORD))]
     lineage = join(folder, existing[-1] if existing else "lineage-000001")
-    if existing:
-        record = _read(files, join(lineage, _RECORD))
-        _check(record, operators, checkpoint_location)
-        declared = {str(uid): operator for uid, operator in operators.items()}
-        if declared != record.operators:  # event types were added, or the state model was renamed
-            record = record.model_copy(update={"operators": declared})
-            files.replace(join(lineage, _RECORD), record.model_dump_json(indent=2).encode())
-    else:
+    path = join(lineage, _RECORD)
+    if not existing:
         record = _begin(files, lineage, query, operators, checkpoint_location)
-    return Lineage(query, record.query_id, record.checkpoint_location, join(lineage, "epochs"))
+        files.create(path, _encoded(record))
+        return _lineage(lineage, record)
+    recorded = _read(files, path)
+    if checkpoint_location is not None and checkpoint_location.rstrip("/") != recorded.checkpoint_location.rstrip("/"):
+        raise LineageMismatch(recorded.query, recorded.checkpoint_location, checkpoint_location)
+    # Before the first epoch nothing can be lost: a declaration that could not be started may be corrected.
+    if spark_position(files, recorded.checkpoint_location)[1] != NO_EPOCH:
+        _check(recorded, operators)
+    record = recorded.model_copy(update={"operators": {str(uid): one for uid, one in operators.items()}})
+    if record != recorded:  # corrected, event types added, or the state model renamed
+        files.replace(path, _encoded(record))
+    return _lineage(lineage, record)
 
 
 def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
@@ -125,16 +130,22 @@ def _begin(
     operators: Mapping[OperatorUid, OperatorRecord],
     checkpoint_location: str | None,
 ) -> _LineageRecord:
+    # Spark's metadata file comes first: with a lineage record its id must exist, the other way round it is just read.
     checkpoint = checkpoint_location or join(lineage, "spark")
-    record = _LineageRecord(
+    return _LineageRecord(
         query=query,
         query_id=_query_id(files, join(checkpoint, "metadata")),
         checkpoint_location=checkpoint,
         operators={str(uid): operator for uid, operator in operators.items()},
     )
-    # Spark's file first: with a lineage record its id must exist, the other way round it is simply read again.
-    files.create(join(lineage, _RECORD), record.model_dump_json(indent=2).encode())
-    return record
+
+
+def _encoded(record: _LineageRecord) -> bytes:
+    return record.model_dump_json(indent=2).encode()
+
+
+def _lineage(folder: str, record: _LineageRecord) -> Lineage:
+    return Lineage(QueryName(record.query), record.query_id, record.checkpoint_location, join(folder, "epochs"))
 
 
 def _query_id(files: Files, path: str) -> str:
@@ -168,11 +179,7 @@ def _read(files: Files, path: str) -> _LineageRecord:
         raise DamagedRecord(path, str(error)) from error
 
 
-def _check(
-    record: _LineageRecord, operators: Mapping[OperatorUid, OperatorRecord], checkpoint_location: str | None
-) -> None:
-    if checkpoint_location is not None and checkpoint_location.rstrip("/") != record.checkpoint_location.rstrip("/"):
-        raise LineageMismatch(record.query, record.checkpoint_location, checkpoint_location)
+def _check(record: _LineageRecord, operators: Mapping[OperatorUid, OperatorRecord]) -> None:
     if set(record.operators) != set(operators):
         raise OperatorsChanged(record.query, sorted(record.operators), sorted(operators))
     for uid, declared in operators.items():

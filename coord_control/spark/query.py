@@ -22,7 +22,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.errors import CoordControlError, CoordinatorFailed, QueryFailed, SparkLost
+from coord_control.errors import (
+    CoordControlError,
+    CoordinatorFailed,
+    Fenced,
+    QueryFailed,
+    SparkLost,
+    UnsupportedOption,
+)
 from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
@@ -87,7 +94,9 @@ class ManagedQuery:
         runtime: JobRuntime,
         policy: RestartPolicy,
         started: Callable[[], None],
+        settled: Callable[[], None],
         ended: Callable[[], None],
+        verify: Callable[[], None],
     ) -> None:
         self.name = name
         self.lineage = lineage
@@ -103,12 +112,14 @@ class ManagedQuery:
         self._runtime = runtime
         self._policy = policy
         self._started = started
+        self._settled = settled  # waits until the coordinators have seen what was committed
         self._ended = ended
+        self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
         self._query: StreamingQuery | None = None
         self._run: RunId | None = None  #: names the current run to its tasks
         self._failure: BaseException | None = None
         self._stop = threading.Event()
-        self._committed_at_start = NO_EPOCH
+        self._known_at_start = NO_EPOCH  # Spark's last planned epoch when the run began
         self._fruitless = 0
         self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
 
@@ -136,6 +147,11 @@ class ManagedQuery:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
         self.progress = progress
         if epoch > self.last_committed and self._files.exists(f"{self.lineage.checkpoint}/commits/{epoch}"):
+            try:
+                self._verify()
+            except Fenced as error:
+                self.fail(error)
+                return
             self.last_committed = epoch
             if self.store is not None:
                 self.store.committed(epoch)
@@ -235,8 +251,10 @@ class ManagedQuery:
         if self.store is not None:
             self.store.committed(committed)
             records = tuple(self.store.open())
+            self.store.check_reaches(committed)
         facts = Facts(records, committed, planned)
-        self._committed_at_start = self.last_committed = committed
+        self.last_committed = committed
+        self._known_at_start = planned
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
         self._started()
         self._query = self._start_spark()
@@ -249,9 +267,15 @@ class ManagedQuery:
         context = self._writer._df.sparkSession.sparkContext
         context.setLocalProperty(RUN_PROPERTY, self._run)
         try:
-            return self._writer.start()
+            query = self._writer.start()
         finally:
             context._jsc.setLocalProperty(RUN_PROPERTY, None)
+        kind = query._jsq.streamingQuery().getClass().getSimpleName()
+        if self.store is not None and kind.startswith("AsyncProgressTracking"):
+            query.stop()
+            why = "it commits epochs after the next one has begun; leave the option out"
+            raise UnsupportedOption("asyncProgressTrackingEnabled", why)
+        return query
 
     def _must_end(self) -> bool:
         return self._failure is not None or self._stop.is_set()
@@ -283,16 +307,18 @@ class ManagedQuery:
         except CoordControlError as error:  # the next run looks again before it begins
             _log.warning("= query %s: %s", self.name, error)
             committed = self.last_committed
-        if committed > self._committed_at_start:
+        if committed > self._known_at_start:  # by an epoch of this run, not by one that was only run again
             self._fruitless = 0
-            self._committed_at_start = committed  # once: the next run may end before it has looked
-
-        def end(core: Any, now: float) -> None:
-            core.committed(self.name, committed, now)
-            core.end_run(self.name, self._run)
-
+            self._known_at_start = committed  # once: the next run may end before it has looked
         try:
-            self._runtime.call(end)
+            self._verify()
+            self._runtime.call(lambda core, now: core.committed(self.name, committed, now))
+            self._settled()
+        except CoordControlError as error:
+            self.fail(error)
+        try:
+            # Behind all that the coordinators have answered: what they failed on is known when the run ends.
+            self._runtime.call(lambda core, now: core.end_run(self.name, self._run))
         except CoordControlError as error:
             _log.warning("= query %s: %s", self.name, error)
 

@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 from pyspark import TaskContext
 
-from coord_control.errors import CoordControlError, EndpointError, SubtaskMixed, UnsupportedOption
+from coord_control.errors import ChannelFull, CoordControlError, EndpointError, SubtaskMixed, UnsupportedOption
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Hello, Measurements
+from coord_control.protocol.operator import MAX_CHANNEL_BYTES
 from coord_control.protocol.records import EventBatch
 from coord_control.spark import connection
 from coord_control.spark.models import EventTypes, StateType
@@ -63,14 +64,20 @@ class Subtask(Generic[State]):
         self.events = events
         self._up = up
         self._outbox: list[EventBatch] = []
+        self._outbox_bytes = 0
 
     def send(self, event: BaseModel) -> None:
         """Send an event to the coordinator, which sees it once this epoch is committed, exactly once.
 
         Raises:
             UndeclaredEvent, EventInvalid, EventTooLarge: the event cannot be sent.
+            ChannelFull: the events of this epoch are too many.
         """
-        self._outbox.append(self._up.encode(event))
+        batch = self._up.encode(event)
+        self._outbox_bytes += len(batch.payload)
+        if self._outbox_bytes > MAX_CHANNEL_BYTES:
+            raise ChannelFull(self._up.operator, self.index, "up", self._outbox_bytes, MAX_CHANNEL_BYTES)
+        self._outbox.append(batch)
 
 
 UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -34,6 +34,11 @@ def opened(files: MemoryFiles, *, location: str | None = None, uid: str = "op", 
     return open_lineage(files, FOLDER, QUERY, {OperatorUid(uid): operator(**changes)}, location)
 
 
+def ran(files: MemoryFiles) -> None:
+    """Have Spark plan the first epoch."""
+    files.create(f"{FOLDER}/lineage-000001/spark/offsets/0", b"v1")
+
+
 @pytest.fixture
 def files() -> MemoryFiles:
     return MemoryFiles()
@@ -125,6 +130,7 @@ def test_what_must_not_change_is_refused_and_nothing_is_written(
     files: MemoryFiles, changes: dict[str, Any], error: type[Exception]
 ) -> None:
     opened(files)
+    ran(files)
     before = files.read(RECORD)
     with pytest.raises(error):
         opened(files, **changes)
@@ -133,6 +139,7 @@ def test_what_must_not_change_is_refused_and_nothing_is_written(
 
 def test_operators_do_not_come_or_go(files: MemoryFiles) -> None:
     opened(files)
+    ran(files)
     two = {OperatorUid("op"): operator(), OperatorUid("more"): operator()}
     with pytest.raises(OperatorsChanged, match=r"operators \['op'\] and now declares \['more', 'op'\]"):
         open_lineage(files, FOLDER, QUERY, two)
@@ -140,8 +147,18 @@ def test_operators_do_not_come_or_go(files: MemoryFiles) -> None:
         open_lineage(files, FOLDER, QUERY, {})
 
 
+def test_before_the_first_epoch_a_declaration_may_be_corrected(files: MemoryFiles) -> None:
+    lineage = opened(files)
+    assert opened(files, parallelism=3, down=("B",)) == lineage
+    ran(files)
+    with pytest.raises(ParallelismChanged):
+        opened(files)
+    assert opened(files, parallelism=3, down=("B",)) == lineage
+
+
 def test_what_may_change_is_remembered(files: MemoryFiles) -> None:
     lineage = opened(files)
+    ran(files)
     assert opened(files, down=("A", "B", "New"), state="Renamed") == lineage
     with pytest.raises(EventTypesChanged):
         opened(files)

@@ -1,0 +1,123 @@
+"""Every error of the package, in one tree: each says whose fault it is and whether trying again can help, in fields.
+
+- CoordControlError
+    - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
+    - DeclarationError               the job is declared in a way that cannot work
+        - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
+        - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
+    - UserDataError                  a value that user code produced cannot be used
+        - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
+          ChannelFull, CoordinatorNotStarted
+    - SubtaskFailed                  a subtask's function failed in a way that no retry repairs
+    - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
+    - CoordinatorFailed, CoordinatorTimeout
+    - Fenced                         a newer driver owns the job
+    - AttemptRefused                 the driver refused this execution of a subtask
+    - StoreError
+        - DamagedRecord, MissingRecord, UnsupportedFormat, AlreadyExists, StoreUnavailable
+    - EndpointError
+        - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
+    - SparkLost                      the driver's JVM, or its Spark context, is gone
+    - QueryFailed                    a query ended for good; the cause is chained
+    - JobClosed                      the job was used after it ended
+"""
+
+from coord_control.errors.base import CoordControlError, Fault, InvalidTransition
+from coord_control.errors.system import (
+    AlreadyExists,
+    AttemptRefused,
+    AuthenticationFailed,
+    DamagedRecord,
+    EndpointClosed,
+    EndpointError,
+    EndpointNotBound,
+    EndpointTimeout,
+    EndpointUnreachable,
+    Fenced,
+    FrameInvalid,
+    JobClosed,
+    MissingRecord,
+    QueryFailed,
+    SparkLost,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from coord_control.errors.user import (
+    ChannelFull,
+    CoordinatorFailed,
+    CoordinatorNotStarted,
+    CoordinatorTimeout,
+    DeclarationError,
+    DuplicateOperator,
+    EventInvalid,
+    EventTooLarge,
+    EventTypesChanged,
+    InvalidModel,
+    InvalidName,
+    LineageMismatch,
+    NoSuchSubtask,
+    NotStreaming,
+    OperatorReused,
+    OperatorsChanged,
+    OperatorUnused,
+    OutputNotConsumed,
+    ParallelismChanged,
+    StateInvalid,
+    StateTooLarge,
+    SubtaskFailed,
+    SubtaskMixed,
+    UndeclaredEvent,
+    UnsupportedOption,
+    UserDataError,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "AttemptRefused",
+    "AuthenticationFailed",
+    "ChannelFull",
+    "CoordControlError",
+    "CoordinatorFailed",
+    "CoordinatorNotStarted",
+    "CoordinatorTimeout",
+    "DamagedRecord",
+    "DeclarationError",
+    "DuplicateOperator",
+    "EndpointClosed",
+    "EndpointError",
+    "EndpointNotBound",
+    "EndpointTimeout",
+    "EndpointUnreachable",
+    "EventInvalid",
+    "EventTooLarge",
+    "EventTypesChanged",
+    "Fault",
+    "Fenced",
+    "FrameInvalid",
+    "InvalidModel",
+    "InvalidName",
+    "InvalidTransition",
+    "JobClosed",
+    "LineageMismatch",
+    "MissingRecord",
+    "NoSuchSubtask",
+    "NotStreaming",
+    "OperatorReused",
+    "OperatorUnused",
+    "OperatorsChanged",
+    "OutputNotConsumed",
+    "ParallelismChanged",
+    "QueryFailed",
+    "SparkLost",
+    "StateInvalid",
+    "StateTooLarge",
+    "StoreError",
+    "StoreUnavailable",
+    "SubtaskFailed",
+    "SubtaskMixed",
+    "UndeclaredEvent",
+    "UnsupportedFormat",
+    "UnsupportedOption",
+    "UserDataError",
+]

@@ -1,0 +1,42 @@
+"""The root of the tree, and the error of a machine that is given an input it does not know."""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+__all__ = ["CoordControlError", "Fault", "InvalidTransition"]
+
+
+class Fault(enum.Enum):
+    """Whose fault an error is."""
+
+    USER = "user"  #: the job's code or its configuration
+    EXTERNAL = "external"  #: the network, the storage, another driver
+    INTERNAL = "internal"  #: this package: please report it
+
+
+class CoordControlError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        fault: whose fault it is.
+        retry: whether the same action may succeed when tried again without a change.
+    """
+
+    fault: ClassVar[Fault] = Fault.INTERNAL
+    retry: ClassVar[bool] = False
+
+
+class InvalidTransition(CoordControlError):
+    """A machine was given an input that its state does not allow; nothing was changed."""
+
+    def __init__(self, machine: str, state: object, input_: object) -> None:
+        self.machine, self.state, self.input = machine, state, input_
+        super().__init__(
+            f"{machine}: input {_name(input_)} is not allowed in state {_name(state)}; nothing was changed"
+        )
+
+
+def _name(value: object) -> str:
+    return value.name if isinstance(value, enum.Enum) else str(value)

@@ -1,0 +1,190 @@
+"""What storage, network, Spark and other drivers can get wrong, and how a query or a job ends."""
+
+from __future__ import annotations
+
+from coord_control.errors.base import CoordControlError, Fault
+
+__all__ = [
+    "AlreadyExists",
+    "AttemptRefused",
+    "AuthenticationFailed",
+    "DamagedRecord",
+    "EndpointClosed",
+    "EndpointError",
+    "EndpointNotBound",
+    "EndpointTimeout",
+    "EndpointUnreachable",
+    "Fenced",
+    "FrameInvalid",
+    "JobClosed",
+    "MissingRecord",
+    "QueryFailed",
+    "SparkLost",
+    "StoreError",
+    "StoreUnavailable",
+    "UnsupportedFormat",
+]
+
+
+class Fenced(CoordControlError):
+    """Another driver has claimed a newer generation of the job (protocol section 6)."""
+
+    fault = Fault.EXTERNAL
+
+    def __init__(self, job: str, generation: int, newer: int | None = None, holder: str = "another driver") -> None:
+        self.job, self.generation, self.newer, self.holder = job, generation, newer, holder
+        what = f"generation {newer}" if newer is not None else "a newer generation"
+        super().__init__(
+            f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one "
+            "driver "
+            "of a job may run at a time"
+        )
+
+
+class AttemptRefused(CoordControlError):
+    """The driver refused an execution of a subtask; the task fails, and Spark decides what happens next."""
+
+    fault = Fault.EXTERNAL
+
+    def __init__(self, attempt: object, reason: str) -> None:
+        self.attempt, self.reason = attempt, reason
+        super().__init__(f"{attempt}: {reason}")
+
+
+class StoreError(CoordControlError):
+    """The job's storage."""
+
+    fault = Fault.EXTERNAL
+
+
+class DamagedRecord(StoreError):
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{path} is damaged: {problem}. Nothing was skipped and nothing was started; put the file back from a "
+            "copy of the "
+            "storage, or start the query under another name"
+        )
+
+
+class MissingRecord(StoreError):
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{path} is missing: {problem}. Nothing was skipped and nothing was started; put the file back from a "
+            "copy of the "
+            "storage, or start the query under another name"
+        )
+
+
+class UnsupportedFormat(StoreError):
+    def __init__(self, path: str, found: int, newest: int) -> None:
+        self.path, self.found, self.newest = path, found, newest
+        super().__init__(
+            f"{path} has format version {found}; this release reads up to {newest}: it was written by a newer "
+            "release, upgrade"
+        )
+
+
+class AlreadyExists(StoreError):
+    """A create-if-absent lost its race: somebody else has written this name."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{path} exists already: another driver has written it")
+
+
+class StoreUnavailable(StoreError):
+    retry = True
+
+    def __init__(self, path: str, action: str, cause: object) -> None:
+        self.path, self.action = path, action
+        super().__init__(f"cannot {action} {path}: {cause}; check that the storage is reachable, writable and not full")
+
+
+class EndpointError(CoordControlError):
+    """The connection between a subtask and the driver."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+
+class EndpointUnreachable(EndpointError):
+    def __init__(self, host: str, port: int, cause: object) -> None:
+        self.host, self.port = host, port
+        super().__init__(
+            f"cannot reach the driver at {host}:{port}: {cause}; it must be reachable from the executors "
+            "(spark.driver.host, "
+            "and the endpoint's port open in firewalls and network policies)"
+        )
+
+
+class EndpointTimeout(EndpointError):
+    def __init__(self, host: str, port: int, waiting_for: str, seconds: float) -> None:
+        self.host, self.port, self.waiting_for, self.seconds = host, port, waiting_for, seconds
+        super().__init__(
+            f"the driver at {host}:{port} has not answered within {seconds:g} s while waiting for {waiting_for}"
+        )
+
+
+class EndpointClosed(EndpointError):
+    def __init__(self, host: str, port: int, cause: object) -> None:
+        self.host, self.port = host, port
+        super().__init__(f"the connection to the driver at {host}:{port} was closed: {cause}")
+
+
+class EndpointNotBound(EndpointError):
+    retry = False
+
+    def __init__(self, host: str, ports: range, cause: object) -> None:
+        self.host, self.ports = host, ports
+        which = str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}" if ports else "an empty range"
+        super().__init__(
+            f"cannot listen at {host}, port {which}: {cause}; choose another port or range of ports, and an address of "
+            "this machine"
+        )
+
+
+class AuthenticationFailed(EndpointError):
+    retry = False
+
+    def __init__(self, host: str, port: int, why: str) -> None:
+        self.host, self.port = host, port
+        super().__init__(f"authentication with {host}:{port} failed: {why}")
+
+
+class FrameInvalid(EndpointError):
+    retry = False
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"invalid frame: {problem}")
+
+
+class SparkLost(CoordControlError):
+    """The driver's JVM has died, or its Spark context was stopped: only a new driver can go on."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, cause: object) -> None:
+        super().__init__(
+            f"Spark has ended under the job ({cause}); nothing is lost: start the driver again, as coordctl run does"
+        )
+
+
+class QueryFailed(CoordControlError):
+    """A query ended for good; ``__cause__`` is the error that ended it."""
+
+    def __init__(self, query: str, attempts: int, cause: object) -> None:
+        self.query, self.attempts = query, attempts
+        again = f" after {attempts} restarts without progress" if attempts else ""
+        super().__init__(f"query {query!r} failed{again}: {cause}")
+
+
+class JobClosed(CoordControlError):
+    fault = Fault.USER
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(f"job {job!r} has ended; make a new Job to go on")
