@@ -218,3 +218,14 @@ def test_a_configuration_changes_for_all_subtasks_in_the_same_epoch(
     # Each epoch: one version in every subtask, and always the newest that was given before it.
     expected = {0: 1, 1: 1, 2: 1, 3: 3, 4: 4, 5: 5, 6: 6}
     assert versions == {epoch: {(subtask, number) for subtask in range(3)} for epoch, number in expected.items()}
+
+
+def test_a_callback_that_raises_after_the_last_epoch_fails_the_job_too(make_job: MakeJob, source: FileStream) -> None:
+    class AtTheEnd(Dialogue):
+        def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
+            super().handle_event_from_operator(subtask, attempt, event)
+            if event.epoch == 2:
+                raise Trouble("after the last commit")
+
+    with make_job() as job, pytest.raises(errors.QueryFailed, match="after the last commit"):
+        drain(job, write(apply(talk(job, AtTheEnd()), source.read())))

@@ -446,3 +446,23 @@ def test_looking_is_fine_when_the_whole_output_is_read_too(make_job: MakeJob, so
         out = operator.apply(source.read(), followed(lambda subtask: None), schema=SCHEMA, partition_by=["key"])
         drain(job, out.writeStream.foreachBatch(look_and_write))
     coordinator.check(range(8))
+
+
+def test_async_progress_tracking_is_refused(make_job: MakeJob, source: FileStream) -> None:
+    with make_job() as job:
+        frame = apply(talk(job, Dialogue()), source.read())
+        writer = write(frame).option("asyncProgressTrackingEnabled", "true").trigger(processingTime="1 second")
+        with pytest.raises(errors.UnsupportedOption, match="it commits epochs after the next one has begun"):
+            job.start("q", writer)
+
+
+def test_a_subtask_that_sends_too_much_in_one_epoch_ends_the_job(make_job: MakeJob, source: FileStream) -> None:
+    def flood(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        report = Report(sequence=0, epoch=0, numbers=list(range(100_000)), values=[])
+        for _ in range(100):
+            subtask.send(report)
+
+    with make_job() as job, pytest.raises(errors.QueryFailed, match=r"ChannelFull: .* send summaries") as caught:
+        drain(job, write(apply(talk(job, Dialogue()), source.read(), flood)))
+    assert isinstance(caught.value.__cause__, errors.SubtaskFailed)

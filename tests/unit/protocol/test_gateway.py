@@ -231,3 +231,14 @@ def test_a_gateway_that_was_closed_without_an_event_has_blocked_no_time() -> Non
     valve = closed_for(FIRST)
     valve.open(FIRST, now=9.0)
     assert valve.blocked_seconds == 0.0
+
+
+def test_what_an_epoch_takes_makes_room_in_the_channel_and_what_returns_takes_it_again() -> None:
+    gateway = Gateway()
+    gateway.send(event("abc"), 0.0)
+    gateway.send(event("de"), 0.0)
+    assert gateway.waiting_bytes == 5
+    taken = gateway.take_mailbox()
+    assert gateway.waiting_bytes == 0
+    gateway.put_back(taken)
+    assert gateway.waiting_bytes == 5

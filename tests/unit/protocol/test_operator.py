@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from coord_control.errors import NoSuchSubtask
+from coord_control.errors import ChannelFull, NoSuchSubtask
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, OperatorUid, SubtaskIndex
 from coord_control.protocol.messages import (
     Accepted,
@@ -18,15 +18,16 @@ from coord_control.protocol.messages import (
     CheckpointComplete,
     DeliverEvents,
     EpochSettled,
+    FailQuery,
     Measurements,
     Refused,
     SubtaskReset,
     Welcome,
 )
-from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
+from coord_control.protocol.operator import MAX_CHANNEL_BYTES, OperatorRun, OperatorSpec, Totals
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record
 from coord_control.protocol.recovery import Outbox, RecoveredOperator, Replay
-from tests.core_kit import OP, QUERY, answer_to, attempt, event, events, names, of_type, spec
+from tests.core_kit import OP, QUERY, Stage, answer_to, attempt, event, events, names, of_type, spec
 
 S0, S1 = SubtaskIndex(0), SubtaskIndex(1)
 EMPTY = RecoveredOperator({}, None, NO_CHECKPOINT, (), {}, None)
@@ -573,3 +574,20 @@ def test_the_operator_of_every_record_is_its_uid() -> None:
     [record] = records(operator.snapshot())
     assert isinstance(record, Begin)
     assert record.operator == OperatorUid("another")
+
+
+def test_a_channel_in_which_too_much_waits_fails_the_query() -> None:
+    stage = Stage()
+    stage.start()
+    large = EventBatch(0, 1, b"x" * (MAX_CHANNEL_BYTES // 2))
+    for _ in range(2):
+        stage.core.send(OP, 1, SubtaskIndex(0), large, 0.0)
+    assert not stage.execute().notices
+    stage.core.send(OP, 1, SubtaskIndex(0), event("a"), 0.0)
+    (failed,) = stage.execute().notices
+    assert isinstance(failed, FailQuery)
+    assert isinstance(failed.error, ChannelFull)
+    assert not failed.error.retry
+    assert "events that wait for subtask 0 take 33554433 bytes, the limit is 33554432; a subtask takes" in str(
+        failed.error
+    )

@@ -14,7 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult, SubtaskGateway
-from coord_control.errors import CoordControlError, CoordinatorFailed, NoSuchSubtask, UndeclaredEvent
+from coord_control.errors import (
+    CoordControlError,
+    CoordinatorFailed,
+    CoordinatorNotStarted,
+    NoSuchSubtask,
+    UndeclaredEvent,
+)
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, BarrierId, Epoch, RunId
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
@@ -323,6 +329,21 @@ def test_an_event_to_no_subtask_is_an_error_of_the_caller(rig: Rig, subtask: int
     rig.start()
     with pytest.raises(NoSuchSubtask):
         rig.coordinator.context.send(subtask, Number(value=1))
+
+
+def test_nothing_is_sent_before_the_query_is_started(rig: Rig) -> None:
+    # It would be lost, while the state of the coordinator that sent it is kept.
+    for send in (lambda: rig.coordinator.context.send(0, Number(value=1)), rig_broadcast(rig)):
+        with pytest.raises(CoordinatorNotStarted, match=r"operator 'op': its query has not been started"):
+            send()
+    rig.start()
+    rig.coordinator.context.send(0, Number(value=2))
+    rig.settle()
+    assert rig.runtime.call(lambda core, now: numbers(core.operators()[0].channel.gateways[0].mailbox)) == [2]
+
+
+def rig_broadcast(rig: Rig) -> Callable[[], None]:
+    return lambda: rig.coordinator.context.broadcast(Number(value=1))
 
 
 def test_an_undeclared_event_is_an_error_of_the_caller(rig: Rig) -> None:
