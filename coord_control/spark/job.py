@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -55,6 +54,8 @@ from coord_control.spark.operator import Operator, operators_in_plan
 from coord_control.spark.progress import ProgressListener
 from coord_control.spark.query import ManagedQuery, RestartPolicy
 from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.session import advertised_host, is_local, retained_epochs, use_this_interpreter
+from coord_control.spark.session import bind_address as spark_address
 from coord_control.spark.status import JobStatus, QueryStatus, operator_statuses
 from coord_control.spark.subtask import TaskPlan
 from coord_control.spark.takeover import take_over
@@ -117,7 +118,7 @@ class Job:
             raise InvalidName("job", name)
         self.name = name
         self._spark = spark
-        _use_this_interpreter(spark)
+        use_this_interpreter(spark)
         self._policy = restart or RestartPolicy()
         self._snapshot_timeout = snapshot_timeout_seconds
         root = _absolute(root)
@@ -138,7 +139,7 @@ class Job:
             self._runtime = JobRuntime(
                 JobCore(self.generation),
                 self._coordinators,
-                tls=not _is_local(spark) if tls is None else tls,
+                tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
                 append=self._append,
                 verify=self._verify,
                 query_failed=self._query_failed,
@@ -147,10 +148,7 @@ class Job:
             )
             self._endpoint = self._runtime.endpoint
             opened.callback(self._endpoint.close)
-            conf = spark.sparkContext.getConf()
-            advertise = conf.get("spark.driver.host") or "127.0.0.1"
-            bind = bind_address or conf.get("spark.driver.bindAddress") or advertise
-            self._endpoint.start(bind, port, advertise=advertise)
+            self._endpoint.start(bind_address or spark_address(spark), port, advertise=advertised_host(spark))
             self._runtime.start()
             opened.callback(self._runtime.writer.close, _CLOSE_SECONDS)
             self._thread = CoordinatorThread(slow_callback_seconds)
@@ -372,8 +370,7 @@ class Job:
     ) -> ManagedQuery:
         store = None
         if operators:
-            retained = int(self._spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
-            store = EpochStore(self._files, lineage.epochs, self.generation, retained)
+            store = EpochStore(self._files, lineage.epochs, self.generation, retained_epochs(self._spark))
         return ManagedQuery(
             name,
             writer,
@@ -496,13 +493,3 @@ class Job:
 
 def _absolute(path: str) -> str:
     return path if ":" in path else os.path.abspath(path)
-
-
-def _is_local(spark: SparkSession) -> bool:
-    return str(spark.sparkContext.master).startswith("local")
-
-
-def _use_this_interpreter(spark: SparkSession) -> None:
-    # Spark takes the first python3 of the PATH; only on one machine is the driver's own the right one for sure.
-    if _is_local(spark) and "PYSPARK_PYTHON" not in os.environ:
-        spark.sparkContext.pythonExec = sys.executable

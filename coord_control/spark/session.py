@@ -1,0 +1,44 @@
+"""What a job asks of the Spark session that it is given."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+__all__ = ["advertised_host", "bind_address", "is_local", "retained_epochs", "use_this_interpreter"]
+
+# "local", "local[4]", "local[*,3]"; "local-cluster[...]" has executors in processes of their own.
+_LOCAL: Final = re.compile(r"local(\[.*\])?")
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks of this Spark master run on the driver's machine, started by the driver's own JVM."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def use_this_interpreter(spark: SparkSession) -> None:
+    """Have local Python workers run the driver's interpreter, unless the user has chosen one.
+
+    Spark takes the first python3 of the PATH; only on one machine is the driver's own the right one for sure.
+    """
+    if is_local(str(spark.sparkContext.master)) and "PYSPARK_PYTHON" not in os.environ:
+        spark.sparkContext.pythonExec = sys.executable
+
+
+def advertised_host(spark: SparkSession) -> str:
+    """The name under which executors reach the driver."""
+    return spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
+
+
+def bind_address(spark: SparkSession) -> str:
+    """The local address at which Spark's driver listens."""
+    return spark.sparkContext.getConf().get("spark.driver.bindAddress") or advertised_host(spark)
+
+
+def retained_epochs(spark: SparkSession) -> int:
+    """How many epochs Spark's checkpoints can be set back."""
+    return int(spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
