@@ -35,8 +35,8 @@ from coord_control.protocol.recovery import RecoveredOperator
 __all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "Totals"]
 
 
-#: What may wait for one subtask, or be sent by one in one epoch. Half of the largest frame: a welcome carries the state,
-#: and all that waited when the epoch began.
+#: What may wait for one subtask, or be sent by one in one epoch. Half of the largest frame: a welcome carries the
+#: state, and all that waited when the epoch began.
 MAX_CHANNEL_BYTES: Final = 32 << 20
 
 
