@@ -333,17 +333,14 @@ def test_an_event_to_no_subtask_is_an_error_of_the_caller(rig: Rig, subtask: int
 
 def test_nothing_is_sent_before_the_query_is_started(rig: Rig) -> None:
     # It would be lost, while the state of the coordinator that sent it is kept.
-    for send in (lambda: rig.coordinator.context.send(0, Number(value=1)), rig_broadcast(rig)):
-        with pytest.raises(CoordinatorNotStarted, match=r"operator 'op': its query has not been started"):
-            send()
+    with pytest.raises(CoordinatorNotStarted, match=r"operator 'op': its query has not been started"):
+        rig.coordinator.context.send(0, Number(value=1))
+    with pytest.raises(CoordinatorNotStarted):
+        rig.coordinator.context.broadcast(Number(value=1))
     rig.start()
     rig.coordinator.context.send(0, Number(value=2))
     rig.settle()
     assert rig.runtime.call(lambda core, now: numbers(core.operators()[0].channel.gateways[0].mailbox)) == [2]
-
-
-def rig_broadcast(rig: Rig) -> Callable[[], None]:
-    return lambda: rig.coordinator.context.broadcast(Number(value=1))
 
 
 def test_an_undeclared_event_is_an_error_of_the_caller(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -123,3 +124,38 @@ def test_an_update_that_a_reset_overtakes_is_not_sent_through_the_renewed_contex
 
     assert config.current == Limits(minutes=30)
     assert renewed.sent == [], "the subtasks would have a version that no snapshot knows"
+
+
+def test_an_update_during_a_snapshot_comes_after_it(config: BroadcastConfig[Limits], channel: Channel) -> None:
+    config.start()
+    at_the_snapshot_point: list[list[int]] = []
+    update = threading.Thread(target=config.update, args=(Limits(minutes=45),))
+
+    class Late(Answer):
+        def complete(self, data: bytes) -> None:
+            super().complete(data)
+            update.start()
+            update.join(0.05)  # without the lock it would be over by now
+            at_the_snapshot_point.append(list(channel.sent))
+
+    answer = Late()
+    config.checkpoint_coordinator(1, answer)
+    update.join()
+
+    assert at_the_snapshot_point == [[30]]
+    assert Limits.model_validate_json(answer.data) == Limits(minutes=30)
+    assert channel.sent == [30, 45]
+
+
+def test_a_version_that_cannot_be_sent_changes_nothing(config: BroadcastConfig[Limits]) -> None:
+    class Refusing(Channel):
+        def broadcast(self, event: BaseModel) -> None:
+            raise ValueError("too large")
+
+    config.start()
+    config.context = Refusing()
+    config.reset_to_checkpoint(1, b'{"minutes": 30}')
+    with pytest.raises(ValueError, match="too large"):
+        config.update(Limits(minutes=45))
+
+    assert config.current == Limits(minutes=30)
