@@ -90,6 +90,8 @@ def _wait_for_tasks(spark: SparkSession) -> None:
     # The scheduler itself, because Spark's status API hears of tasks late. Twice, because what the query has just asked
     # for is cancelled by another thread of Spark's.
     scheduler: Any = spark.sparkContext._jsc.sc().taskScheduler()
+    if scheduler is None:
+        return  # Spark itself is ending, on a signal that its JVM got as well
     deadline = time.monotonic() + _PATIENCE_SECONDS
     idle = 0
     while idle < 2 and time.monotonic() < deadline:
