@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from rich.console import Console
 
 from coord_control.errors import CoordControlError
@@ -52,16 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _stop_on_signals(stop)
                 outcome = demo.run(spark)
     except KeyboardInterrupt:
-        console.print("interrupted in the middle of an epoch; --work goes on from here", markup=False)
+        _say(console, "interrupted in the middle of an epoch; --work goes on from here")
         return ExitCode.INTERRUPTED
     except CoordControlError as error:
-        console.print(f"{type(error).__name__}: {error}\nmore in {work / 'demo.log'}", markup=False, highlight=False)
+        # Spark adds its plan and its stack to a message; the log has all of it.
+        reason = str(error).partition("\n")[0]
+        _say(console, f"{type(error).__name__}: {reason}", f"more in {work / 'demo.log'} and {work / 'spark.log'}")
+        logging.error("the demo has failed", exc_info=error)
         return exit_code_of(error)
+    except (Py4JError, PySparkException, OSError) as error:
+        _say(console, f"Spark's JVM does not answer any more; more in {work / 'spark.log'}", "--work goes on from here")
+        logging.error("the demo has failed", exc_info=error)
+        return ExitCode.FAILED
     if parsed.json:
         print(json.dumps(as_json(outcome, work), indent=2))
     else:
         print_summary(console, outcome, work)
     return ExitCode.FINISHED if is_ok(outcome) else ExitCode.FAILED
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 __all__ = ["spark_session"]
@@ -42,7 +44,9 @@ def spark_session(work: Path, attempts_per_task: int) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        # A signal to the whole process group ends the JVM first; then there is nothing left to stop.
+        with contextlib.suppress(Py4JError, OSError):
+            spark.stop()
 
 
 @contextmanager
