@@ -1,0 +1,136 @@
+"""A driver without Spark: everything else of it is the real thing.
+
+The runtime, the core, the endpoint with its sockets, the coordinator thread, the claim of the generation and the epoch
+store on the local disk are put together as :class:`coord_control.spark.job.Job` does it. What Spark would do, running
+tasks and committing epochs, is done by worker processes: the first hello of an epoch implies that Spark has committed
+the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import BaseModel
+
+from coord_control.coordinators import OperatorCoordinator
+from coord_control.errors import CoordControlError
+from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.messages import EpochSettled
+from coord_control.protocol.operator import OperatorSpec
+from coord_control.protocol.records import Record
+from coord_control.protocol.recovery import Facts
+from coord_control.spark import generations
+from coord_control.spark.connection import Address
+from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.epoch_store import EpochStore
+from coord_control.spark.files import LocalFiles, join
+from coord_control.spark.generations import Holder
+from coord_control.spark.models import EventTypes
+from coord_control.spark.runtime import JobRuntime
+
+__all__ = ["OPERATOR", "Rig", "attempt"]
+
+OPERATOR: Final = OperatorUid("bench")
+
+_QUERY: Final = QueryName("query")
+_QUERY_ID: Final = "00000000-0000-4000-8000-000000000000"
+_RUN: Final = RunId("1.0")
+_CLOSE_SECONDS: Final = 5.0
+# As many epochs as Spark keeps by default.
+_RETAIN_EPOCHS: Final = 100
+
+
+def attempt(generation: Generation, subtask: int, epoch: int, task_attempt: int) -> AttemptId:
+    """One execution of a subtask of the rig's operator."""
+    return AttemptId(generation, _RUN, _QUERY_ID, OPERATOR, SubtaskIndex(subtask), Epoch(epoch), task_attempt, epoch, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """One operator that runs. ``coordinator.context`` is what user code would call."""
+
+    runtime: JobRuntime
+    store: EpochStore
+    coordinator: OperatorCoordinator
+
+    @property
+    def address(self) -> Address:
+        return self.runtime.endpoint.address
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(
+        cls,
+        coordinator: OperatorCoordinator,
+        parallelism: int,
+        *,
+        down: Sequence[type[BaseModel]] = (),
+        up: Sequence[type[BaseModel]] = (),
+    ) -> Iterator[Rig]:
+        """Start a driver in a temporary folder, with one query that has one operator; ends it afterwards."""
+        with tempfile.TemporaryDirectory(prefix="coord-bench-") as root:
+            files = LocalFiles()
+            claim = generations.claim(files, join(root, "generations"), Holder.of([os.getpid()]))
+            store = EpochStore(files, join(root, "epochs"), claim.generation, _RETAIN_EPOCHS)
+
+            def append(query: QueryName, records: Sequence[Record]) -> None:
+                store.append(records)
+
+            def verify() -> None:
+                assert claim.is_current(), "nobody else claims in a temporary folder"
+
+            coordinators: dict[OperatorUid, BoundCoordinator] = {}
+            runtime = JobRuntime(
+                JobCore(claim.generation),
+                coordinators,
+                tls=False,
+                append=append,
+                verify=verify,
+                query_failed=_failed,
+                fenced=_fenced,
+                settled=_settled,
+            )
+            thread = CoordinatorThread()
+            runtime.endpoint.start("127.0.0.1")
+            thread.start()
+            runtime.start()
+            coordinators[OPERATOR] = BoundCoordinator(
+                OPERATOR,
+                coordinator,
+                parallelism,
+                EventTypes(OPERATOR, "down", down),
+                EventTypes(OPERATOR, "up", up),
+                thread,
+                runtime.post,
+            )
+            spec = OperatorSpec(OPERATOR, parallelism)
+            facts = Facts(tuple(store.open()), NO_EPOCH, NO_EPOCH)
+            runtime.call(lambda core, now: core.add_query(_QUERY, _QUERY_ID, [spec]))
+            runtime.call(lambda core, now: core.start_run(_QUERY, facts, now))
+            coordinators[OPERATOR].start()
+            try:
+                yield cls(runtime, store, coordinator)
+            finally:
+                thread.close(_CLOSE_SECONDS)
+                runtime.writer.close(_CLOSE_SECONDS)
+                runtime.endpoint.close()
+
+
+def _failed(query: QueryName, error: CoordControlError) -> None:
+    # From now on the core refuses every attempt, which ends the workers and the benchmark.
+    print(f"query {query} failed: {error}", file=sys.stderr)
+
+
+def _fenced(error: CoordControlError) -> None:
+    print(error, file=sys.stderr)
+
+
+def _settled(epoch: EpochSettled) -> None:
+    pass
