@@ -120,7 +120,8 @@ def operator_function_name(operator: str) -> str:
 
 def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     assert plan.function is not None, "Operator.apply sets it"
-    index = first.column(first.num_columns - 1)[0].as_py()
+    own = first.column(first.num_columns - 1)[0]
+    index = own.as_py()
     attempt = _attempt(plan, index)
     driver = connection.shared(plan.address)
     welcome = driver.hello(Hello(attempt))
@@ -130,7 +131,7 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
         before = plan.state.dump(index, state, before=welcome.state)
         events = plan.down.decode(welcome.inputs)
         subtask = Subtask(index, plan.parallelism, attempt.epoch, state, events, plan.up)
-        rows = _Rows(plan.operator, index)
+        rows = _Rows(plan.operator, own)
         for batch in plan.function(subtask, rows.read(first, rest)):
             rows.written += batch.num_rows
             yield batch
@@ -153,9 +154,11 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
 class _Rows:
     """The rows of one attempt: checked, without the subtask column, and counted."""
 
-    def __init__(self, operator: str, index: int) -> None:
+    def __init__(self, operator: str, own: pa.Scalar) -> None:
         self._operator = operator
-        self._index = index
+        # An Arrow value: to compare with a Python int, pyarrow imports pandas. That takes longer than an epoch, and the
+        # collection of garbage that PySpark makes after each task then takes half as long again.
+        self._own = own
         self.seen = 0
         self.written = 0
 
@@ -167,8 +170,8 @@ class _Rows:
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         last = batch.num_columns - 1
-        if not pc.all(pc.equal(batch.column(last), self._index)).as_py():
-            raise SubtaskMixed(self._operator, self._index)
+        if not pc.all(pc.equal(batch.column(last), self._own)).as_py():
+            raise SubtaskMixed(self._operator, self._own.as_py())
         self.seen += batch.num_rows
         return pa.RecordBatch.from_arrays(batch.columns[:last], names=batch.schema.names[:last])
 
