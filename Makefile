@@ -28,13 +28,14 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 requirements: ## check for Python and Java, and name the command that installs what is missing
-	@bash scripts/requirements "$(PYTHON)"
+	@bash scripts/requirements "$(PYTHON)" >&2
 
 setup: requirements $(STAMP) ## create the virtual environment and install everything into it
 
+# To standard error: standard output is for what a target is run for (make demo DEMO_ARGS=--json).
 # Order-only: the checks come first, but do not make the environment out of date.
 $(STAMP): pyproject.toml scripts/setup | requirements
-	@bash scripts/setup "$(PYTHON)" "$(VENV)"
+	@bash scripts/setup "$(PYTHON)" "$(VENV)" >&2
 	@touch $@
 
 demo: setup ## a year of flights through a coordinated streaming job
