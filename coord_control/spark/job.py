@@ -147,7 +147,7 @@ class Job:
                 settled=self._settled,
             )
             self._endpoint = self._runtime.endpoint
-            opened.callback(self._endpoint.close)
+            opened.callback(self._runtime.close, JobClosed(name))
             self._endpoint.start(bind_address or spark_address(spark), port, advertise=advertised_host(spark))
             self._runtime.start()
             opened.callback(self._runtime.writer.close, _CLOSE_SECONDS)

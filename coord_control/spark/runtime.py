@@ -13,15 +13,16 @@ Threads:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Final, TypeVar, assert_never
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Final, TypeVar, TypeVarTuple, assert_never
 
-from coord_control.errors import CoordControlError, Fenced
+from coord_control.errors import CoordControlError, EndpointClosed, Fenced, InvalidTransition
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
@@ -36,6 +37,7 @@ __all__ = ["JobRuntime"]
 _log = logging.getLogger("coord_control.runtime")
 
 Result = TypeVar("Result")
+_Args = TypeVarTuple("_Args")
 
 _TICK_SECONDS: Final = 0.5
 # The loop's finest wait: some hundred events of a coordinator that sends as fast as it can.
@@ -77,6 +79,7 @@ class JobRuntime:
         self._settled = settled
         self._inbox: deque[Callable[[JobCore, float], None]] = deque()
         self._wake = threading.Lock()  # held: the loop will drain the inbox
+        self._closed: Future[Any] = Future()  # raises the reason
         self._flush_scheduled = False
         self._under_way = 0
         self._era = 0
@@ -86,13 +89,21 @@ class JobRuntime:
         self.writer.start()
         self._endpoint.call_soon_threadsafe(self._tick)
 
+    def close(self, reason: CoordControlError) -> None:
+        """End the endpoint; whoever waits in :meth:`call`, or comes later, is given ``reason``. More than once."""
+        self._endpoint.close()
+        if not self._closed.done():
+            self._closed.set_exception(reason)
+
     # From any thread.
 
     def post(self, call: Callable[[JobCore, float], None]) -> None:
-        """Run ``call(core, now)`` on the loop, after everything posted before. Never blocks."""
+        """Run ``call(core, now)`` on the loop, after everything posted before. Never blocks; nothing after the end."""
+        if self._closed.done():
+            return
         self._inbox.append(call)
         if self._wake.acquire(blocking=False):
-            self._endpoint.call_soon_threadsafe(self._drain)
+            self._to_loop(self._drain)
 
     def call(self, call: Callable[[JobCore, float], Result], timeout_seconds: float | None = 60.0) -> Result:
         """Run ``call(core, now)`` on the loop and wait until all that follows from it has been executed.
@@ -102,6 +113,7 @@ class JobRuntime:
         Raises:
             TimeoutError: it has not been executed within the time.
             StoreError, Fenced: its records could not be made durable.
+            JobClosed: the job has ended, before or meanwhile.
         """
         future: Future[Result] = Future()
 
@@ -114,14 +126,18 @@ class JobRuntime:
             self._submit(core.take(), lambda lost: future.set_exception(lost) if lost else future.set_result(result))
 
         self.post(run)
-        try:
-            return future.result(timeout_seconds)
-        except TimeoutError:
-            if future.done():
-                raise
-            raise TimeoutError(
-                f"the driver was not done within {timeout_seconds:g} s; check that the job's storage answers"
-            ) from None
+        wait((future, self._closed), timeout_seconds, FIRST_COMPLETED)
+        if future.done():
+            return future.result()
+        if self._closed.done():
+            self._closed.result()
+        raise TimeoutError(
+            f"the driver was not done within {timeout_seconds:g} s; check that the job's storage answers"
+        )
+
+    def _to_loop(self, function: Callable[[*_Args], None], *args: *_Args) -> None:
+        with contextlib.suppress(EndpointClosed):  # nobody is left for whom it could matter
+            self._endpoint.call_soon_threadsafe(function, *args)
 
     # On the loop: the endpoint's handler.
 
@@ -180,9 +196,19 @@ class JobRuntime:
             self._under_way += 1
             self.writer.submit(work)
         else:
-            self._execute(work)
+            self._execute([work])
 
-    def _execute(self, work: Work) -> None:
+    def _execute(self, group: Sequence[Work]) -> None:
+        for position, work in enumerate(group):
+            try:
+                self._show(work)
+            except Exception as error:
+                # What is durable may be shown or not, as after a crash; but whoever waits must not wait for ever.
+                self._refuse(group[position:], _internal(error))
+                self.crashed(error)
+                return
+
+    def _show(self, work: Work) -> None:
         for answered in work.batch.answers:
             self._endpoint.answer(answered.token, answered.answer)
         for notice in work.batch.notices:
@@ -223,31 +249,34 @@ class JobRuntime:
     # From the writer thread.
 
     def _on_written(self, group: list[Work]) -> None:
-        self._endpoint.call_soon_threadsafe(self._written, group)
+        self._to_loop(self._written, group)
 
     def _on_failed(self, group: list[Work], error: CoordControlError) -> None:
-        self._endpoint.call_soon_threadsafe(self._lose_everything, group, error)
+        self._to_loop(self._lose_everything, group, error)
 
     def _written(self, group: list[Work]) -> None:
         self._under_way -= len(group)
-        for work in group:
-            self._execute(work)
+        self._execute(group)
 
     def _lose_everything(self, group: list[Work], error: CoordControlError) -> None:
         # Nothing that rests on the lost records may become visible (I4, I7): whoever waits is refused, every query
         # ends.
         self._under_way -= len(group)
-        for work in group:
-            for answered in work.batch.answers:
-                self._endpoint.answer(answered.token, messages.Refused(f"the driver could not write: {error}"))
-            if work.executed is not None:
-                work.executed(error)
+        self._refuse(group, error)
         if not group or any(work.era == self._era for work in group):
             self._era += 1
             if isinstance(error, Fenced):
                 self._fenced(error)
             self._core.fail_all(error)
         self._flush()
+
+    def _refuse(self, group: Sequence[Work], error: CoordControlError) -> None:
+        for work in group:
+            for answered in work.batch.answers:
+                with contextlib.suppress(InvalidTransition):  # answered before the error
+                    self._endpoint.answer(answered.token, messages.Refused(f"the driver could not go on: {error}"))
+            if work.executed is not None:
+                work.executed(error)
 
 
 def _internal(error: BaseException) -> CoordControlError:

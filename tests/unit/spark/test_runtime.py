@@ -12,7 +12,15 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.coordinators import OperatorCoordinator, SnapshotResult, StatefulCoordinator
-from coord_control.errors import AttemptRefused, CoordControlError, CoordinatorFailed, Fenced, StoreUnavailable
+from coord_control.errors import (
+    AttemptRefused,
+    CoordControlError,
+    CoordinatorFailed,
+    EndpointError,
+    Fenced,
+    JobClosed,
+    StoreUnavailable,
+)
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello, Welcome
@@ -76,6 +84,7 @@ class Rig:
         self.failures: queue.SimpleQueue[tuple[QueryName, CoordControlError]] = queue.SimpleQueue()
         self.fenced: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
         self.settled: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
+        self.defect: Exception | None = None  # of the one who is told of settled epochs
         coordinators: dict[OperatorUid, BoundCoordinator] = {}
         self.runtime = JobRuntime(
             JobCore(Generation(1)),
@@ -85,7 +94,7 @@ class Rig:
             verify=self._verify,
             query_failed=lambda query, error: self.failures.put((query, error)),
             fenced=self.fenced.put,
-            settled=self.settled.put,
+            settled=self._settled,
         )
         self.runtime.endpoint.start("127.0.0.1")
         self.thread = CoordinatorThread()
@@ -111,7 +120,7 @@ class Rig:
         self.workers.shutdown()
         self.thread.close(SECONDS)
         self.runtime.writer.close(SECONDS)
-        self.runtime.endpoint.close()
+        self.runtime.close(JobClosed("job"))
 
     def connect(self) -> Connection:
         self.connections.append(connect(self.runtime.endpoint.address))
@@ -149,6 +158,11 @@ class Rig:
         if self.broken is not None:
             raise self.broken
         self.log += records
+
+    def _settled(self, epoch: EpochSettled) -> None:
+        if self.defect is not None:
+            raise self.defect
+        self.settled.put(epoch)
 
     def _verify(self) -> None:
         if self.fenced_by is not None:
@@ -372,6 +386,71 @@ def test_a_defect_in_the_core_ends_the_queries_and_is_named(rig: Rig) -> None:
     assert isinstance(error.__cause__, ZeroDivisionError)
     assert "the protocol core failed: ZeroDivisionError('a defect'); please report this" in str(error)
     assert not error.retry
+
+
+def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(rig: Rig) -> None:
+    first, second = rig.connect(), rig.connect()
+    first.hello(Hello(attempt(0, 0, 1)))
+    second.hello(Hello(attempt(1, 0, 2)))
+    first.acknowledge(Acknowledge(attempt(0, 0, 1), b"a"))
+    rig.defect = ZeroDivisionError("a defect")
+    rig.hold_writes()
+    ack = rig.in_thread(second.acknowledge, Acknowledge(attempt(1, 0, 2), b"b"))
+    rig.wait_for_write()
+    # The next group: an epoch is settled, on which the defect shows, and behind it two that wait for an answer.
+    rig.runtime.post(lambda core, now: core.committed(QUERY, Epoch(0), now))
+    rig.settle_loop()
+    behind = rig.in_thread(first.hello, Hello(attempt(generation=2)))
+    while rig.runtime.endpoint.stats().frames_in < 5:
+        rig.settle_loop()
+    reached = threading.Event()
+    call = rig.in_thread(rig.runtime.call, lambda core, now: reached.set(), SECONDS)
+    assert reached.wait(SECONDS)
+    rig.settle_loop()
+    rig.open_for_writes.set()
+    ack.result(SECONDS)
+    assert "ZeroDivisionError('a defect')" in refused(behind)
+    with pytest.raises(CoordControlError, match="a defect"):
+        call.result(2 * SECONDS)
+    query, error = rig.failures.get(timeout=SECONDS)
+    assert query == QUERY
+    assert error.__cause__ is rig.defect
+    assert rig.runtime.call(lambda core, now: core.generation) == 1
+
+
+def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(rig: Rig) -> None:
+    connection = rig.connect()
+    connection.hello(Hello(attempt()))
+    connection.acknowledge(Acknowledge(attempt(), b"a"))
+    rig.defect = ZeroDivisionError("a defect")
+    with pytest.raises(CoordControlError, match="a defect"):
+        rig.runtime.call(lambda core, now: core.committed(QUERY, Epoch(0), now), SECONDS)
+    assert rig.failures.get(timeout=SECONDS)[0] == QUERY
+
+
+def test_after_the_end_posts_do_nothing_and_calls_say_why(coordinator: Counting) -> None:
+    rig = Rig(coordinator)
+    rig.close()
+    for _ in range(2):
+        rig.runtime.post(lambda core, now: None)
+        with pytest.raises(JobClosed):
+            rig.runtime.call(lambda core, now: None, SECONDS)
+
+
+def test_who_waits_for_a_write_when_the_job_ends_is_told(rig: Rig) -> None:
+    rig.hold_writes()
+    hello = rig.in_thread(rig.connect().hello, Hello(attempt()))
+    rig.wait_for_write()
+    reached = threading.Event()
+    call = rig.in_thread(rig.runtime.call, lambda core, now: reached.set(), SECONDS)
+    assert reached.wait(SECONDS)
+    rig.runtime.close(JobClosed("job"))
+    assert isinstance(call.exception(2 * SECONDS), JobClosed)
+    assert isinstance(hello.exception(SECONDS), EndpointError)
+    # The storage answers after all: the writer finds nobody to tell, and ends as always.
+    rig.open_for_writes.set()
+    rig.runtime.writer.close(SECONDS)
+    assert [type(record) for record in rig.log] == [Begin]
 
 
 def test_a_coordinator_that_raises_fails_its_query(coordinator: Counting) -> None:
