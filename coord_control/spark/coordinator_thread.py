@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -59,15 +58,30 @@ class CoordinatorThread:
         self._current: tuple[str, str, float] | None = None
         self._reported: float | None = None
         self.slow_callbacks = 0
-        self.background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="coord-background")
         self._thread = threading.Thread(target=self._run, name="coord-coordinators", daemon=True)
+        # Not an executor: the interpreter's exit waits for the threads of one, whatever hangs in them.
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._background = [
+            threading.Thread(target=self._run_background, name=f"coord-background_{number}", daemon=True)
+            for number in range(_BACKGROUND_THREADS)
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in (self._thread, *self._background):
+            thread.start()
+
+    def is_current(self) -> bool:
+        """Whether the caller is a callback."""
+        return threading.current_thread() is self._thread
 
     def submit(self, operator: str, callback: str, call: Callable[[], None]) -> None:
         """Run ``call`` after everything that was submitted before."""
         self._calls.put((operator, callback, call))
+
+    def submit_background(self, work: Callable[[], None]) -> None:
+        """Run ``work``, which does not raise, on one of a few other threads; after :meth:`close` not any more."""
+        self._work.put(work)
 
     def drain(self, timeout_seconds: float) -> bool:
         """Wait until everything submitted so far has run. False: it has not within the time."""
@@ -76,10 +90,12 @@ class CoordinatorThread:
         return done.wait(timeout_seconds)
 
     def close(self, timeout_seconds: float) -> None:
-        """Run what waits, then end the thread; a callback that hangs is left behind."""
+        """Run the callbacks that wait, then end the threads; whatever hangs is left behind."""
         self._calls.put(None)
         self._thread.join(timeout_seconds)
-        self.background.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        for _ in self._background:
+            self._work.put(None)
 
     def slow(self) -> SlowCallback | None:
         """A callback that runs too long now, each of them once; to be asked now and then from another thread."""
@@ -100,6 +116,10 @@ class CoordinatorThread:
             self._current = (operator, callback, time.monotonic())
             function()
             self._current = None
+
+    def _run_background(self) -> None:
+        while (work := self._work.get()) is not None and not self._is_closed:
+            work()
 
 
 class BoundCoordinator:
@@ -292,7 +312,7 @@ class _Context:
                 self.call_soon(then, result)
 
         if not self._closed:
-            self._bound.thread.background.submit(work)
+            self._bound.thread.submit_background(work)
 
     def fail_job(self, error: BaseException) -> None:
         self._fail("fail_job", error)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -780,9 +782,52 @@ def test_background_work_that_ends_after_a_reset_does_not_come_back(rig: Rig) ->
     rig.coordinator.context.run_in_background(lambda: may_end.wait(PATIENCE_SECONDS), came_back.append)
     rig.restart(planned=NO_EPOCH)
     may_end.set()
-    rig.thread.background.shutdown(wait=True)
+    all_are_here = threading.Barrier(5)  # a background thread that comes here has ended what it did before
+    for _ in range(4):
+        rig.thread.submit_background(lambda: assert_met(all_are_here))
+    assert_met(all_are_here)
     rig.settle()
     assert came_back == []
+
+
+def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: Rig) -> None:
+    rig.start()
+    rig.settle()
+    all_are_here, may_end = threading.Barrier(5), threading.Event()
+    begun: list[bool] = []
+
+    def block() -> None:
+        assert_met(all_are_here)
+        assert_set(may_end)
+
+    for _ in range(4):
+        rig.coordinator.context.run_in_background(block)
+    rig.coordinator.context.run_in_background(lambda: begun.append(True))
+    assert_met(all_are_here)
+    rig.thread.close(PATIENCE_SECONDS)
+    may_end.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("coord-background"):
+            thread.join(PATIENCE_SECONDS)
+    assert begun == []
+
+
+def test_background_work_that_hangs_does_not_keep_the_driver_alive() -> None:
+    driver = """
+import threading
+from coord_control.spark.coordinator_thread import CoordinatorThread
+
+thread, is_stuck = CoordinatorThread(), threading.Event()
+thread.start()
+thread.submit_background(lambda: (is_stuck.set(), threading.Event().wait()))
+is_stuck.wait()
+thread.close(1.0)
+print("the last line")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", driver], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    assert ended.stdout == "the last line\n"
 
 
 # Slow callbacks.
@@ -837,6 +882,10 @@ def test_waiting_for_callbacks_ends_when_one_hangs() -> None:
 
 def assert_set(event: threading.Event) -> None:
     assert event.wait(PATIENCE_SECONDS)
+
+
+def assert_met(barrier: threading.Barrier) -> None:
+    barrier.wait(PATIENCE_SECONDS)
 
 
 # Which coordinators watch attempts.
