@@ -7,9 +7,7 @@ faster than one by one.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -24,6 +22,7 @@ from coord_control.errors import (
     UndeclaredEvent,
 )
 from coord_control.protocol.records import EventBatch, count
+from coord_control.spark import collector
 
 __all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
 
@@ -89,7 +88,7 @@ class EventTypes:
             EventInvalid: an event does not fit its model; names the model and the field.
         """
         batches = list(batches)
-        with _collector_paused(count(batches) > _PAUSE_COLLECTOR_ABOVE):
+        with collector.paused(count(batches) > _PAUSE_COLLECTOR_ABOVE):
             events: list[BaseModel] = []
             for batch in batches:
                 events += self._parse(batch)
@@ -173,15 +172,3 @@ def _problems(error: ValidationError, skip: int = 0) -> str:
         f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_context=False, include_input=False)
     )
-
-
-@contextmanager
-def _collector_paused(pause: bool) -> Iterator[None]:
-    if not pause or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

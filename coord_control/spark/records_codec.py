@@ -29,6 +29,7 @@ import msgspec
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
+from coord_control.spark import collector
 
 __all__ = ["FORMAT_VERSION", "Header", "Segment", "decode_segment", "encode_segment"]
 
@@ -45,6 +46,9 @@ _CRC: Final = struct.Struct(">I")
 _BEGIN: Final = 1
 _ACK: Final = 2
 _RUN_STARTED: Final = 3
+
+# Thousands of records, all of which stay.
+_PAUSE_COLLECTOR_ABOVE_BYTES: Final = 1 << 18
 
 
 # The bodies, in the order of their fields: arrays, so that no field's name is repeated ten thousand times.
@@ -148,7 +152,8 @@ def decode_segment(path: str, data: bytes) -> Segment:
         UnsupportedFormat: a newer release has written it.
         DamagedRecord: it is not, or no longer, what was written.
     """
-    return _Reader(path, data).segment()
+    with collector.paused(len(data) > _PAUSE_COLLECTOR_ABOVE_BYTES):
+        return _Reader(path, data).segment()
 
 
 class _Reader:
