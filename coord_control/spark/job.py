@@ -255,8 +255,12 @@ class Job:
         job.
 
         Either way nothing is lost or done twice: an epoch that was cut off is run again by the next driver. May be
-        called more than once and from any thread; every call returns when the job has ended.
+        called more than once and from any thread; every call returns when the job has ended, but in a coordinator's
+        callback at once: the job cannot end before the callback does.
         """
+        if self._thread.is_current():
+            threading.Thread(target=self.stop, args=(grace_seconds,), name="coord-stop", daemon=True).start()
+            return
         deadline = time.monotonic() + grace_seconds
         with self._close_lock:
             if self._closed.is_set():

@@ -109,6 +109,20 @@ def test_a_slow_callback_is_reported(make_job: MakeJob, source: FileStream, capl
     assert any("move slow work to context.run_in_background" in record.message for record in caplog.records)
 
 
+def test_a_callback_may_stop_the_job(make_job: MakeJob, source: FileStream, caplog: pytest.LogCaptureFixture) -> None:
+    class Stopping(Dialogue):
+        def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
+            super().handle_event_from_operator(subtask, attempt, event)
+            job.stop(SECONDS)
+
+    with make_job() as job:
+        job.start("q", write(apply(talk(job, Stopping()), source.read())))
+        assert job.await_termination(SECONDS)
+    assert "failed in" not in caplog.text
+    with pytest.raises(errors.JobClosed):
+        job.status()
+
+
 class Background(Dialogue):
     """Answers a report from a thread of its own."""
 
