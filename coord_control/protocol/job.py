@@ -11,6 +11,7 @@ compared there, once, before any other code sees the attempt. Older ones are ref
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,8 @@ __all__ = ["JobCore"]
 
 # Barrier ids grow strictly across generations without being written down: the generation is their upper half (rule C9).
 _BARRIERS_PER_GENERATION = 1 << 32
+# Of a query, whose names are remembered.
+_ENDED_RUNS = 100
 
 
 @dataclass(slots=True)
@@ -49,7 +52,8 @@ class _Query:
     running: bool = False
     committed: Epoch = NO_EPOCH
     starts: int = 0
-    ended_runs: set[RunId] = field(default_factory=set)
+    # The newest will do: the older ones' task attempts are below the floor.
+    ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
     held: bool = False  #: no epoch may begin any more
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
@@ -133,7 +137,7 @@ class JobCore:
         query.parked = []
         query.attempt_floor = self._highest_attempt
         if run is not None:
-            query.ended_runs.add(run)
+            query.ended_runs.append(run)
         for uid in query.specs:
             if (operator := self._operators.pop(uid, None)) is not None:
                 operator.fail(self._batch)

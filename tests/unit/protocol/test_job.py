@@ -289,6 +289,23 @@ def test_a_lingering_attempt_of_the_ended_run_is_refused_in_the_new_one(stage: S
     assert answer_to(stage.hello(0, 0, task=7), 7) == Welcome(None, ())
 
 
+def test_the_newest_ended_runs_are_known_by_name_and_older_ones_by_their_task_attempts(stage: Stage) -> None:
+    oldest = stage.run
+    stage.hello(0, 0, task=5)
+    stage.snapshot()
+    for _ in range(101):
+        newest = stage.run
+        stage.end_run()
+        stage.start()
+    runs = {oldest: 5, newest: 6}
+    for run, task in runs.items():
+        stale = attempt(0, 0, task, run=run)
+        assert "run of the query that has ended" in refusal(stage.hello(0, 0, task=task, stale=stale), task)
+    # What is remembered is bounded: the oldest run's name alone does not say any more that it has ended.
+    forgotten = attempt(0, 0, 7, run=oldest)
+    assert answer_to(stage.hello(0, 0, task=7, stale=forgotten), 7) is not None
+
+
 def test_the_end_of_one_query_leaves_the_other_alone() -> None:
     core = JobCore(attempt().generation)
     for name in ("a", "b"):
