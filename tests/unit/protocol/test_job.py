@@ -303,7 +303,7 @@ def test_the_newest_ended_runs_are_known_by_name_and_older_ones_by_their_task_at
         assert "run of the query that has ended" in refusal(stage.hello(0, 0, task=task, stale=stale), task)
     # What is remembered is bounded: the oldest run's name alone does not say any more that it has ended.
     forgotten = attempt(0, 0, 7, run=oldest)
-    assert answer_to(stage.hello(0, 0, task=7, stale=forgotten), 7) is not None
+    assert answer_to(stage.hello(0, 0, task=7, stale=forgotten), 7) == Welcome(None, ())
 
 
 def test_the_end_of_one_query_leaves_the_other_alone() -> None:
