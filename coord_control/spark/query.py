@@ -119,7 +119,7 @@ class ManagedQuery:
         self._run: RunId | None = None  #: names the current run to its tasks
         self._failure: BaseException | None = None
         self._stop = threading.Event()
-        self._known_at_start = NO_EPOCH  # Spark's last planned epoch when the run began
+        self._committed_at_start = NO_EPOCH
         self._fruitless = 0
         self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
 
@@ -254,7 +254,7 @@ class ManagedQuery:
             self.store.check_reaches(committed)
         facts = Facts(records, committed, planned)
         self.last_committed = committed
-        self._known_at_start = planned
+        self._committed_at_start = committed
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
         self._started()
         self._query = self._start_spark()
@@ -307,9 +307,9 @@ class ManagedQuery:
         except CoordControlError as error:  # the next run looks again before it begins
             _log.warning("= query %s: %s", self.name, error)
             committed = self.last_committed
-        if committed > self._known_at_start:  # by an epoch of this run, not by one that was only run again
+        if committed > self._committed_at_start:
             self._fruitless = 0
-            self._known_at_start = committed  # once: the next run may end before it has looked
+            self._committed_at_start = committed  # once: the next run may end before it has looked
         try:
             self._verify()
             self._runtime.call(lambda core, now: core.committed(self.name, committed, now))
