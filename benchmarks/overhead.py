@@ -25,8 +25,8 @@ from benchmarks.session import session
 
 _WARM_UP: Final = 5  #: epochs of each segment that do not count: Spark plans and compiles anew
 _SEGMENT: Final = 20  #: epochs of each segment that count
-_SEGMENTS: Final = 6
-_POLL_SECONDS: Final = 0.02
+_SEGMENTS: Final = 8
+_POLL_SECONDS: Final = 0.2
 
 
 def overhead(quick: bool) -> tuple[list[Goal], dict[str, Any]]:

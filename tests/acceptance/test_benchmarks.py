@@ -1,0 +1,34 @@
+"""The benchmarks run and say what they measured. What that is, is not looked at here: it takes a quiet machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "endpoint",
+        "events",
+        pytest.param("overhead", marks=pytest.mark.slow),
+        pytest.param("recovery", marks=[pytest.mark.slow, pytest.mark.kill]),
+    ],
+)
+def test_a_quick_benchmark_runs_and_prints_its_numbers_as_json(name: str) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["benchmark"] == name
+    assert document["quick"] is True
+    assert document["numbers"]
+    assert document["goals"]
+    assert done.stderr.splitlines()[-1] == f"{name}: ran (quick, not judged)"
