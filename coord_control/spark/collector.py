@@ -3,6 +3,9 @@
 Each some hundred new objects it looks through the young ones, and now and then through all that live. While thousands
 are made that stay, it finds nothing and takes as long as the work itself.
 
+A Python worker of Spark collects all garbage after each task. What has been imported is never garbage, and to look
+through it takes several milliseconds each time: as long as the rest of a small task.
+
 Threads: the collector is the process's. While it is paused, nobody's garbage cycles are collected; so never pause it
 around anything that waits.
 """
@@ -13,7 +16,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["paused"]
+__all__ = ["forget_imports", "paused"]
+
+_has_forgotten = False
 
 
 @contextmanager
@@ -27,3 +32,15 @@ def paused(pause: bool = True) -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def forget_imports() -> None:
+    """Never look again through what lives now; once per process, when it has imported what it needs.
+
+    What is garbage by then is collected first, and what becomes garbage of the rest stays: modules, classes, functions.
+    """
+    global _has_forgotten
+    if not _has_forgotten:
+        _has_forgotten = True
+        gc.collect()
+        gc.freeze()

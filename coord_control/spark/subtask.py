@@ -25,7 +25,7 @@ from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, 
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Hello, Measurements
 from coord_control.protocol.operator import MAX_CHANNEL_BYTES
 from coord_control.protocol.records import EventBatch
-from coord_control.spark import connection
+from coord_control.spark import collector, connection
 from coord_control.spark.models import EventTypes, StateType
 
 __all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]
@@ -108,6 +108,8 @@ def task_function(plan: TaskPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
             yield from _run_attempt(plan, first, batches)
+            # The second task of this worker finds all of it again. Not the driver's business: workers only.
+            collector.forget_imports()
 
     run.__name__ = operator_function_name(plan.operator)
     return run
