@@ -19,6 +19,9 @@ from typing import Final
 from pydantic import BaseModel
 
 from coord_control.coordinators import OperatorCoordinator
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import LocalFiles, join
+from coord_control.durable.generations import Holder
 from coord_control.errors import CoordControlError
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol.job import JobCore
@@ -26,12 +29,9 @@ from coord_control.protocol.messages import EpochSettled
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark import generations
+from coord_control.durable import generations
 from coord_control.spark.connection import Address
 from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import LocalFiles, join
-from coord_control.spark.generations import Holder
 from coord_control.spark.models import EventTypes
 from coord_control.spark.runtime import JobRuntime
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from coord_control.errors import AlreadyExists, StoreError
 
 if TYPE_CHECKING:
-    from coord_control.spark.files import Files
+    from coord_control.durable.files import Files
 
 __all__ = [
     "SUPPORTED_PACKAGES",

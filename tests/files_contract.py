@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coord_control.durable.files import Files, join
 from coord_control.errors import AlreadyExists
-from coord_control.spark.files import Files, join
 
 
 class FilesContract:

@@ -78,7 +78,7 @@ def _basic_checks(root: str | None) -> list[Check]:
     ]
     path = None if root is None else environment.local_path(root)
     if path is not None:
-        from coord_control.spark.files import LocalFiles
+        from coord_control.durable.files import LocalFiles
 
         checks.append(environment.check_disk("disk (storage)", path))
         checks.append(environment.check_storage(str(path), LocalFiles()))

@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from coord_control.environment import Check, Status, check_storage
-from coord_control.spark.files import files_for
+from coord_control.spark.hadoop_files import files_for
 
 __all__ = ["check_spark"]
 

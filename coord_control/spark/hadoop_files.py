@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from coord_control.durable.files import Files, LocalFiles, scheme
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["HadoopFiles", "default_scheme"]
+__all__ = ["HadoopFiles", "files_for"]
 
 #: Where Spark keeps the class: since 4.1, and before.
 _MANAGER_PACKAGES: Final = (
@@ -34,14 +35,28 @@ _ABSENT: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileExce
 _EXISTS: Final = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 
 
-def default_scheme(spark: SparkSession) -> str:
+def files_for(root: str, spark: SparkSession) -> Files:
+    """Choose the implementation for a job's root.
+
+    Args:
+        root: where the job's files lie; a URI, or a path in Spark's default file system.
+        spark: a classic session.
+
+    Returns:
+        Local files for ``file:`` and for absolute paths when the default file system is local; else Spark's own.
+    """
+    found = scheme(root) or (_default_scheme(spark) if root.startswith("/") else None)
+    return LocalFiles() if found == "file" else HadoopFiles(spark)
+
+
+def _default_scheme(spark: SparkSession) -> str:
     """Return the scheme of Spark's default file system: ``file``, ``hdfs``, ..."""
     jvm, configuration = _jvm(spark), _configuration(spark)
     return str(jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(configuration).getScheme())
 
 
 class HadoopFiles:
-    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.spark.files.Files`."""
+    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.durable.files.Files`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = _jvm(spark)

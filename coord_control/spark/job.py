@@ -28,6 +28,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import LocalFiles, join
+from coord_control.durable.lineage import Lineage, OperatorRecord, open_lineage
 from coord_control.errors import (
     CoordControlError,
     DeclarationError,
@@ -46,9 +49,7 @@ from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.spark import shutdown
 from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import LocalFiles, files_for, join
-from coord_control.spark.lineage import Lineage, OperatorRecord, open_lineage
+from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.operator import Operator, operators_in_plan
 from coord_control.spark.progress import ProgressListener

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from coord_control import collector
 from coord_control.errors import (
     EventInvalid,
     EventTooLarge,
@@ -22,7 +23,6 @@ from coord_control.errors import (
     UndeclaredEvent,
 )
 from coord_control.protocol.records import EventBatch, count
-from coord_control.spark import collector
 
 __all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
 

@@ -22,6 +22,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import Files
+from coord_control.durable.lineage import Lineage, spark_position
 from coord_control.errors import (
     CoordControlError,
     CoordinatorFailed,
@@ -33,9 +36,6 @@ from coord_control.errors import (
 from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import Files
-from coord_control.spark.lineage import Lineage, spark_position
 from coord_control.spark.quiet import quiet
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY

@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 from pyspark import TaskContext
 
+from coord_control import collector
 from coord_control.errors import ChannelFull, CoordControlError, EndpointError, SubtaskMixed, UnsupportedOption
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Hello, Measurements
 from coord_control.protocol.operator import MAX_CHANNEL_BYTES
 from coord_control.protocol.records import EventBatch
-from coord_control.spark import collector, connection
+from coord_control.spark import connection
 from coord_control.spark.models import EventTypes, StateType
 
 __all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]

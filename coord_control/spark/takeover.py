@@ -15,9 +15,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from coord_control.spark import generations
-from coord_control.spark.files import Files, join
-from coord_control.spark.generations import Aliveness, Claim, Holder
+from coord_control.durable import generations
+from coord_control.durable.files import Files, join
+from coord_control.durable.generations import Aliveness, Claim, Holder
 
 __all__ = ["take_over"]
 

@@ -1,6 +1,6 @@
 """A storage in memory that can die at any durable step, be shared by two drivers, and be damaged on purpose.
 
-It keeps the contract of :class:`coord_control.spark.files.Files` exactly, so a test that passes here says something
+It keeps the contract of :class:`coord_control.durable.files.Files` exactly, so a test that passes here says something
 about a real disk. Typical use, a driver that dies at its fifth step and another that takes over::
 
     files = MemoryFiles()

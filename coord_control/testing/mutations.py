@@ -20,15 +20,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from coord_control.durable import records_codec
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.generation_log import GenerationLog
+from coord_control.durable.generations import Claim
 from coord_control.protocol import liveness, recovery
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun
-from coord_control.spark import records_codec
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.generation_log import GenerationLog
-from coord_control.spark.generations import Claim
 from coord_control.testing.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]

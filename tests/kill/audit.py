@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.lineage import spark_position
 from coord_control.ids import Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import LocalFiles
-from coord_control.spark.lineage import spark_position
 from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Page, Report
 from tests.kill.life import Trial
 

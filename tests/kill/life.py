@@ -22,8 +22,8 @@ from typing import Final
 
 import psutil
 
+from coord_control.durable.records_codec import decode_segment
 from coord_control.protocol.records import Ack, Begin
-from coord_control.spark.records_codec import decode_segment
 
 __all__ = ["CHECKOUT", "HANG_SECONDS", "Feeder", "Moment", "Trial", "Victim"]
 

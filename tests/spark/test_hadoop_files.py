@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.errors import StoreUnavailable
 from coord_control.ids import Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Record
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.files import Files, LocalFiles, files_for, join
-from coord_control.spark.hadoop_files import HadoopFiles
+from coord_control.spark.hadoop_files import HadoopFiles, files_for
 from tests.files_contract import FilesContract
 
 pytestmark = pytest.mark.spark

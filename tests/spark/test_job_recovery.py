@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.spark.files import LocalFiles
+from coord_control.durable.files import LocalFiles
 from tests.spark.jobs import (
     SECONDS,
     Book,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from coord_control import environment
+from coord_control.durable.files import LocalFiles
 from coord_control.environment import Java, Status
 from coord_control.errors import AlreadyExists
-from coord_control.spark.files import LocalFiles
 
 _GIB = 1024**3
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.generations import Claim
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
 from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol import messages
@@ -23,8 +25,6 @@ from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, B
 from coord_control.protocol.operator import OperatorRun, OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.epoch_store import EpochStore
-from coord_control.spark.generations import Claim
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.spark import Run, RunStage, SparkLog

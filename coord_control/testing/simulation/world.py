@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coord_control.durable import generations
+from coord_control.durable.epoch_store import EpochStore
 from coord_control.errors import StoreError, StoreUnavailable
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.messages import Accepted, Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
 from coord_control.protocol.operator import OperatorSpec
-from coord_control.spark import generations
-from coord_control.spark.epoch_store import EpochStore
 from coord_control.testing.memory_files import MemoryFiles
 from coord_control.testing.simulation.driver import Driver, DriverStage, SimulatedCoordinator
 from coord_control.testing.simulation.faults import StorageFaults

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from coord_control.durable import generations
+from coord_control.durable.files import join
+from coord_control.durable.generations import Holder
 from coord_control.ids import Generation
-from coord_control.spark import generations, takeover
-from coord_control.spark.files import join
-from coord_control.spark.generations import Holder
+from coord_control.spark import takeover
 from coord_control.spark.takeover import take_over
 from coord_control.testing.memory_files import MemoryFiles
 

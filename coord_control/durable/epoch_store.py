@@ -28,13 +28,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from coord_control.durable.files import Files
+from coord_control.durable.generation_log import Contents, GenerationLog
+from coord_control.durable.records_codec import Header
 from coord_control.errors import MissingRecord
 from coord_control.ids import NO_EPOCH, Epoch, Generation
 from coord_control.protocol import liveness
 from coord_control.protocol.records import Record, RunStarted
-from coord_control.spark.files import Files
-from coord_control.spark.generation_log import Contents, GenerationLog
-from coord_control.spark.records_codec import Header
 
 __all__ = ["EpochStore"]
 

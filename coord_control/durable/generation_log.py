@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from coord_control.durable.files import Files, join
+from coord_control.durable.records_codec import Header, Segment, decode_segment, encode_segment
 from coord_control.errors import DamagedRecord, MissingRecord
 from coord_control.ids import Epoch, Generation
 from coord_control.protocol.records import Record
-from coord_control.spark.files import Files, join
-from coord_control.spark.records_codec import Header, Segment, decode_segment, encode_segment
 
 __all__ = ["Contents", "GenerationLog"]
 

@@ -18,14 +18,11 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["Files", "LocalFiles", "files_for", "join"]
+__all__ = ["Files", "LocalFiles", "join", "scheme"]
 
 #: A temporary file this old belongs to a process that died: no write takes an hour.
 _STALE_TEMPORARY_SECONDS: Final = 3600.0
@@ -86,23 +83,8 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/") or "", *names])
 
 
-def files_for(root: str, spark: SparkSession) -> Files:
-    """Choose the implementation for a job's root.
-
-    Args:
-        root: where the job's files lie; a URI, or a path in Spark's default file system.
-        spark: a classic session.
-
-    Returns:
-        Local files for ``file:`` and for absolute paths when the default file system is local; else Spark's own.
-    """
-    from coord_control.spark.hadoop_files import HadoopFiles, default_scheme
-
-    scheme = _scheme(root) or (default_scheme(spark) if root.startswith("/") else None)
-    return LocalFiles() if scheme == "file" else HadoopFiles(spark)
-
-
-def _scheme(path: str) -> str | None:
+def scheme(path: str) -> str | None:
+    """The scheme of a URI, None for a plain path."""
     match = _SCHEME.match(path)
     return match[1] if match else None
 
@@ -211,13 +193,13 @@ class LocalFiles:
 
 
 def _local(path: str) -> str:
-    scheme = _scheme(path)
-    if scheme is None:
+    found = scheme(path)
+    if found is None:
         return path
     # As Hadoop reads it: file:/a and file:///a, nothing is percent-decoded.
-    rest = path[len(scheme) + 1 :]
+    rest = path[len(found) + 1 :]
     rest = rest[2:] if rest.startswith("//") else rest
-    if scheme != "file" or not rest.startswith("/"):
+    if found != "file" or not rest.startswith("/"):
         raise ValueError(f"{path} is not a path of this machine")
     return rest
 

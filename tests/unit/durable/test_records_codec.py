@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coord_control.durable.records_codec import FORMAT_VERSION, Header, decode_segment, encode_segment
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
-from coord_control.spark.records_codec import FORMAT_VERSION, Header, decode_segment, encode_segment
 
 #: Written by the first release. It must stay readable for ever and is never written anew.
 GOLDEN = Path(__file__).parent / "golden" / "segment-format-1.log"

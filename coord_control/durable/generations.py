@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import pydantic
 
+from coord_control.durable.files import Files, join
 from coord_control.errors import AlreadyExists, DamagedRecord, UnsupportedFormat
 from coord_control.ids import Generation
-from coord_control.spark.files import Files, join
 
 __all__ = ["Aliveness", "Claim", "ClaimRecord", "Holder", "Process", "claim", "decide", "previous_may_live"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.errors import AlreadyExists, StoreUnavailable
-from coord_control.spark.files import Files, LocalFiles, join
 from coord_control.testing.memory_files import MemoryFiles
 from tests.files_contract import FilesContract
 

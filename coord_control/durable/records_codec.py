@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from coord_control import collector
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
-from coord_control.spark import collector
 
 __all__ = ["FORMAT_VERSION", "Header", "Segment", "decode_segment", "encode_segment"]
 

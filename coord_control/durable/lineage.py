@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from coord_control.durable.files import Files, join
 from coord_control.errors import (
     AlreadyExists,
     DamagedRecord,
@@ -27,7 +28,6 @@ from coord_control.errors import (
     UnsupportedFormat,
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName
-from coord_control.spark.files import Files, join
 
 __all__ = ["FORMAT_VERSION", "Lineage", "OperatorRecord", "open_lineage", "spark_position"]
 

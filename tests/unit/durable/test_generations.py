@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from coord_control.durable.files import Files, LocalFiles
+from coord_control.durable.generations import Aliveness, Claim, Holder, Process, claim, decide, previous_may_live
 from coord_control.errors import DamagedRecord, UnsupportedFormat
-from coord_control.spark.files import Files, LocalFiles
-from coord_control.spark.generations import Aliveness, Claim, Holder, Process, claim, decide, previous_may_live
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/job/generations"

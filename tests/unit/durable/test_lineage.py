@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coord_control.durable.lineage import Lineage, OperatorRecord, open_lineage, spark_position
 from coord_control.errors import (
     AlreadyExists,
     DamagedRecord,
@@ -18,7 +19,6 @@ from coord_control.errors import (
     UnsupportedFormat,
 )
 from coord_control.ids import OperatorUid, QueryName
-from coord_control.spark.lineage import Lineage, OperatorRecord, open_lineage, spark_position
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/jobs/job/queries/q"

@@ -1,0 +1,1 @@
+"""Everything of a job that outlives its driver: files, epochs, lineages. Nothing here knows pyspark."""
