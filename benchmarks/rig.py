@@ -19,6 +19,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from coord_control.coordinators import OperatorCoordinator
+from coord_control.durable import generations
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import LocalFiles, join
 from coord_control.durable.generations import Holder
@@ -29,7 +30,6 @@ from coord_control.protocol.messages import EpochSettled
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
-from coord_control.durable import generations
 from coord_control.spark.connection import Address
 from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
 from coord_control.spark.models import EventTypes
@@ -96,6 +96,8 @@ class Rig:
                 query_failed=_failed,
                 fenced=_fenced,
                 settled=_settled,
+                captured=lambda captured: None,
+                checkpoint_failed=lambda failed: None,
             )
             thread = CoordinatorThread()
             runtime.endpoint.start("127.0.0.1")

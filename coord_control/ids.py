@@ -13,6 +13,7 @@ __all__ = [
     "NO_EPOCH",
     "AttemptId",
     "BarrierId",
+    "CheckpointId",
     "Epoch",
     "Generation",
     "OperatorUid",
@@ -26,6 +27,7 @@ Generation = NewType("Generation", int)  #: one incarnation of the driver, from 
 Epoch = NewType("Epoch", int)  #: one micro-batch of a query: Spark's batch id, from 0
 BarrierId = NewType("BarrierId", int)  #: what coordinators see as the checkpoint id; one sequence per job (rule C9)
 SubtaskIndex = NewType("SubtaskIndex", int)  #: 0 .. parallelism-1
+CheckpointId = NewType("CheckpointId", int)  #: the number of a checkpoint or savepoint that people see, from 1, per job
 OperatorUid = NewType("OperatorUid", str)
 QueryName = NewType("QueryName", str)
 RunId = NewType("RunId", str)  #: one run of a StreamingQuery; a restart in place begins a new one

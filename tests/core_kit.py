@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from coord_control.errors import CoordinatorFailed
 from coord_control.ids import (
     NO_EPOCH,
     AttemptId,
     BarrierId,
+    CheckpointId,
     Epoch,
     Generation,
     OperatorUid,
@@ -155,7 +157,7 @@ class Stage:
 
     def end_run(self) -> Batch:
         """The run has ended; the next one has another id."""
-        self.core.end_run(QUERY, self.run)
+        self.core.end_run(QUERY, self.run, self.now)
         self.run = RunId(f"run-{int(self.run.removeprefix('run-')) + 1}")
         return self.execute()
 
@@ -219,6 +221,27 @@ class Stage:
         asked = self.asked[OperatorUid(operator)]
         self.core.snapshot_completed(asked.operator, asked.incarnation, asked.barrier, state, self.now)
         return self.execute(crash)
+
+    def snapshot_fails(self, operator: str = OP) -> Batch:
+        """The coordinator refuses to give the state that it was asked for last."""
+        asked = self.asked[OperatorUid(operator)]
+        error = CoordinatorFailed(operator, "checkpoint_coordinator", "boom")
+        self.core.snapshot_failed(asked.operator, asked.incarnation, asked.barrier, error, self.now)
+        return self.execute()
+
+    # Triggered checkpoints.
+
+    def trigger_checkpoint(self, checkpoint: int) -> Batch:
+        self.core.trigger_checkpoint(CheckpointId(checkpoint), [QUERY], self.now)
+        return self.execute()
+
+    def abort_checkpoint(self, checkpoint: int) -> Batch:
+        self.core.abort_checkpoint(CheckpointId(checkpoint), self.now)
+        return self.execute()
+
+    def checkpoint_stored(self, checkpoint: int) -> Batch:
+        self.core.checkpoint_stored(CheckpointId(checkpoint))
+        return self.execute()
 
     def incarnation(self, operator: str = OP) -> int:
         return next(run.channel.incarnation for run in self.core.operators() if run.spec.uid == operator)

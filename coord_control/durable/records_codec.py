@@ -33,7 +33,8 @@ from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunSt
 
 __all__ = ["FORMAT_VERSION", "Header", "Segment", "decode_segment", "encode_segment"]
 
-FORMAT_VERSION: Final = 1
+#: 2: begin records tell what a checkpoint held back. Segments of format 1 have none.
+FORMAT_VERSION: Final = 2
 
 _MAGIC: Final = b"CCEPOCHS"
 _END: Final = b"CCENDREC"
@@ -60,6 +61,7 @@ class _BeginBody(NamedTuple):
     barrier: BarrierId
     state: bytes
     inputs: dict[SubtaskIndex, tuple[EventBatch, ...]]
+    held: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}  # never written
 
 
 class _AckBody(NamedTuple):
@@ -133,8 +135,8 @@ def encode_segment(header: Header, records: Sequence[Record]) -> bytes:
 
 def _encode(record: Record) -> tuple[int, bytes]:
     match record:
-        case Begin(operator, epoch, barrier, state, inputs):
-            return _BEGIN, _encoder.encode((operator, epoch, barrier, state, inputs))
+        case Begin(operator, epoch, barrier, state, inputs, held):
+            return _BEGIN, _encoder.encode((operator, epoch, barrier, state, inputs, held))
         case Ack(operator, subtask, epoch, attempt, ack_state, outbox):
             return _ACK, _encoder.encode((operator, subtask, epoch, attempt, ack_state, outbox))
         case RunStarted(generation, committed, planned):

@@ -87,9 +87,14 @@ class OperatorChannel:
         """The barrier whose snapshot must be asked for now, if any."""
         return self._next_phase(now)
 
-    def overdue(self, now: float, limit_seconds: float) -> bool:
-        """Whether the coordinator has owed its state for longer than ``limit_seconds``."""
-        return self._asked is not None and now - self._asked_at > limit_seconds
+    @property
+    def asked(self) -> BarrierId | None:
+        """The barrier for which the coordinator owes its state."""
+        return self._asked
+
+    def overdue(self, now: float, limit_seconds: float) -> BarrierId | None:
+        """The barrier for which the coordinator has owed its state for longer than ``limit_seconds``."""
+        return self._asked if now - self._asked_at > limit_seconds else None
 
     def close_again(self, barrier: BarrierId) -> None:
         """After a recovery: the snapshot point of ``barrier`` is durable already, its epoch will be run again."""
@@ -103,6 +108,12 @@ class OperatorChannel:
             SubtaskIndex(subtask): gateway.take_mailbox()
             for subtask, gateway in enumerate(self.gateways)
             if gateway.mailbox
+        }
+
+    def held(self) -> dict[SubtaskIndex, tuple[EventBatch, ...]]:
+        """What waits behind closed barriers, in order; subtasks without events are left out."""
+        return {
+            SubtaskIndex(subtask): held for subtask, gateway in enumerate(self.gateways) if (held := gateway.held())
         }
 
     def put_back(self, inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]]) -> None:

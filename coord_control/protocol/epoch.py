@@ -165,6 +165,11 @@ class OperatorEpoch:
         """The subtask's part in this epoch, None when no attempt of it said hello."""
         return self._participants.get(subtask)
 
+    def has_passed(self, subtask: SubtaskIndex) -> bool:
+        """Whether the subtask has acknowledged."""
+        participant = self._participants.get(subtask)
+        return participant is not None and participant.ack is not None
+
     def completed(self) -> Iterator[Completed]:
         """What the epoch has brought when Spark commits it, in subtask order."""
         for subtask, ack in sorted(self.before.items()):

@@ -150,6 +150,14 @@ class Gateway:
         self.mailbox[:0] = returned
         self.waiting_bytes += size(returned)
 
+    def held(self) -> tuple[EventBatch, ...]:
+        """Everything that waits behind closed barriers, in the order in which it was sent."""
+        return tuple(batch for held in self._barriers.values() if held for batch in held)
+
+    def held_by(self, barrier: BarrierId) -> int:
+        """How many events wait behind ``barrier`` now."""
+        return count(self._barriers.get(barrier) or ())
+
     def blocked_seconds_at(self, now: float) -> float:
         """Time during which at least one event waited here, up to ``now``."""
         return self.blocked_seconds + (now - self._holding_since if self._holding_since is not None else 0.0)

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coord_control.errors import CoordControlError, CoordinatorFailed, SubtaskFailed
+from coord_control.errors import CoordControlError, CoordinatorFailed, CoordinatorTimeout, SubtaskFailed
 from coord_control.ids import (
     NO_CHECKPOINT,
     NO_EPOCH,
     AttemptId,
     BarrierId,
+    CheckpointId,
     Epoch,
     Generation,
     OperatorUid,
@@ -29,6 +30,8 @@ from coord_control.ids import (
     SubtaskIndex,
 )
 from coord_control.protocol import messages
+from coord_control.protocol.checkpoint import Checkpoints, Progress
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
@@ -75,6 +78,7 @@ class JobCore:
         self._open_attempts: dict[Token, AttemptId] = {}
         self._highest_attempt = -1
         self._barriers = generation * _BARRIERS_PER_GENERATION
+        self._checkpoints = Checkpoints()
 
     def take(self) -> Batch:
         """Take what must happen now. Afterwards execute it in the order of its fields."""
@@ -115,7 +119,7 @@ class JobCore:
             # either.
             incarnation = self._incarnations[uid] = self._incarnations[uid] + is_reset
             self._operators[uid] = OperatorRun(
-                spec, name, recovered, incarnation, self._totals[uid], self._next_barrier
+                spec, name, recovered, incarnation, self._totals[uid], self._next_barrier, facts.committed
             )
             if is_reset:
                 reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, recovered.coordinator_state)
@@ -128,7 +132,7 @@ class JobCore:
         query.running = True
         query.held = False
 
-    def end_run(self, name: QueryName, run: RunId | None) -> None:
+    def end_run(self, name: QueryName, run: RunId | None, now: float) -> None:
         """The query's run has ended, whatever the reason: its attempts are refused from now on."""
         query = self._queries[name]
         query.running = False
@@ -138,6 +142,7 @@ class JobCore:
         query.attempt_floor = self._highest_attempt
         if run is not None:
             query.ended_runs.append(run)
+        self._checkpoints.run_ended(name, query.specs, now, self._batch)
         for uid in query.specs:
             if (operator := self._operators.pop(uid, None)) is not None:
                 operator.fail(self._batch)
@@ -155,7 +160,7 @@ class JobCore:
         query = self._queries[name]
         return bool(query.parked) and not self._has_epoch(query)
 
-    def fail_all(self, error: CoordControlError) -> None:
+    def fail_all(self, error: CoordControlError, now: float) -> None:
         """What was to be durable is lost: every query that has started ends its run and must recover.
 
         What has not been taken yet may rest on it and is lost too: whoever would have been answered is refused.
@@ -164,9 +169,10 @@ class JobCore:
         refused = messages.Refused("the driver could not make it durable")
         self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
         self._batch.notices += [notice for notice in lost.notices if isinstance(notice, messages.FailQuery)]
+        self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), now, self._batch)
         for query in self._queries.values():
             if query.starts:
-                self.end_run(query.name, None)
+                self.end_run(query.name, None, now)
                 self._batch.notices.append(messages.FailQuery(query.name, error))
 
     def committed(self, name: QueryName, epoch: Epoch, now: float) -> None:
@@ -244,6 +250,19 @@ class JobCore:
         """The coordinator's answer to AskSnapshot."""
         if (operator := self._current(uid, incarnation)) is not None:
             operator.snapshot_completed(barrier, state, now, self._batch)
+            self._checkpoints.collect(self._batch)
+
+    def snapshot_failed(
+        self, uid: OperatorUid, incarnation: int, barrier: BarrierId, error: CoordinatorFailed, now: float
+    ) -> None:
+        """The coordinator cannot give its state: an epoch fails with it (global failover), a checkpoint fails alone
+        (C17)."""
+        if self._current(uid, incarnation) is None:
+            return
+        if (checkpoint := self._checkpoints.of_barrier(barrier)) is not None:
+            self._checkpoints.fail(checkpoint, FailureReason.COORDINATOR_FAILED, str(error), now, self._batch)
+        elif self._operators[uid].is_asked_for(barrier):
+            self._fail(self._query_of[uid].name, error)
 
     def coordinator_failed(self, uid: OperatorUid, incarnation: int, error: CoordinatorFailed) -> None:
         """A callback raised, or the coordinator failed an epoch's snapshot: global failover (C17)."""
@@ -251,10 +270,50 @@ class JobCore:
             self._fail(self._query_of[uid].name, error)
 
     def tick(self, now: float) -> None:
-        """Let time pass: a coordinator that owes its state for too long fails its query."""
+        """Let time pass: a coordinator that owes its state for too long fails its query, or a checkpoint alone."""
         for uid, operator in self._operators.items():
-            if (error := operator.overdue(now)) is not None:
+            if (barrier := operator.overdue(now)) is None:
+                continue
+            error = CoordinatorTimeout(uid, operator.spec.snapshot_timeout_seconds)
+            if (checkpoint := self._checkpoints.of_barrier(barrier)) is None:
                 self._fail(self._query_of[uid].name, error)
+            else:
+                self._checkpoints.fail(checkpoint, FailureReason.COORDINATOR_TIMEOUT, str(error), now, self._batch)
+
+    # Triggered checkpoints.
+
+    def trigger_checkpoint(self, checkpoint: CheckpointId, names: Iterable[QueryName], now: float) -> BarrierId:
+        """Begin a checkpoint of these queries; announced query by query with QueryCaptured.
+
+        Its boundary in a query is the end of the epoch that is under way, or the last commit when none is. A query that
+        does not run fails it at once (CheckpointFailed). Queries without operators have no part in it.
+
+        Returns:
+            What coordinators see as its id.
+        """
+        barrier = self._next_barrier()
+        queries = [self._queries[name] for name in names if self._queries[name].specs]
+        if idle := [query.name for query in queries if not query.running]:
+            detail = f"query {idle[0]!r} is being restarted"
+            self._batch.notices.append(messages.CheckpointFailed(checkpoint, FailureReason.QUERY_RESTARTING, detail))
+            return barrier
+        parts = {
+            query.name: (self._boundary(query), [self._operators[uid] for uid in query.specs]) for query in queries
+        }
+        self._checkpoints.trigger(checkpoint, barrier, parts, now, self._batch)
+        return barrier
+
+    def checkpoint_stored(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint is durable: its coordinators are told that it is complete. Late news do nothing."""
+        self._checkpoints.stored(checkpoint, self._batch)
+
+    def abort_checkpoint(self, checkpoint: CheckpointId, now: float) -> None:
+        """Give up a checkpoint wherever it stands: its gateways open in order, its coordinators are told."""
+        self._checkpoints.abort(checkpoint, now, self._batch)
+
+    def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
+        """How far a checkpoint is, None when it is not under way."""
+        return self._checkpoints.progress(checkpoint)
 
     # For people.
 
@@ -275,6 +334,11 @@ class JobCore:
     def _current(self, uid: OperatorUid, incarnation: int) -> OperatorRun | None:
         operator = self._operators.get(uid)
         return operator if operator is not None and operator.channel.is_current(incarnation) else None
+
+    def _boundary(self, query: _Query) -> Epoch:
+        # All operators of a query are cut at the same epoch, whichever of them has begun it already.
+        epochs = [epoch.epoch for uid in query.specs if (epoch := self._operators[uid].epoch) is not None]
+        return max([query.committed, *epochs])
 
     def _has_epoch(self, query: _Query) -> bool:
         return any(self._operators[uid].epoch is not None for uid in query.specs if uid in self._operators)
@@ -315,6 +379,7 @@ class JobCore:
                 return False
         for operator in operators:
             operator.settle(committed, now, self._batch)
+        self._checkpoints.collect(self._batch)
         query.committed = committed
         query.rerun = None
         return True

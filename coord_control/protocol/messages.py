@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coord_control.errors import CoordControlError
-from coord_control.ids import AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import AttemptId, BarrierId, CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.records import EventBatch, Record
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Batch",
     "CheckpointAborted",
     "CheckpointComplete",
+    "CheckpointFailed",
     "DeliverEvents",
     "EpochSettled",
     "FailQuery",
@@ -32,6 +35,7 @@ __all__ = [
     "Measurements",
     "Notice",
     "Persist",
+    "QueryCaptured",
     "Refused",
     "ResetCoordinator",
     "SubtaskReset",
@@ -189,6 +193,26 @@ class SubtaskReset:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryCaptured:
+    """All operators of a query have been cut for a checkpoint: what belongs to it can be made durable."""
+
+    checkpoint: CheckpointId
+    barrier: BarrierId
+    query: QueryName
+    boundary: Epoch  #: the query's last commit that belongs to it
+    cuts: tuple[OperatorCut, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint was given up by the core: its gateways are open, nothing was dropped."""
+
+    checkpoint: CheckpointId
+    reason: FailureReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochSettled:
     """An epoch of one operator is over: what it did, for people."""
 
@@ -215,6 +239,8 @@ Notice: TypeAlias = (
     AskSnapshot
     | CheckpointComplete
     | CheckpointAborted
+    | CheckpointFailed
+    | QueryCaptured
     | ResetCoordinator
     | DeliverEvents
     | AttemptReady

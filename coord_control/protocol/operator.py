@@ -23,14 +23,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from coord_control.errors import ChannelFull, CoordinatorTimeout, OutputNotConsumed
-from coord_control.ids import AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.errors import ChannelFull, OutputNotConsumed
+from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
+from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.epoch import OperatorEpoch, Phase, PhaseInput
 from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
-from coord_control.protocol.recovery import RecoveredOperator
+from coord_control.protocol.recovery import Outbox, RecoveredOperator
 
 __all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "Totals"]
 
@@ -78,6 +79,7 @@ class OperatorRun:
         incarnation: int,
         totals: Totals,
         next_barrier: Callable[[], BarrierId],
+        committed: Epoch = NO_EPOCH,
     ) -> None:
         self.spec = spec
         self.query = query
@@ -85,6 +87,9 @@ class OperatorRun:
         self.channel = OperatorChannel(spec.uid, spec.parallelism, incarnation)
         self.states: dict[SubtaskIndex, bytes | None] = dict(recovered.states)
         self.epoch: OperatorEpoch | None = None
+        self.committed = committed
+        self.cuts: dict[BarrierId, PendingCut] = {}  #: of triggered checkpoints that are not captured yet, oldest first
+        self._deferred: list[messages.Notice] = []  # what the coordinator is told when it has answered
         self.completed = recovered.barrier  #: newest barrier that is complete, for subtask_reset
         self._next_barrier = next_barrier
         # Of the newest begin record; None until there is one, so the first epoch is always recorded.
@@ -115,7 +120,7 @@ class OperatorRun:
         if self.epoch is None:
             barrier = self._next_barrier()
             self.epoch = OperatorEpoch(attempt.epoch, barrier)
-            self._ask(self.channel.trigger(barrier, now), batch)
+            self._ask(self.channel.trigger(barrier, now), now, batch)
         self.epoch.hello(attempt)
         if self.spec.observes_attempts:
             batch.notices.append(messages.AttemptReady(self.spec.uid, attempt.subtask, attempt.task_attempt))
@@ -189,12 +194,42 @@ class OperatorRun:
         epoch = self.epoch
         if epoch is not None and epoch.barrier == barrier:
             self._begin(epoch, barrier, state, batch)
-        self._ask(self.channel.next_phase(now), batch)
+        elif (cut := self.cuts.get(barrier)) is not None:
+            cut.answered(state, now)
+            self._pass_late(cut, now)
+        self._catch_up(batch)
+        self._ask(self.channel.next_phase(now), now, batch)
 
-    def overdue(self, now: float) -> CoordinatorTimeout | None:
-        """The error of a coordinator that has owed its state for too long."""
-        limit = self.spec.snapshot_timeout_seconds
-        return CoordinatorTimeout(self.spec.uid, limit) if self.channel.overdue(now, limit) else None
+    def overdue(self, now: float) -> BarrierId | None:
+        """The barrier for which the coordinator has owed its state for too long."""
+        return self.channel.overdue(now, self.spec.snapshot_timeout_seconds)
+
+    def is_asked_for(self, barrier: BarrierId) -> bool:
+        """Whether the coordinator owes its state for ``barrier``."""
+        return self.channel.asked == barrier
+
+    # Triggered checkpoints.
+
+    def trigger(self, cut: PendingCut, now: float, batch: Batch) -> None:
+        """Begin the cut of a checkpoint: the coordinator is asked for its state, now or when it has given earlier
+        ones."""
+        self.cuts[cut.barrier] = cut
+        self._ask(self.channel.trigger(cut.barrier, now), now, batch)
+
+    def abort(self, barrier: BarrierId, now: float, batch: Batch) -> None:
+        """Give up a checkpoint in which this operator has a part; its events move on in order (C6)."""
+        cut = self.cuts.pop(barrier, None)
+        if cut is not None:
+            self.channel.abort(barrier, now)
+            self._catch_up(batch)
+        if cut is None or cut.asked_at is not None:
+            self._tell(messages.CheckpointAborted(self.spec.uid, barrier), batch)
+        self._ask(self.channel.next_phase(now), now, batch)
+
+    def stored(self, barrier: BarrierId, batch: Batch) -> None:
+        """A checkpoint is complete."""
+        self.completed = max(self.completed, barrier)
+        self._tell(messages.CheckpointComplete(self.spec.uid, barrier), batch)
 
     # The end of an epoch.
 
@@ -207,22 +242,30 @@ class OperatorRun:
 
     def settle(self, committed: Epoch, now: float, batch: Batch) -> None:
         """Spark has committed: states advance, unconsumed inputs return, outboxes and the notification go out."""
-        epoch = self.epoch
-        if epoch is None or epoch.epoch > committed:
-            return
+        if self.epoch is not None and self.epoch.epoch <= committed:
+            self._settle(self.epoch, now, batch)
+        self.committed = committed
+        for cut in list(self.cuts.values()):
+            self._pass_late(cut, now)
+
+    def _settle(self, epoch: OperatorEpoch, now: float, batch: Batch) -> None:
         epoch.step(PhaseInput.SETTLE)
         self.epoch = None
         self.channel.put_back(epoch.returned())
-        for subtask in range(self.spec.parallelism):
-            self._open(epoch, SubtaskIndex(subtask), now)
-        for subtask, attempt, state, outbox in epoch.completed():
+        completed = list(epoch.completed())
+        for subtask, _, state, _ in completed:
             self.states[subtask] = state
-            if outbox:
-                self._delivered_since = True
-                batch.notices.append(messages.DeliverEvents(self.spec.uid, subtask, attempt, outbox))
+        outboxes = [Outbox(subtask, attempt, outbox) for subtask, attempt, _, outbox in completed if outbox]
+        for cut in self.cuts.values():
+            cut.settled(epoch.epoch, outboxes)
+        for index in range(self.spec.parallelism):
+            self._open(epoch, SubtaskIndex(index), now)
+        for outbox in outboxes:
+            self._delivered_since = True
+            self._tell(messages.DeliverEvents(self.spec.uid, outbox.subtask, outbox.attempt, outbox.events), batch)
         if epoch.barrier is not None:
-            self.completed = epoch.barrier
-            batch.notices.append(messages.CheckpointComplete(self.spec.uid, epoch.barrier))
+            self.completed = max(self.completed, epoch.barrier)
+            self._tell(messages.CheckpointComplete(self.spec.uid, epoch.barrier), batch)
         self._summarise(epoch, batch)
 
     def fail(self, batch: Batch) -> None:
@@ -243,8 +286,10 @@ class OperatorRun:
     def _begin(self, epoch: OperatorEpoch, barrier: BarrierId, state: bytes, batch: Batch) -> None:
         inputs = {subtask: pack(batches) for subtask, batches in self.channel.freeze().items()}
         epoch.begun(inputs)
-        if inputs or self._delivered_since or state != self._recorded_state:
-            record = Begin(self.spec.uid, epoch.epoch, barrier, state, inputs)
+        # Behind older barriers, so it is no input; but the state that is recorded here has sent it.
+        held = {subtask: pack(batches) for subtask, batches in self.channel.held().items()} if self.cuts else {}
+        if inputs or held or self._delivered_since or state != self._recorded_state:
+            record = Begin(self.spec.uid, epoch.epoch, barrier, state, inputs, held)
             batch.persist.append(messages.Persist(self.query, record))
             self._recorded_state, self._delivered_since = state, False
             self.totals.begins_recorded += 1
@@ -257,12 +302,40 @@ class OperatorRun:
         batch.answers.append(messages.Answered(token, Welcome(state, inputs)))
 
     def _open(self, epoch: OperatorEpoch, subtask: SubtaskIndex, now: float) -> None:
+        gateway = self.channel.gateways[subtask]
         if epoch.barrier is not None:
-            self.channel.gateways[subtask].open(epoch.barrier, now)
+            gateway.open(epoch.barrier, now)
+        for cut in self.cuts.values():
+            if cut.boundary <= epoch.epoch:
+                cut.passes(subtask, gateway, now)
 
-    def _ask(self, barrier: BarrierId | None, batch: Batch) -> None:
-        if barrier is not None:
-            batch.notices.append(messages.AskSnapshot(self.spec.uid, self.channel.incarnation, barrier))
+    def _pass_late(self, cut: PendingCut, now: float) -> None:
+        """Take up what happened before the coordinator's answer, or does not concern single subtasks."""
+        if not cut.is_answered:
+            return
+        epoch, is_over = self.epoch, cut.boundary <= self.committed
+        for subtask, gateway in enumerate(self.channel.gateways):
+            if is_over or (epoch is not None and epoch.has_passed(SubtaskIndex(subtask))):
+                cut.passes(SubtaskIndex(subtask), gateway, now)
+        if is_over:
+            cut.capture(self.spec.uid, self.states)
+            del self.cuts[cut.barrier]
+
+    def _ask(self, barrier: BarrierId | None, now: float, batch: Batch) -> None:
+        if barrier is None:
+            return
+        if (cut := self.cuts.get(barrier)) is not None:
+            cut.asked_at = now
+        batch.notices.append(messages.AskSnapshot(self.spec.uid, self.channel.incarnation, barrier))
+
+    def _catch_up(self, batch: Batch) -> None:
+        if self.channel.asked is None:
+            batch.notices += self._deferred
+            self._deferred = []
+
+    def _tell(self, notice: messages.Notice, batch: Batch) -> None:
+        # What a coordinator is told between the question and its answer could be part of its state, or not.
+        (batch.notices if self.channel.asked is None else self._deferred).append(notice)
 
     def _summarise(self, epoch: OperatorEpoch, batch: Batch) -> None:
         acked = list(epoch.acked())

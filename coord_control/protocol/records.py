@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
@@ -45,6 +45,8 @@ class Begin:
     barrier: BarrierId
     state: bytes
     inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]]  #: subtasks without events are left out
+    #: Sent before this snapshot point and not among the inputs: a checkpoint that was triggered earlier held them.
+    held: Mapping[SubtaskIndex, tuple[EventBatch, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ committed). The same function serves a killed driver, a failed batch and a query
   shows that Spark does run it; from then on, durably, only acks of the new run count.
 * The coordinator then restarts from the newest begin record w <= k; the outboxes of w..k are delivered to it again,
   and what was frozen in w for subtasks that did not run in it goes back to their mailboxes.
+* What a checkpoint held back when an epoch began is behind the epoch's inputs: it waits in the mailboxes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "Outbox",
     "RecoveredOperator",
     "Replay",
+    "in_sequence",
     "recover",
     "recovery_marker",
     "rerun_marker",
@@ -157,14 +159,20 @@ def recover(facts: Facts, operator: OperatorUid) -> RecoveredOperator:
     before = {subtask: by_epoch[next_epoch] for subtask, by_epoch in ours.items() if next_epoch in by_epoch}
     if planned and (begin := begins.get(next_epoch)):
         replay = Replay(next_epoch, begin.barrier, begin.inputs, before)
-        return RecoveredOperator(states, begin.state, begin.barrier, (), {}, replay)
+        return RecoveredOperator(states, begin.state, begin.barrier, (), begin.held, replay)
     replay_empty = Replay(next_epoch, None, {}, before) if planned else None
     newest = max((epoch for epoch in begins if epoch <= facts.committed), default=None)
     if newest is None:
         return RecoveredOperator(states, None, NO_CHECKPOINT, _outboxes(acks, Epoch(0)), {}, replay_empty)
     begin = begins[newest]
     unconsumed = {subtask: batches for subtask, batches in begin.inputs.items() if newest not in acks.get(subtask, {})}
-    return RecoveredOperator(states, begin.state, begin.barrier, _outboxes(acks, newest), unconsumed, replay_empty)
+    mailboxes = in_sequence(unconsumed, begin.held)
+    return RecoveredOperator(states, begin.state, begin.barrier, _outboxes(acks, newest), mailboxes, replay_empty)
+
+
+def in_sequence(earlier: Inputs, later: Inputs) -> Inputs:
+    """Events of the same subtasks, those of ``earlier`` first."""
+    return {subtask: (*earlier.get(subtask, ()), *later.get(subtask, ())) for subtask in {**earlier, **later}}
 
 
 def _outboxes(acks: Mapping[SubtaskIndex, Mapping[Epoch, Ack]], since: Epoch) -> tuple[Outbox, ...]:

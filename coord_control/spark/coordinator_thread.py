@@ -330,9 +330,10 @@ class _Context:
         uid, incarnation = self._bound.uid, self._incarnation
         self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
 
-    def fail_snapshot(self, error: BaseException) -> None:
-        # Until triggered checkpoints exist every barrier is the start of an epoch: the epoch fails.
-        self._fail("checkpoint_coordinator", error)
+    def fail_snapshot(self, barrier: BarrierId, error: BaseException) -> None:
+        uid, incarnation = self._bound.uid, self._incarnation
+        failure = self._failure("checkpoint_coordinator", error)
+        self._post(lambda core, now: core.snapshot_failed(uid, incarnation, barrier, failure, now))
 
     def close(self) -> None:
         self._closed = True
@@ -357,12 +358,16 @@ class _Context:
             return
         self._failed = True
         uid, incarnation = self._bound.uid, self._incarnation
-        # Also logged, because there may be no run left that could fail: the last epoch's events come after its end.
-        _log.error("the coordinator of operator %r failed in %s", uid, callback, exc_info=error)
-        trace = "".join(traceback.format_exception(error))
-        failure = CoordinatorFailed(uid, callback, trace)
-        failure.__cause__ = error
+        failure = self._failure(callback, error)
         self._post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
+
+    def _failure(self, callback: str, error: BaseException) -> CoordinatorFailed:
+        # Also logged, because there may be no run left that could fail: the last epoch's events come after its end.
+        _log.error("the coordinator of operator %r failed in %s", self._bound.uid, callback, exc_info=error)
+        trace = "".join(traceback.format_exception(error))
+        failure = CoordinatorFailed(self._bound.uid, callback, trace)
+        failure.__cause__ = error
+        return failure
 
 
 class _Result:
@@ -376,7 +381,7 @@ class _Result:
         self._context.complete(self._barrier, bytes(data))
 
     def fail(self, error: BaseException) -> None:
-        self._context.fail_snapshot(error)
+        self._context.fail_snapshot(self._barrier, error)
 
 
 class _Gateway:

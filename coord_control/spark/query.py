@@ -318,7 +318,7 @@ class ManagedQuery:
             self.fail(error)
         try:
             # Behind all that the coordinators have answered: what they failed on is known when the run ends.
-            self._runtime.call(lambda core, now: core.end_run(self.name, self._run))
+            self._runtime.call(lambda core, now: core.end_run(self.name, self._run, now))
         except CoordControlError as error:
             _log.warning("= query %s: %s", self.name, error)
 

@@ -56,6 +56,8 @@ class JobRuntime:
         query_failed: told, on the loop, that a query must be restarted or ended.
         fenced: told, on the loop, that this driver must end.
         settled: told, on the loop, of every settled epoch.
+        captured: told, on the loop, of every query that has been cut for a checkpoint.
+        checkpoint_failed: told, on the loop, of every checkpoint that the core has given up.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class JobRuntime:
         query_failed: Callable[[QueryName, CoordControlError], None],
         fenced: Callable[[Fenced], None],
         settled: Callable[[messages.EpochSettled], None],
+        captured: Callable[[messages.QueryCaptured], None],
+        checkpoint_failed: Callable[[messages.CheckpointFailed], None],
     ) -> None:
         self._core = core
         self.generation = core.generation
@@ -77,6 +81,8 @@ class JobRuntime:
         self._query_failed = query_failed
         self._fenced = fenced
         self._settled = settled
+        self._captured = captured
+        self._checkpoint_failed = checkpoint_failed
         self._inbox: deque[Callable[[JobCore, float], None]] = deque()
         self._wake = threading.Lock()  # held: the loop will drain the inbox
         self._closed: Future[Any] = Future()  # raises the reason
@@ -222,6 +228,10 @@ class JobRuntime:
                 self._query_failed(notice.query, notice.error)
             case messages.EpochSettled():
                 self._settled(notice)
+            case messages.QueryCaptured():
+                self._captured(notice)
+            case messages.CheckpointFailed():
+                self._checkpoint_failed(notice)
             case messages.AskSnapshot():
                 self._coordinators[notice.operator].ask(notice.barrier)
             case messages.DeliverEvents():
@@ -267,7 +277,7 @@ class JobRuntime:
             self._era += 1
             if isinstance(error, Fenced):
                 self._fenced(error)
-            self._core.fail_all(error)
+            self._core.fail_all(error, time.monotonic())
         self._flush()
 
     def _refuse(self, group: Sequence[Work], error: CoordControlError) -> None:

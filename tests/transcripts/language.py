@@ -6,6 +6,7 @@ A job (``job p=2 [watched]``) lives on the stage of tests/core_kit.py. Its comma
 - ``hello SUBTASK e=EPOCH t=TASK``, ``ack SUBTASK e=EPOCH t=TASK [state=S] [out=x,y]``,
   ``ended SUBTASK e=EPOCH t=TASK``, ``disconnect t=TASK``; an attempt of another time says ``run=`` or ``generation=``
 - ``send SUBTASK EVENT``, ``snapshot STATE``, ``coordinator-fails``: what the coordinator does
+- ``checkpoint C``, ``abort C``, ``stored C``, ``snapshot-fails``: a triggered checkpoint and how it ends
 - ``spark-plans EPOCH``, ``spark-commits EPOCH``: Spark's files, which the driver has not seen; ``commit EPOCH``: it has
 - ``crash=before-persist|after-persist|after-answers`` after ``snapshot`` or ``ack``: the driver dies there
 - ``log``, ``mailboxes``: what is durable, what waits
@@ -23,6 +24,7 @@ from coord_control.errors import CoordControlError, CoordinatorFailed
 from coord_control.ids import NO_CHECKPOINT, AttemptId, BarrierId, Epoch, Generation, RunId, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
+from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.messages import Answer, Batch, Notice
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
 from tests.core_kit import OP, Crash, Stage, event, names, spec
@@ -65,6 +67,10 @@ class JobWorld:
             "spark-plans": lambda: self._spark_plans(int(plain[0])),
             "spark-commits": lambda: self._spark_commits(int(plain[0])),
             "commit": lambda: _lines(self.stage.commit(int(plain[0]))),
+            "checkpoint": lambda: _lines(self.stage.trigger_checkpoint(int(plain[0]))),
+            "abort": lambda: _lines(self.stage.abort_checkpoint(int(plain[0]))),
+            "stored": lambda: _lines(self.stage.checkpoint_stored(int(plain[0]))),
+            "snapshot-fails": lambda: _lines(self.stage.snapshot_fails()),
             "log": lambda: [_record(record) for record in self.stage.log] or ["(empty)"],
             "mailboxes": self._mailboxes,
         }
@@ -180,7 +186,8 @@ def _record(record: Record) -> str:
     match record:
         case Begin():
             inputs = "".join(f" {subtask}<-{_words(batches)}" for subtask, batches in sorted(record.inputs.items()))
-            return f"begin e={record.epoch} b={_barrier(record.barrier)} state={record.state.decode()}{inputs}"
+            held = "".join(f" {subtask}~{_words(batches)}" for subtask, batches in sorted(record.held.items()))
+            return f"begin e={record.epoch} b={_barrier(record.barrier)} state={record.state.decode()}{inputs}{held}"
         case Ack():
             outbox = f" out={_words(record.outbox)}" if record.outbox else ""
             return f"ack {record.subtask} e={record.epoch} t={record.attempt} state={_text(record.state)}{outbox}"
@@ -224,10 +231,22 @@ def _notice(notice: Notice) -> str:
             different = f" nondeterministic={notice.nondeterministic_subtasks}" * bool(notice.nondeterministic_subtasks)
             counts = f"ran={notice.ran} down={notice.events_down} up={notice.events_up}"
             return f"settled e={notice.epoch} {counts}{different}"
+        case messages.QueryCaptured():
+            return f"captured {notice.checkpoint} at {notice.boundary}: " + "; ".join(map(_cut, notice.cuts))
+        case messages.CheckpointFailed():
+            return f"checkpoint {notice.checkpoint} failed: {notice.reason.name}"
         case messages.FailQuery():
             return f"fail-query {type(notice.error).__name__}: {notice.error}".replace("\n", " ")
         case _:
             assert_never(notice)
+
+
+def _cut(cut: OperatorCut) -> str:
+    parts = [f"{cut.operator} S={_text(cut.coordinator_state)}"]
+    parts += [f"{subtask}={_text(state)}" for subtask, state in sorted(cut.states.items())]
+    parts += [f"{subtask}<-{_words(batches)}" for subtask, batches in sorted(cut.down.items())]
+    parts += [f"{outbox.subtask}->{_words(outbox.events)}" for outbox in cut.up]
+    return " ".join(parts)
 
 
 def _gateways(channel: OperatorChannel, barriers: list[BarrierId] | None = None) -> list[str]:

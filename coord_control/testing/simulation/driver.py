@@ -140,7 +140,7 @@ class Driver:
         run = self.runs.pop(query)
         run.stage = RunStage.OVER
         self.core.committed(query, self.logs[query].committed, self.now)
-        self.core.end_run(query, run.id)
+        self.core.end_run(query, run.id, self.now)
         self._forget_barriers(query)
         self.flush()
         while self.writer and self.stage is DriverStage.ALIVE:
@@ -190,7 +190,7 @@ class Driver:
         """Ask for a snapshot in the middle of an epoch."""
         barrier = self.core._next_barrier()
         self.triggered.setdefault(operator.spec.uid, []).append(barrier)
-        operator._ask(operator.channel.trigger(barrier, self.now), self.core._batch)
+        operator._ask(operator.channel.trigger(barrier, self.now), self.now, self.core._batch)
         return barrier
 
     def abort_barrier(self, uid: OperatorUid, barrier: BarrierId) -> None:
@@ -199,7 +199,7 @@ class Driver:
         operator = self.operator(uid)
         assert operator is not None, "a run that ends forgets its barriers"
         operator.channel.abort(barrier, self.now)
-        operator._ask(operator.channel.next_phase(self.now), self.core._batch)
+        operator._ask(operator.channel.next_phase(self.now), self.now, self.core._batch)
         self._check(uid)
 
     def abort_barriers(self, query: QueryName) -> None:
@@ -342,7 +342,7 @@ class Driver:
         if isinstance(error, Fenced):
             self.stage = DriverStage.FENCED
             return
-        self.core.fail_all(error)
+        self.core.fail_all(error, self.now)
         self.triggered.clear()
         self.flush()
 

@@ -13,7 +13,8 @@ from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
 
-#: Written by the first release. It must stay readable for ever and is never written anew.
+#: Written when the formats were new. They must stay readable for ever and are never written anew.
+GOLDEN_2 = Path(__file__).parent / "golden" / "segment-format-2.log"
 GOLDEN = Path(__file__).parent / "golden" / "segment-format-1.log"
 GOLDEN_HEADER = Header(is_base=True, generation=Generation(3), sequence=17, horizon=Epoch(-101))
 GOLDEN_RECORDS: list[Record] = [
@@ -32,6 +33,17 @@ GOLDEN_RECORDS: list[Record] = [
     RunStarted(Generation(3), Epoch(-1), Epoch(0)),
     Begin(OperatorUid("other"), Epoch(1), BarrierId(3 << 32 | 2), b"", {}),
 ]
+GOLDEN_RECORDS_2: list[Record] = [
+    *GOLDEN_RECORDS,
+    Begin(
+        OperatorUid("other"),
+        Epoch(2),
+        BarrierId(3 << 32 | 5),
+        b"{}",
+        {SubtaskIndex(0): (EventBatch(0, 1, b"{}"),)},
+        {SubtaskIndex(1): (EventBatch(1, 2, b"{},{}"),)},
+    ),
+]
 
 HEADER = Header(is_base=False, generation=Generation(2), sequence=5, horizon=Epoch(-101))
 
@@ -47,6 +59,7 @@ records: st.SearchStrategy[Record] = st.one_of(
         epochs,
         st.builds(BarrierId, numbers),
         st.binary(max_size=50),
+        st.dictionaries(subtasks, batches.map(tuple), max_size=3),
         st.dictionaries(subtasks, batches.map(tuple), max_size=3),
     ),
     st.builds(Ack, uids, subtasks, epochs, numbers, st.none() | st.binary(max_size=50), batches.map(tuple)),
@@ -73,9 +86,14 @@ def test_format_1_stays_readable() -> None:
     assert (segment.header, segment.records) == (GOLDEN_HEADER, GOLDEN_RECORDS)
 
 
-def test_format_1_is_what_is_written() -> None:
-    assert FORMAT_VERSION == 1
-    assert encode_segment(GOLDEN_HEADER, GOLDEN_RECORDS) == GOLDEN.read_bytes()
+def test_format_2_is_what_is_written() -> None:
+    assert FORMAT_VERSION == 2
+    assert encode_segment(GOLDEN_HEADER, GOLDEN_RECORDS_2) == GOLDEN_2.read_bytes()
+
+
+def test_format_2_stays_readable() -> None:
+    segment = decode_segment(str(GOLDEN_2), GOLDEN_2.read_bytes())
+    assert (segment.header, segment.records) == (GOLDEN_HEADER, GOLDEN_RECORDS_2)
 
 
 def test_every_flipped_bit_is_noticed_and_the_file_is_named() -> None:

@@ -271,7 +271,7 @@ def test_the_end_of_a_run_is_reported_once(stage: Stage) -> None:
 
 def test_a_run_without_an_id_can_end(stage: Stage) -> None:
     """It failed before Spark gave it one."""
-    stage.core.end_run(QUERY, None)
+    stage.core.end_run(QUERY, None, 0.0)
     assert "being restarted" in refusal(stage.hello(0, 0, task=1), 1)
     stage.start()
     assert answer_to(stage.hello(0, 0, task=2), 2) == Welcome(None, ())
@@ -313,7 +313,7 @@ def test_the_end_of_one_query_leaves_the_other_alone() -> None:
         core.start_run(QueryName(name), Facts((), Epoch(-1), Epoch(-1)), 0.0)
         core.hello(Hello(attempt(operator=name, query_id=name)), name, 0.0)
     core.take()
-    core.end_run(QueryName("a"), RunId("run-a"))
+    core.end_run(QueryName("a"), RunId("run-a"), 0.0)
     assert answer_to(core.take(), "a") is not None
     assert [operator.spec.uid for operator in core.operators()] == ["b"]
     core.disconnected("b")
@@ -461,7 +461,7 @@ def test_when_the_store_is_lost_every_started_query_ends_its_run_and_fails() -> 
     stage.start()
     stage.hello(0, 0, task=1)
     lost = StoreUnavailable("/store", "write", "disk full")
-    stage.core.fail_all(lost)
+    stage.core.fail_all(lost, 0.0)
     batch = stage.execute()
     assert "being restarted" in refusal(batch, 1)
     assert failure(batch) == FailQuery(QUERY, lost)
@@ -474,7 +474,7 @@ def test_when_the_store_is_lost_nothing_that_rests_on_the_lost_records_is_answer
     lost = stage.core.take()  # its begin record is on its way to the storage
     assert lost.persist
     stage.core.hello(Hello(attempt(1, 0, 2)), 2, 0.0)
-    stage.core.fail_all(StoreUnavailable("/store", "write", "disk full"))
+    stage.core.fail_all(StoreUnavailable("/store", "write", "disk full"), 0.0)
     assert "could not make it durable" in refusal(stage.core.take(), 2)
 
 

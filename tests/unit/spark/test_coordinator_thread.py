@@ -150,6 +150,8 @@ class Rig:
             query_failed=lambda query, error: self.failures.put(error),
             fenced=lambda error: None,
             settled=lambda settled: None,
+            captured=lambda captured: None,
+            checkpoint_failed=lambda failed: None,
         )
         up = EventTypes(OP, "up", [Number])
         self.bound = BoundCoordinator(OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post)
@@ -172,7 +174,7 @@ class Rig:
         self.bound.start()
 
     def restart(self, run: str = "run-1", planned: int = 0) -> None:
-        self.runtime.call(lambda core, now: core.end_run(QUERY, RunId(run)))
+        self.runtime.call(lambda core, now: core.end_run(QUERY, RunId(run), now))
         self.start(planned=planned)
 
     def hello(self, subtask: int, epoch: int, task: int, run: str = "run-1") -> Subtask:

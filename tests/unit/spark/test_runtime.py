@@ -95,6 +95,8 @@ class Rig:
             query_failed=lambda query, error: self.failures.put((query, error)),
             fenced=self.fenced.put,
             settled=self._settled,
+            captured=lambda captured: None,
+            checkpoint_failed=lambda failed: None,
         )
         self.runtime.endpoint.start("127.0.0.1")
         self.thread = CoordinatorThread()
@@ -322,7 +324,7 @@ def test_a_call_returns_when_what_follows_from_it_is_durable(rig: Rig) -> None:
     connection = rig.connect()
     connection.hello(Hello(attempt(0, 0, 1)))
     connection.acknowledge(Acknowledge(attempt(0, 0, 1), b"a"))
-    rig.runtime.call(lambda core, now: core.end_run(QUERY, None))
+    rig.runtime.call(lambda core, now: core.end_run(QUERY, None, now))
     # A run that begins before the recorded ack has to void it first.
     facts = Facts(tuple(rig.log), NO_EPOCH, NO_EPOCH)
     rig.hold_writes()
@@ -465,7 +467,7 @@ def test_a_coordinator_that_raises_fails_its_query(coordinator: Counting) -> Non
         assert query == QUERY
         assert isinstance(error, CoordinatorFailed)
         assert "ValueError: no state today" in error.traceback
-        rig.runtime.call(lambda core, now: core.end_run(QUERY, None))
+        rig.runtime.call(lambda core, now: core.end_run(QUERY, None, now))
         assert refused(hello) == "the query is being restarted"
     finally:
         rig.close()
@@ -479,7 +481,7 @@ def test_hellos_of_a_held_query_wait_until_its_run_ends(rig: Rig) -> None:
     while not rig.runtime.call(lambda core, now: core.is_quiet(QUERY)):
         rig.settle_loop()
     assert not waiting.done()
-    rig.runtime.call(lambda core, now: core.end_run(QUERY, None))
+    rig.runtime.call(lambda core, now: core.end_run(QUERY, None, now))
     assert refused(waiting) == "the query is being stopped"
 
 

@@ -1,0 +1,130 @@
+"""The checkpoints of a job that are under way, over all its queries and operators (protocol section 5).
+
+Each is cut operator by operator (:mod:`.cut`); a query is captured when all its operators are, and what belongs to it
+is then made durable outside the core. Until then a checkpoint may be given up at any time: every gateway is opened for
+it in order, nothing is dropped. Several may be under way, each with a snapshot point and boundaries of its own; whoever
+means one names it by its id (never "the last one": hazard H2 of the reference).
+
+Queries without operators have no part in this: they have no channels, their last commit is a consistent cut.
+
+Single-threaded; owned by the protocol core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coord_control.ids import BarrierId, CheckpointId, Epoch, OperatorUid, QueryName
+from coord_control.protocol import messages
+from coord_control.protocol.cut import PendingCut
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.messages import Batch
+from coord_control.protocol.operator import OperatorRun
+
+__all__ = ["Checkpoints", "Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a checkpoint is."""
+
+    subtasks: int
+    passed: int  #: subtasks that have passed the boundary
+    waiting_for: tuple[OperatorUid, ...]  #: operators whose coordinator has not given its state
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    barrier: BarrierId
+    #: By query that is not captured yet.
+    cuts: dict[QueryName, dict[OperatorUid, PendingCut]] = field(default_factory=dict)
+    #: The operators in the run in which they were cut: whoever has been restarted since is told nothing.
+    operators: dict[OperatorUid, OperatorRun] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """Those that are under way in one job."""
+
+    __slots__ = ("_checkpoints",)
+
+    def __init__(self) -> None:
+        self._checkpoints: dict[CheckpointId, _Checkpoint] = {}
+
+    def trigger(
+        self,
+        checkpoint: CheckpointId,
+        barrier: BarrierId,
+        queries: Mapping[QueryName, tuple[Epoch, Iterable[OperatorRun]]],
+        now: float,
+        batch: Batch,
+    ) -> None:
+        """Begin a checkpoint.
+
+        Args:
+            queries: the boundary and the operators of each query; those without operators are left out.
+        """
+        pending = self._checkpoints[checkpoint] = _Checkpoint(barrier)
+        for query, (boundary, operators) in queries.items():
+            cuts = pending.cuts[query] = {}
+            for operator in operators:
+                cut = cuts[operator.spec.uid] = PendingCut(checkpoint, barrier, boundary, now)
+                pending.operators[operator.spec.uid] = operator
+                operator.trigger(cut, now, batch)
+
+    def collect(self, batch: Batch) -> None:
+        """Announce the queries whose operators have all been cut; to be called after whatever may have cut one."""
+        for checkpoint, pending in self._checkpoints.items():
+            for query, cuts in list(pending.cuts.items()):
+                captured = [cut.captured for cut in cuts.values() if cut.captured is not None]
+                if len(captured) < len(cuts):
+                    continue
+                del pending.cuts[query]
+                boundary = next(iter(cuts.values())).boundary
+                batch.notices.append(
+                    messages.QueryCaptured(checkpoint, pending.barrier, query, boundary, tuple(captured))
+                )
+
+    def stored(self, checkpoint: CheckpointId, batch: Batch) -> None:
+        """A checkpoint is complete; None of that id: late news."""
+        if (pending := self._checkpoints.pop(checkpoint, None)) is not None:
+            for operator in pending.operators.values():
+                operator.stored(pending.barrier, batch)
+
+    def abort(self, checkpoint: CheckpointId, now: float, batch: Batch) -> None:
+        """Give a checkpoint up, wherever it stands. None of that id: late news."""
+        if (pending := self._checkpoints.pop(checkpoint, None)) is not None:
+            for operator in pending.operators.values():
+                operator.abort(pending.barrier, now, batch)
+
+    def fail(self, checkpoint: CheckpointId, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
+        """Give a checkpoint up because of something that the core has noticed."""
+        if checkpoint in self._checkpoints:
+            self.abort(checkpoint, now, batch)
+            batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail))
+
+    def fail_all(self, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
+        """Give all up: what they rest on may not be durable, or was never announced."""
+        for checkpoint in list(self._checkpoints):
+            self.fail(checkpoint, reason, detail, now, batch)
+
+    def run_ended(self, query: QueryName, operators: Iterable[OperatorUid], now: float, batch: Batch) -> None:
+        """A query's run has ended: what was not captured of it by then is given up; what was, stays good."""
+        for checkpoint, pending in list(self._checkpoints.items()):
+            if query in pending.cuts:
+                self.fail(checkpoint, FailureReason.QUERY_FAILED, f"query {query!r} has ended its run", now, batch)
+            for uid in operators:
+                pending.operators.pop(uid, None)
+
+    def of_barrier(self, barrier: BarrierId) -> CheckpointId | None:
+        """The checkpoint that has this barrier, None when it is the start of an epoch, or over."""
+        return next((number for number, pending in self._checkpoints.items() if pending.barrier == barrier), None)
+
+    def progress(self, checkpoint: CheckpointId) -> Progress | None:
+        """How far a checkpoint is, None when none of that id is under way."""
+        if (pending := self._checkpoints.get(checkpoint)) is None:
+            return None
+        cuts = [(uid, cut) for cuts in pending.cuts.values() for uid, cut in cuts.items()]
+        subtasks = sum(operator.spec.parallelism for operator in pending.operators.values())
+        missing = sum(pending.operators[uid].spec.parallelism - cut.passed for uid, cut in cuts)
+        return Progress(subtasks, subtasks - missing, tuple(uid for uid, cut in cuts if not cut.is_answered))
