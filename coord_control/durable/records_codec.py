@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -61,7 +62,7 @@ class _BeginBody(NamedTuple):
     barrier: BarrierId
     state: bytes
     inputs: dict[SubtaskIndex, tuple[EventBatch, ...]]
-    held: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}  # never written
+    held: Mapping[SubtaskIndex, tuple[EventBatch, ...]] = MappingProxyType({})
 
 
 class _AckBody(NamedTuple):
