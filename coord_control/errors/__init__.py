@@ -14,11 +14,12 @@
     - Fenced                         a newer driver owns the job
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
-        - DamagedRecord, MissingRecord, UnsupportedFormat, AlreadyExists, StoreUnavailable
+        - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - SparkLost                      the driver's JVM, or its Spark context, is gone
     - QueryFailed                    a query ended for good; the cause is chained
+    - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
 """
 
@@ -39,8 +40,10 @@ from coord_control.errors.system import (
     MissingRecord,
     QueryFailed,
     SparkLost,
+    StateFileMissing,
     StoreError,
     StoreUnavailable,
+    TooManyFailedCheckpoints,
     UnsupportedFormat,
 )
 from coord_control.errors.user import (
@@ -110,12 +113,14 @@ __all__ = [
     "ParallelismChanged",
     "QueryFailed",
     "SparkLost",
+    "StateFileMissing",
     "StateInvalid",
     "StateTooLarge",
     "StoreError",
     "StoreUnavailable",
     "SubtaskFailed",
     "SubtaskMixed",
+    "TooManyFailedCheckpoints",
     "UndeclaredEvent",
     "UnsupportedFormat",
     "UnsupportedOption",

@@ -20,8 +20,10 @@ __all__ = [
     "MissingRecord",
     "QueryFailed",
     "SparkLost",
+    "StateFileMissing",
     "StoreError",
     "StoreUnavailable",
+    "TooManyFailedCheckpoints",
     "UnsupportedFormat",
 ]
 
@@ -74,6 +76,20 @@ class MissingRecord(StoreError):
             f"{path} is missing: {problem}. Nothing was skipped and nothing was started; put the file back from a "
             "copy of the "
             "storage, or start the query under another name"
+        )
+
+
+class StateFileMissing(StoreError):
+    """Spark's own directory lacks a file that an epoch needs, most often because Spark has just purged it."""
+
+    retry = True
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{path} is missing in Spark's checkpoint directory: {problem}. Spark has purged it, or somebody removed "
+            "it; take a newer epoch, and if that happens again raise spark.sql.streaming.minBatchesToRetain (100 "
+            "unless it is set)"
         )
 
 
@@ -180,6 +196,20 @@ class QueryFailed(CoordControlError):
         self.query, self.attempts = query, attempts
         again = f" after {attempts} restarts without progress" if attempts else ""
         super().__init__(f"query {query!r} failed{again}: {cause}")
+
+
+class TooManyFailedCheckpoints(CoordControlError):
+    """More checkpoints in a row failed than the job's options allow; a new driver begins to count at zero."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, failures: int, last: str) -> None:
+        self.failures, self.last = failures, last
+        super().__init__(
+            f"{failures} checkpoints in a row failed, more than tolerable_consecutive_failures allows; the last one: "
+            f"{last}"
+        )
 
 
 class JobClosed(CoordControlError):

@@ -1,0 +1,184 @@
+"""Which files of a Spark checkpoint directory an epoch needs: the one place that knows Spark's layouts.
+
+A checkpoint of ours keeps just the files from which Spark restarts after epoch *b*, and no later ones: with a later
+entry of the offset log Spark would skip data (spark-facts 8). The rules:
+
+* ``offsets`` and ``commits``: *b*, and the newest entry before it (Spark asks the sources once more for the last
+  batch).
+* ``sources/<i>``: a file source's log up to its offset in ``offsets/b`` (a number of its own, not the epoch); its
+  newest compacted entry holds all before it. Everything of other sources is kept: it is written once, at the first
+  start.
+* ``state``: version *b* + 1 of every store (:mod:`~coord_control.durable.layout_state`), and the descriptions and
+  schemas that were written up to *b* (:mod:`~coord_control.durable.layout_operators`).
+* What we do not know is kept. ``metadata`` is not: the query id is chosen by whoever restores.
+
+Never included: hidden files (Hadoop's checksums, ``.<name>.crc``) and temporary ones. A visible ``<name>.crc`` is
+Spark's own checksum of ``<name>``, which it verifies; it goes with that file. Learnt from the sources of Spark 4.3
+and from directories that it wrote; ``tests/spark/test_checkpoint_layouts.py`` restarts real queries from what is
+named here.
+
+Threads: pure functions, except for the reader they are given; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from coord_control.durable.layout_logs import CommitEntry, OffsetEntry, Read, parse_commit, parse_offsets, read_file
+from coord_control.durable.layout_operators import (
+    OperatorDescription,
+    describe,
+    is_description,
+    is_description_of,
+    partitions_of,
+    relocated,
+)
+from coord_control.durable.layout_state import StateFiles, StoreKey, Stores
+from coord_control.errors import StateFileMissing
+from coord_control.ids import Epoch
+
+__all__ = ["OperatorDescription", "Read", "files_of_epoch", "relocated", "state_operators"]
+
+_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
+_KNOWN_FOLDERS: Final = ("offsets/", "commits/", "sources/", "state/")
+_QUERY_ID: Final = "metadata"
+_CHECKSUM: Final = ".crc"
+
+
+def files_of_epoch(listing: Mapping[str, int], epoch: Epoch, read: Read) -> list[str]:
+    """Name the files from which the query restarts after a committed epoch, on any machine.
+
+    Args:
+        listing: path relative to the query's Spark checkpoint directory -> size in bytes, of all files below it; may
+            be older than what `read` sees, and may hold files that are being written or removed.
+        epoch: a committed epoch; -1: the query has not committed yet.
+        read: gives the content of a file of the listing; raises FileNotFoundError when it is gone.
+
+    Returns:
+        Relative paths, sorted; without ``metadata``; nothing for epoch -1.
+
+    Raises:
+        StateFileMissing: a file that Spark would need is not there (any more). Spark removes old epochs while we look:
+            list again, and if the epoch itself is gone, take a newer one.
+        DamagedRecord: a file that says which others are needed cannot be understood.
+    """
+    if epoch < 0:
+        return []
+    paths = _visible(listing)
+    offsets, commits = _entries(paths, "offsets", epoch), _entries(paths, "commits", epoch)
+    if epoch > 0 and len(offsets) == 1:
+        raise StateFileMissing(f"offsets/{epoch - 1}", "Spark starts from the last two entries of the offset log")
+    position = parse_offsets(offsets[0], read_file(read, offsets[0]))
+    commit = parse_commit(commits[0], read_file(read, commits[0]))
+    needed = {*offsets, *commits}
+    needed.update(path for path in paths if not path.startswith(_KNOWN_FOLDERS) and path != _QUERY_ID)
+    needed.update(path for path in paths if is_description_of(path, epoch))
+    needed.update(_source_files(paths, position.by_source))
+    needed.update(_state_files(paths, epoch, read, position, commit))
+    return sorted(needed | {path + _CHECKSUM for path in needed if path + _CHECKSUM in listing})
+
+
+def state_operators(listing: Mapping[str, int], epoch: Epoch, read: Read) -> list[OperatorDescription]:
+    """Describe the stateful operators of a query at a committed epoch, ordered by their ids.
+
+    Args:
+        listing: as in :func:`files_of_epoch`.
+        epoch: a committed epoch; -1: none yet, and nothing is described.
+        read: as in :func:`files_of_epoch`.
+
+    Raises:
+        StateFileMissing: the description of an operator is gone.
+        DamagedRecord: a description cannot be understood.
+    """
+    if epoch < 0:
+        return []
+    paths = _visible(listing)
+    offsets, commits = f"offsets/{epoch}", f"commits/{epoch}"
+    settings = parse_offsets(offsets, read_file(read, offsets)).settings
+    commit = parse_commit(commits, read_file(read, commits))
+    return describe(_stores(paths), paths, epoch, read, settings, commit)
+
+
+def _visible(listing: Mapping[str, int]) -> list[str]:
+    """The files that Spark means, sorted: no hidden or temporary ones, no checksums of others."""
+
+    def is_noise(path: str) -> bool:
+        if path.startswith(".") or "/." in path or path.endswith(".tmp"):
+            return True
+        return path.endswith(_CHECKSUM) and path.removesuffix(_CHECKSUM) in listing
+
+    return sorted(path for path in listing if not is_noise(path))
+
+
+def _entries(paths: list[str], log: str, epoch: int) -> list[str]:
+    """The entry of an epoch and the newest one before it, if there is one."""
+    numbers = sorted(number for number in _numbers(paths, log) if number <= epoch)
+    if epoch not in numbers[-1:]:
+        raise StateFileMissing(f"{log}/{epoch}", f"epoch {epoch} is not in the log")
+    return [f"{log}/{number}" for number in reversed(numbers[-2:])]
+
+
+def _numbers(paths: list[str], log: str) -> Iterator[int]:
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder == log and name.isdigit():
+            yield int(name)
+
+
+def _source_files(paths: list[str], by_source: Mapping[str, str | None]) -> Iterator[str]:
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        if path.startswith("sources/"):
+            folders.setdefault(path.split("/")[1], []).append(path)
+    for name, files in folders.items():
+        newest = _file_source_offset(by_source.get(name))
+        yield from files if newest is None else _up_to(f"sources/{name}", files, newest)
+
+
+def _file_source_offset(offset: str | None) -> int | None:
+    """The number of the newest log entry that a file source has handed out; None: another source, or none yet."""
+    try:
+        value = json.loads(offset or "null")
+    except ValueError:
+        return None
+    number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
+    return number if isinstance(number, int) else None
+
+
+def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:
+    """The entries of a file source's log up to one: the newest compacted one, and all after it."""
+    entries: dict[int, tuple[str, bool]] = {}
+    for path in files:
+        match = _LOG_ENTRY.fullmatch(path.removeprefix(f"{folder}/"))
+        if match is None:
+            yield path
+        elif int(match[1]) not in entries or match[2]:
+            entries[int(match[1])] = (path, match[2] is not None)
+    for number in range(newest, -1, -1):
+        if number not in entries:
+            raise StateFileMissing(f"{folder}/{number}", f"the source has read up to entry {newest} of this log")
+        path, compacted = entries[number]
+        yield path
+        if compacted:
+            return
+
+
+def _stores(paths: list[str]) -> Stores:
+    return Stores.of(path for path in paths if not is_description(path))
+
+
+def _state_files(paths: list[str], epoch: int, read: Read, position: OffsetEntry, commit: CommitEntry) -> Iterator[str]:
+    stores = _stores(paths)
+    yield from stores.unknown
+    operators = describe(stores, paths, epoch, read, position.settings, commit)
+    needed = [
+        StoreKey(operator.id, partition, name)
+        for operator in operators
+        if operator.provider != "unknown" or stores.of_operator(operator.id)
+        for partition in sorted(partitions_of(stores, operator.id, position.settings, commit))
+        for name in operator.stores
+    ]
+    yield from StateFiles(stores, read, frozenset(_numbers(paths, "commits"))).of_epoch(epoch, commit, needed)
