@@ -1,0 +1,305 @@
+"""Why a checkpoint or savepoint came to nothing: a closed set, each reason with all that is decided by it.
+
+Expected failures are values, not exceptions: they are counted, shown, and compared with the tolerance. A reason says
+
+- in a sentence what has happened and what to do next;
+- whose fault it is, as errors do (None: nobody's, it could not be otherwise), and whether the same request may succeed
+  when it is made again without a change;
+- whether it counts against ``tolerable_consecutive_failures``;
+- whether it is found before any coordinator is asked (*preflight*): then there is nothing to release.
+
+No field has a default, so that a new reason cannot be forgotten by one of these decisions.
+
+| ours                               | Flink 2.3                                                                      |
+| ---------------------------------- | ------------------------------------------------------------------------------ |
+| QUEUE_FULL                         | TOO_MANY_CHECKPOINT_REQUESTS                                                   |
+| MIN_PAUSE                          | MINIMUM_TIME_BETWEEN_CHECKPOINTS                                               |
+| NOT_RUNNING                        | NOT_ALL_REQUIRED_TASKS_RUNNING, CHECKPOINT_DECLINED_TASK_NOT_READY             |
+| KEY_REUSED, LABEL_TAKEN            | none: it has neither labels nor a check of trigger ids                         |
+| INVALID_TARGET                     | IO_EXCEPTION; counted there, although it is the request that is wrong          |
+| UNSUPPORTED_QUERY                  | BLOCKING_OUTPUT_EXIST                                                          |
+| QUERY_RESTARTING                   | CHECKPOINT_COORDINATOR_SUSPEND                                                 |
+| QUERY_FAILED                       | JOB_FAILOVER_REGION, TASK_FAILURE, TASK_CHECKPOINT_FAILURE                     |
+| JOB_ENDING                         | CHECKPOINT_COORDINATOR_SHUTDOWN, PERIODIC_SCHEDULER_SHUTDOWN                   |
+| COORDINATOR_FAILED                 | TRIGGER_CHECKPOINT_FAILURE, CHECKPOINT_ASYNC_EXCEPTION, CHECKPOINT_DECLINED    |
+| COORDINATOR_TIMEOUT                | none: it has no such timeout, later checkpoints wait                           |
+| EXPIRED                            | CHECKPOINT_EXPIRED                                                             |
+| STORAGE_ERROR, DISK_FULL, FENCED   | IO_EXCEPTION                                                                   |
+| FILES_PURGED                       | none: its state files are its own                                              |
+| FINALISE_FAILED                    | FINALIZE_CHECKPOINT_FAILURE                                                    |
+| ABORTED                            | CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER                                    |
+| INTERNAL                           | UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE                                   |
+
+CHECKPOINT_SUBSUMED has no counterpart, a younger checkpoint does not end an older one; nor have the reasons of closing
+tasks, ended inputs and shared channel files, which have no part in a checkpoint here. Flink does not count a
+coordinator that fails its snapshot unless an I/O error caused it. We count it: it is the failure that comes again each
+time.
+
+Pure values; any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from coord_control.errors import (
+    CoordinatorFailed,
+    CoordinatorTimeout,
+    Fault,
+    Fenced,
+    StoreError,
+    UserDataError,
+)
+
+__all__ = ["FailureReason", "reason_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """What is decided by a reason."""
+
+    fault: Fault | None
+    retry: bool
+    counts: bool
+    preflight: bool
+    sentence: str
+
+
+@enum.unique
+class FailureReason(enum.Enum):
+    """Why a checkpoint or savepoint failed; the table is the module's docstring."""
+
+    _value_: _Rules
+
+    # Before any coordinator is asked.
+
+    QUEUE_FULL = _Rules(
+        fault=Fault.USER,
+        retry=True,
+        counts=False,
+        preflight=True,
+        sentence="too many requests wait already; wait for them to end, abort some, or raise queue_limit",
+    )
+    MIN_PAUSE = _Rules(
+        fault=None,
+        retry=True,
+        counts=False,
+        preflight=True,
+        sentence="the last checkpoint ended less than min_pause_seconds ago; leave it to the next period, or ask for "
+        "one that is not periodic",
+    )
+    NOT_RUNNING = _Rules(
+        fault=None,
+        retry=True,
+        counts=False,
+        preflight=True,
+        sentence="not all queries of the job are running; the periodic checkpoints go on when they are, and requests "
+        "that are not periodic wait for it",
+    )
+    KEY_REUSED = _Rules(
+        fault=Fault.USER,
+        retry=False,
+        counts=False,
+        preflight=True,
+        sentence="the key belongs to a request of another kind, label or target; take a new key for a new request",
+    )
+    LABEL_TAKEN = _Rules(
+        fault=Fault.USER,
+        retry=False,
+        counts=False,
+        preflight=True,
+        sentence="another checkpoint or savepoint of the job has this label; choose another one, or dispose of the "
+        "old one first",
+    )
+    INVALID_TARGET = _Rules(
+        fault=Fault.USER,
+        retry=False,
+        counts=False,
+        preflight=True,
+        sentence="the target cannot hold a savepoint; name a folder that does not exist or is empty, on storage that "
+        "the driver can write to",
+    )
+    UNSUPPORTED_QUERY = _Rules(
+        fault=Fault.USER,
+        retry=False,
+        counts=True,
+        preflight=True,
+        sentence="a query of the job cannot be checkpointed; change what the detail names",
+    )
+
+    # The job goes another way; the checkpoint is not to blame.
+
+    QUERY_RESTARTING = _Rules(
+        fault=None,
+        retry=True,
+        counts=False,
+        preflight=False,
+        sentence="a query of the job was restarted meanwhile; ask again when it runs",
+    )
+    QUERY_FAILED = _Rules(
+        fault=None,
+        retry=True,
+        counts=False,
+        preflight=False,
+        sentence="a query of the job failed meanwhile; its own error says why, ask again when it runs",
+    )
+    JOB_ENDING = _Rules(
+        fault=None,
+        retry=False,
+        counts=False,
+        preflight=False,
+        sentence="the job is ending; start it again, or take an offline savepoint of what it left",
+    )
+    ABORTED = _Rules(
+        fault=None,
+        retry=True,
+        counts=False,
+        preflight=False,
+        sentence="it was aborted on request; ask again to have one",
+    )
+    FENCED = _Rules(
+        fault=Fault.EXTERNAL,
+        retry=False,
+        counts=False,
+        preflight=False,
+        sentence="a newer driver owns the job and this one stops itself; ask the newer driver",
+    )
+
+    # It could not be made.
+
+    COORDINATOR_FAILED = _Rules(
+        fault=Fault.USER,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="a coordinator could not give its state; repair the error that the detail names",
+    )
+    COORDINATOR_TIMEOUT = _Rules(
+        fault=Fault.USER,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="a coordinator has not given its state within coordinator_timeout_seconds; let it complete every "
+        "result without blocking, or raise the timeout",
+    )
+    EXPIRED = _Rules(
+        fault=Fault.EXTERNAL,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="it was not complete within timeout_seconds; look in its statistics for the query or the subtask that "
+        "was slow, or raise the timeout above the longest epoch",
+    )
+    STORAGE_ERROR = _Rules(
+        fault=Fault.EXTERNAL,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="the storage failed; check that it is reachable and that the driver may write to it",
+    )
+    DISK_FULL = _Rules(
+        fault=Fault.EXTERNAL,
+        retry=False,
+        counts=True,
+        preflight=False,
+        sentence="the storage is full, or a quota is used up; free some space, retain fewer checkpoints, or dispose of "
+        "savepoints",
+    )
+    FILES_PURGED = _Rules(
+        fault=Fault.USER,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="Spark removed files of the boundary epoch before they could be kept; raise "
+        "spark.sql.streaming.minBatchesToRetain",
+    )
+    FINALISE_FAILED = _Rules(
+        fault=Fault.EXTERNAL,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="everything was in place, but its metadata could not be written; check the storage",
+    )
+    INTERNAL = _Rules(
+        fault=Fault.INTERNAL,
+        retry=True,
+        counts=True,
+        preflight=False,
+        sentence="a bug of coord-control; the job is not harmed, please report it with the detail",
+    )
+
+    @property
+    def code(self) -> str:
+        """The name in JSON and logs, for example ``queue_full``."""
+        return self.name.lower()
+
+    @property
+    def sentence(self) -> str:
+        """What has happened and what to do next, for people; begins in lower case and has no full stop."""
+        return self._value_.sentence
+
+    @property
+    def fault(self) -> Fault | None:
+        """Whose fault it is; None: nobody's."""
+        return self._value_.fault
+
+    @property
+    def retry(self) -> bool:
+        """Whether the same request may succeed when it is made again without a change."""
+        return self._value_.retry
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts against ``tolerable_consecutive_failures``."""
+        return self._value_.counts
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether it is found before any coordinator is asked."""
+        return self._value_.preflight
+
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: What a JVM leaves of the same two, and the quotas of HDFS: they cross the bridge as text.
+_NO_SPACE_WORDS: Final = ("No space left on device", "Disk quota exceeded", "DSQuotaExceeded", "NSQuotaExceeded")
+
+
+def reason_of(error: BaseException) -> FailureReason:
+    """Return why a checkpoint fails that met ``error``; the first one in the chain of causes that is known decides."""
+    chain = list(_chain(error))
+    if any(_says_no_space(each) for each in chain):
+        return FailureReason.DISK_FULL
+    for each in chain:
+        for kind, reason in _REASONS:
+            if isinstance(each, kind):
+                return reason
+    return FailureReason.INTERNAL
+
+
+_REASONS: Final[tuple[tuple[type[BaseException], FailureReason], ...]] = (
+    (Fenced, FailureReason.FENCED),
+    (CoordinatorTimeout, FailureReason.COORDINATOR_TIMEOUT),
+    (CoordinatorFailed, FailureReason.COORDINATOR_FAILED),
+    (UserDataError, FailureReason.COORDINATOR_FAILED),  # for example a state that does not fit its model
+    (StoreError, FailureReason.STORAGE_ERROR),
+    (OSError, FailureReason.STORAGE_ERROR),
+)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__
+
+
+def _says_no_space(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _NO_SPACE
+    return isinstance(error, StoreError) and any(words in str(error) for words in _NO_SPACE_WORDS)
