@@ -1,0 +1,86 @@
+"""A checkpoint's metadata with something in every field."""
+
+from __future__ import annotations
+
+import datetime
+
+from coord_control.durable.metadata import (
+    CheckpointMetadata,
+    FileEntry,
+    OperatorSnapshot,
+    QuerySnapshot,
+    StateOperator,
+    Trigger,
+)
+from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.records import EventBatch
+from coord_control.protocol.recovery import Outbox
+
+
+def moment(second: int) -> datetime.datetime:
+    return datetime.datetime(2026, 1, 2, 3, 4, second, tzinfo=datetime.UTC)
+
+
+def full_metadata() -> CheckpointMetadata:
+    return CheckpointMetadata(
+        checkpoint=CheckpointId(7),
+        kind="savepoint",
+        job="flights",
+        label="before-the-upgrade",
+        generation=Generation(3),
+        barrier=BarrierId(3 << 32 | 12),
+        trigger=Trigger(cause="api", key="k-1", requested_at=moment(5), details={"by": "ada", "reason": "naïve"}),
+        triggered_at=moment(6),
+        completed_at=moment(7),
+        queries={
+            QueryName("delays"): QuerySnapshot(
+                query_id="7c0ee4e6-0a4a-4c4e-9d4f-7c5f2f6c1a11",
+                epoch=Epoch(41),
+                lineage="lineage-000002",
+                spark_version="4.3.0",
+                offsets=({"logOffset": 40}, {"topic": {"0": 2**53 + 1}}, None, 12),
+                batch_metadata={"batchWatermarkMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}},
+                commit={"nextBatchWatermarkMs": 1700000001000},
+                state_operators=(
+                    StateOperator(
+                        id=0,
+                        name="stateStoreSave",
+                        provider="rocksdb",
+                        provider_class="org.example.Provider",
+                        partitions=2,
+                        stores=("default",),
+                        checkpoint_format=2,
+                        description_version=2,
+                        properties={"outputMode": "Update"},
+                    ),
+                ),
+                shuffle_partitions=2,
+                sources=("FileStreamSource", "Kafka[flights]"),
+                files=(
+                    FileEntry("commits/41", 29, "0a1b2c3d"),
+                    FileEntry("state/0/0/42.zip", 1 << 33, "ffffffff", "200000000-17f3c2"),
+                ),
+            ),
+            QueryName("raw"): QuerySnapshot(
+                query_id="00000000-0000-0000-0000-000000000000",
+                epoch=Epoch(-1),
+                lineage="lineage-000001",
+                spark_version="4.3.0",
+            ),
+        },
+        operators={
+            OperatorUid("threshold"): OperatorSnapshot.of(
+                query=QueryName("delays"),
+                parallelism=4,
+                state="Threshold",
+                down_types=("SetThreshold", "Forget"),
+                up_types=("Late",),
+                coordinator_state=b"\x00\xff{}",
+                subtask_states={SubtaskIndex(0): '{"city":"Zürich"}'.encode(), SubtaskIndex(2): None},
+                down={SubtaskIndex(3): (EventBatch(1, 2, b"{},{}"), EventBatch(0, 1, b'{"minutes":30.0}'))},
+                up=(Outbox(SubtaskIndex(0), 41, (EventBatch(0, 1, b'{"late":3}'),)),),
+            ),
+            OperatorUid("silent"): OperatorSnapshot(query=QueryName("delays"), parallelism=1, state="None"),
+        },
+        statistics={"seconds": 0.25, "linked_bytes": 12},
+    )

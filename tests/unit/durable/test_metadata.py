@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from coord_control.durable.metadata import (
+    FORMAT_VERSION,
+    CheckpointMetadata,
+    FileEntry,
+    decode_metadata,
+    encode_metadata,
+)
+from coord_control.errors import DamagedRecord, UnsupportedFormat
+from coord_control.ids import OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.records import EventBatch
+from coord_control.protocol.recovery import Outbox
+from tests.unit.durable.metadata_kit import full_metadata
+
+#: Written by the first release. It must stay readable for ever and is never written anew.
+GOLDEN = Path(__file__).parent / "golden" / "metadata-format-1.json"
+PATH = "/job/checkpoints/7/_metadata"
+
+
+def with_checksum(body: bytes) -> bytes:
+    return body + b'"checksum":"crc32:%08x"\n}\n' % zlib.crc32(body)
+
+
+def body_of(data: bytes) -> bytes:
+    return data[: data.rindex(b'"checksum"')]
+
+
+def test_the_golden_file_can_be_read() -> None:
+    assert decode_metadata(PATH, GOLDEN.read_bytes()) == full_metadata()
+
+
+def test_the_golden_file_is_written_the_same() -> None:
+    assert FORMAT_VERSION == 1
+    assert encode_metadata(full_metadata()) == GOLDEN.read_bytes()
+
+
+def test_other_tools_can_read_it() -> None:
+    document = json.loads(GOLDEN.read_bytes())
+    assert next(iter(document)) == "format_version"
+    query = document["queries"]["delays"]
+    assert query["offsets"] == [{"logOffset": 40}, {"topic": {"0": 2**53 + 1}}, None, 12]
+    assert query["files"][0] == ["commits/41", 29, "0a1b2c3d", None]
+    operator = document["operators"]["threshold"]
+    assert json.loads(operator["subtask_states"]["0"]) == {"city": "Zürich"}
+    assert operator["down"] == {"3": [[1, 2, "{},{}"], [0, 1, '{"minutes":30.0}']]}
+    assert operator["up"] == [[0, 41, [[0, 1, '{"late":3}']]]]
+    assert document["completed_at"] == "2026-01-02T03:04:07Z"
+
+
+def test_the_protocol_gets_back_what_it_gave() -> None:
+    operator = decode_metadata(PATH, GOLDEN.read_bytes()).operators[OperatorUid("threshold")]
+    assert operator.coordinator_state == b"\x00\xff{}"
+    assert operator.subtask_states == {SubtaskIndex(0): '{"city":"Zürich"}'.encode(), SubtaskIndex(2): None}
+    [first, second] = operator.down[SubtaskIndex(3)]
+    assert (type(first), first, second) == (EventBatch, (1, 2, b"{},{}"), (0, 1, b'{"minutes":30.0}'))
+    assert operator.outboxes() == (Outbox(SubtaskIndex(0), 41, (EventBatch(0, 1, b'{"late":3}'),)),)
+
+
+def test_sizes_are_added_up() -> None:
+    metadata = full_metadata()
+    assert metadata.size == metadata.queries[QueryName("delays")].size == 29 + (1 << 33)
+    assert metadata.file_count == 2
+
+
+def test_every_flipped_bit_is_found() -> None:
+    data = GOLDEN.read_bytes()
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((DamagedRecord, UnsupportedFormat), match=PATH):
+            decode_metadata(PATH, bytes(flipped))
+
+
+def test_every_truncation_is_found() -> None:
+    data = GOLDEN.read_bytes()
+    for length in range(len(data)):
+        with pytest.raises(DamagedRecord, match=PATH):
+            decode_metadata(PATH, data[:length])
+
+
+@pytest.mark.parametrize("suffix", [b"\n", b" ", b"{}"])
+def test_appended_bytes_are_found(suffix: bytes) -> None:
+    with pytest.raises(DamagedRecord, match="last lines"):
+        decode_metadata(PATH, GOLDEN.read_bytes() + suffix)
+
+
+def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
+    with pytest.raises(UnsupportedFormat, match="format version 2") as caught:
+        decode_metadata(PATH, b'{ "format_version": 2, of a kind nobody knows')
+    assert caught.value.path == PATH
+
+
+def test_format_version_0_was_never_there() -> None:
+    with pytest.raises(DamagedRecord, match="no format version 0"):
+        decode_metadata(PATH, b'{"format_version":0}')
+
+
+def damaged_document(data: bytes, old: bytes, new: bytes) -> bytes:
+    body = body_of(data)
+    assert old in body
+    return with_checksum(body.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (b'"checkpoint":7,\n', b"", "checkpoint"),
+        (b'"kind":"savepoint"', b'"kind":"else"', "kind"),
+        (b'"job":"flights"', b'"job":"flights","extra":1', "extra"),
+        (b'["commits/41",29,"0a1b2c3d",null]', b'["commits/41","29","0a1b2c3d",null]', "files"),
+        (b'["commits/41",29,"0a1b2c3d",null]', b'["a/../../41",29,"0a1b2c3d",null]', "leaves the directory"),
+        (b'["commits/41",29,"0a1b2c3d",null]', b'["/etc/passwd",29,"0a1b2c3d",null]', "leaves the directory"),
+        (b'"AP97fQ=="', b'"?"', "base64"),
+        (b'"triggered_at":"2026-01-02T03:04:06Z"', b'"triggered_at":"2026-01-02T03:04:06"', "triggered_at"),
+        (b'"job":"flights"', b'"job":"flights', "JSON"),
+    ],
+)
+def test_nonsense_with_a_fitting_checksum_is_found(old: bytes, new: bytes, problem: str) -> None:
+    with pytest.raises(DamagedRecord, match=problem):
+        decode_metadata(PATH, damaged_document(GOLDEN.read_bytes(), old, new))
+
+
+def test_the_error_says_what_to_do() -> None:
+    with pytest.raises(DamagedRecord, match="Restore from another checkpoint"):
+        decode_metadata(PATH, b"")
+
+
+def test_a_hundred_thousand_files_come_back() -> None:
+    files = tuple(
+        FileEntry(f"state/0/{number % 200}/{number}.delta", number, f"{number:08x}") for number in range(100_000)
+    )
+    metadata = full_metadata()
+    query = metadata.queries[QueryName("delays")].model_copy(update={"files": files})
+    large = metadata.model_copy(update={"queries": {QueryName("delays"): query}})
+    data = encode_metadata(large)
+    found: CheckpointMetadata = decode_metadata(PATH, data)
+    assert found == large
+    assert len(data) < 60 * len(files)
