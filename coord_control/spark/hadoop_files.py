@@ -33,6 +33,10 @@ _MANAGER_PACKAGES: Final = (
 )
 _ABSENT: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS: Final = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
+_NOT_REPLACED: Final = (
+    "the old file is still there; if the file system cannot rename over a file, name a manager that replaces files in "
+    "spark.sql.streaming.checkpointFileManagerClass"
+)
 
 
 def files_for(root: str, spark: SparkSession) -> Files:
@@ -87,6 +91,10 @@ class HadoopFiles:
     def replace(self, path: str, data: bytes) -> None:
         with _reported(path, "replace"):
             self._write(path, data, overwrite=True)
+            # Spark's managers take "overwrite if possible" literally: where a rename refuses an existing target, the
+            # old file stays and nothing is said.
+            if self.read(path) != data:
+                raise StoreUnavailable(path, "replace", _NOT_REPLACED)
 
     def exists(self, path: str) -> bool:
         with _reported(path, "look for"):
