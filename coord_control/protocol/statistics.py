@@ -1,0 +1,294 @@
+"""What is known of checkpoints afterwards, and while they run: per checkpoint, query, operator and subtask.
+
+Everything that Flink's REST interface shows has its place here, where it exists in Spark at all, and what Flink leaves
+out: the coordinator's part, how long gateways held events, and how files came to the checkpoint.
+
+| Flink                                   | here                                                                      |
+| --------------------------------------- | ------------------------------------------------------------------------- |
+| status, is_savepoint, failure_message   | ``status``, ``kind``, ``reason``, ``message``                             |
+| trigger_timestamp, latest_ack_timestamp | ``triggered_at_seconds``, ``latest_ack_seconds`` after it                 |
+| end_to_end_duration                     | ``duration_seconds``                                                      |
+| state_size, checkpointed_size           | ``state_bytes``; ``new_bytes``: what no older checkpoint holds            |
+| persisted_data, alignment buffered      | ``channel_bytes``: events on their way, in both directions                |
+| alignment duration, start_delay         | ``blocked_seconds`` of a gateway, ``seconds`` of a subtask                |
+| checkpoint_duration sync, async         | ``boundary_seconds``, ``pin_seconds`` of a query                          |
+| num_subtasks, num_acknowledged_subtasks | ``subtasks``, ``acknowledged_subtasks``                                   |
+| external_path, discarded                | ``path``, ``discarded``                                                   |
+| nothing                                 | ``snapshot_seconds``, ``coordinator_bytes`` of an operator                |
+| nothing                                 | ``blocked_events`` of a gateway                                           |
+| nothing                                 | ``linked_bytes``, ``copied_bytes``, ``metadata_bytes``                    |
+| processed_data, unaligned_checkpoint    | nothing: no barrier travels with the rows                                 |
+
+Points in time are seconds since 1970 (UTC), because they are for people and outlive the driver; they come from outside
+like everything else. ``to_json`` gives plain values whose names are those of the fields.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.cut import OperatorCut, SubtaskCut
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.records import size
+from coord_control.protocol.tickets import CheckpointKind
+
+__all__ = [
+    "CheckpointStatistics",
+    "CheckpointStatus",
+    "OperatorStatistics",
+    "QueryStatistics",
+    "SubtaskStatistics",
+    "operator_statistics",
+    "to_json",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskStatistics:
+    """One subtask's part.
+
+    Attributes:
+        seconds: from the trigger until it passed the boundary; None: it has not.
+        state_bytes: its own state; the state that Spark keeps is the query's.
+        blocked_events: events that waited for it behind this checkpoint.
+        blocked_seconds: from the coordinator's snapshot point until it passed the boundary.
+        down_bytes: channel state from the coordinator to it.
+        up_bytes: channel state from it to the coordinator.
+    """
+
+    subtask: SubtaskIndex
+    seconds: float | None = None
+    state_bytes: int = 0
+    blocked_events: int = 0
+    blocked_seconds: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStatistics:
+    """One operator's part.
+
+    Attributes:
+        asked_seconds: from the trigger until the coordinator was asked for its state; None: it was not.
+        snapshot_seconds: from then until it answered; None: it has not.
+        coordinator_bytes: its state.
+    """
+
+    operator: OperatorUid
+    asked_seconds: float | None = None
+    snapshot_seconds: float | None = None
+    coordinator_bytes: int = 0
+    subtasks: tuple[SubtaskStatistics, ...] = ()
+
+    @property
+    def acknowledged_subtasks(self) -> int:
+        """Those that have passed the boundary."""
+        return sum(subtask.seconds is not None for subtask in self.subtasks)
+
+    @property
+    def latest_ack_seconds(self) -> float | None:
+        """From the trigger until the last one so far passed the boundary."""
+        return _latest(subtask.seconds for subtask in self.subtasks)
+
+    @property
+    def channel_bytes(self) -> int:
+        """Events on their way, in both directions."""
+        return sum(subtask.down_bytes + subtask.up_bytes for subtask in self.subtasks)
+
+    @property
+    def state_bytes(self) -> int:
+        """The coordinator's state, the subtasks' states and the events on their way."""
+        return self.coordinator_bytes + self.channel_bytes + sum(subtask.state_bytes for subtask in self.subtasks)
+
+    @property
+    def blocked_events(self) -> int:
+        """Events that waited behind this checkpoint, at all gateways."""
+        return sum(subtask.blocked_events for subtask in self.subtasks)
+
+    @property
+    def blocked_seconds(self) -> float:
+        """The longest that a gateway was closed."""
+        return max((subtask.blocked_seconds for subtask in self.subtasks), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatistics:
+    """One query's part.
+
+    Attributes:
+        boundary: the epoch at whose end it is cut; None: not reached yet.
+        boundary_seconds: from the trigger until the boundary was reached; None: it is not.
+        pin_seconds: how long it took to make its files durable; None: they are not.
+        files: of Spark's checkpoint directory.
+        file_bytes: their size.
+        linked_bytes: of the files that were hard-linked.
+        copied_bytes: of the files that were copied. What is in neither was there already, from an older checkpoint.
+    """
+
+    query: QueryName
+    boundary: Epoch | None = None
+    boundary_seconds: float | None = None
+    pin_seconds: float | None = None
+    files: int = 0
+    file_bytes: int = 0
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+    operators: tuple[OperatorStatistics, ...] = ()
+
+    @property
+    def state_bytes(self) -> int:
+        """Its files and the state of its operators."""
+        return self.file_bytes + sum(operator.state_bytes for operator in self.operators)
+
+    @property
+    def new_bytes(self) -> int:
+        """What no older checkpoint holds."""
+        own = sum(operator.state_bytes for operator in self.operators)
+        return self.linked_bytes + self.copied_bytes + own
+
+
+class CheckpointStatus(enum.Enum):
+    """How far a checkpoint is."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStatistics:
+    """One checkpoint or savepoint.
+
+    Attributes:
+        triggered_at_seconds: when it was started.
+        duration_seconds: from then until it ended; None: it has not.
+        reason: why it failed.
+        message: the same for people.
+        path: where it lies, when it is complete.
+        metadata_bytes: of its ``_metadata``.
+        discarded: it was complete and has been removed since.
+    """
+
+    checkpoint: CheckpointId
+    kind: CheckpointKind
+    triggered_at_seconds: float
+    periodic: bool = False
+    label: str | None = None
+    cause: str = ""
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    duration_seconds: float | None = None
+    reason: FailureReason | None = None
+    message: str = ""
+    path: str | None = None
+    metadata_bytes: int = 0
+    discarded: bool = False
+    queries: tuple[QueryStatistics, ...] = ()
+
+    @property
+    def operators(self) -> tuple[OperatorStatistics, ...]:
+        """Those of all queries."""
+        return tuple(operator for query in self.queries for operator in query.operators)
+
+    @property
+    def subtasks(self) -> int:
+        return sum(len(operator.subtasks) for operator in self.operators)
+
+    @property
+    def acknowledged_subtasks(self) -> int:
+        """Those that have passed their boundary."""
+        return sum(operator.acknowledged_subtasks for operator in self.operators)
+
+    @property
+    def latest_ack_seconds(self) -> float | None:
+        """From the trigger until the last subtask so far passed its boundary."""
+        return _latest(operator.latest_ack_seconds for operator in self.operators)
+
+    @property
+    def state_bytes(self) -> int:
+        """Everything that belongs to it, whether shared with older ones or not."""
+        return self.metadata_bytes + sum(query.state_bytes for query in self.queries)
+
+    @property
+    def new_bytes(self) -> int:
+        """What no older checkpoint holds."""
+        return self.metadata_bytes + sum(query.new_bytes for query in self.queries)
+
+    @property
+    def linked_bytes(self) -> int:
+        return sum(query.linked_bytes for query in self.queries)
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(query.copied_bytes for query in self.queries)
+
+    @property
+    def channel_bytes(self) -> int:
+        """Events on their way, in both directions."""
+        return sum(operator.channel_bytes for operator in self.operators)
+
+    @property
+    def blocked_events(self) -> int:
+        return sum(operator.blocked_events for operator in self.operators)
+
+    @property
+    def blocked_seconds(self) -> float:
+        """The longest that a gateway was closed."""
+        return max((operator.blocked_seconds for operator in self.operators), default=0.0)
+
+    @property
+    def snapshot_seconds(self) -> float:
+        """The longest that a coordinator took to give its state."""
+        return max((operator.snapshot_seconds or 0.0 for operator in self.operators), default=0.0)
+
+
+def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
+    """What a finished cut says of its operator; a subtask without measurements was at the boundary already."""
+    passed = {each.subtask: each for each in cut.subtasks}
+    up_bytes: dict[SubtaskIndex, int] = {}
+    for outbox in cut.up:
+        up_bytes[outbox.subtask] = up_bytes.get(outbox.subtask, 0) + size(outbox.events)
+    known = sorted(passed.keys() | cut.states.keys() | cut.down.keys() | up_bytes.keys())
+    subtasks = [
+        SubtaskStatistics(
+            subtask=measured.subtask,
+            seconds=measured.seconds,
+            state_bytes=len(cut.states.get(measured.subtask) or b""),
+            blocked_events=measured.blocked_events,
+            blocked_seconds=measured.blocked_seconds,
+            down_bytes=size(cut.down.get(measured.subtask, ())),
+            up_bytes=up_bytes.get(measured.subtask, 0),
+        )
+        for measured in (passed.get(subtask, SubtaskCut(subtask)) for subtask in known)
+    ]
+    coordinator_bytes = len(cut.coordinator_state or b"")
+    return OperatorStatistics(cut.operator, cut.asked_seconds, cut.snapshot_seconds, coordinator_bytes, tuple(subtasks))
+
+
+def to_json(value: object) -> Any:
+    """Return plain values for JSON: fields first, then what is derived from them, by name; enums by their code."""
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+        names += [name for name in _derived(type(value)) if name not in names and name != "operators"]
+        return {name: to_json(getattr(value, name)) for name in names}
+    if isinstance(value, FailureReason):
+        return value.code
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [to_json(each) for each in value]
+    return value
+
+
+def _derived(kind: type) -> list[str]:
+    return [name for name, attribute in vars(kind).items() if isinstance(attribute, property)]
+
+
+def _latest(times: Iterable[float | None]) -> float | None:
+    return max((time for time in times if time is not None), default=None)
