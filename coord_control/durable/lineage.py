@@ -63,6 +63,11 @@ class Lineage:
     checkpoint: str
     epochs: str
 
+    @property
+    def name(self) -> str:
+        """Of its folder; a restore begins a new one."""
+        return self.epochs.rsplit("/", 2)[-2]
+
 
 def open_lineage(
     files: Files,
