@@ -6,6 +6,7 @@ import pytest
 
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import LocalFiles
+from coord_control.durable.records_codec import FORMAT_VERSION
 from coord_control.errors import AlreadyExists, DamagedRecord, MissingRecord, StoreUnavailable, UnsupportedFormat
 from coord_control.ids import NO_EPOCH, Epoch, Generation
 from coord_control.protocol.liveness import live
@@ -267,8 +268,9 @@ class TestDamage:
             store(log, 2).open()
 
     def test_a_newer_format_is_refused(self, log: MemoryFiles) -> None:
-        log.damage("/epochs/1/0000000001.log", flip_bit=8 * 9 + 1)
-        with pytest.raises(UnsupportedFormat, match=r"0000000001\.log has format version 3"):
+        log.damage("/epochs/1/0000000001.log", flip_bit=8 * 9 + 6)
+        newer = FORMAT_VERSION + 64
+        with pytest.raises(UnsupportedFormat, match=rf"0000000001\.log has format version {newer}"):
             store(log, 2).open()
 
 

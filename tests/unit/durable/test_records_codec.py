@@ -133,7 +133,11 @@ def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
     struct.pack_into(">H", data, 8, FORMAT_VERSION + 1)
     with pytest.raises(UnsupportedFormat) as caught:
         decode_segment("epochs/2/5.log", bytes(data[:10]))
-    assert (caught.value.path, caught.value.found, caught.value.newest) == ("epochs/2/5.log", 2, 1)
+    assert (caught.value.path, caught.value.found, caught.value.newest) == (
+        "epochs/2/5.log",
+        FORMAT_VERSION + 1,
+        FORMAT_VERSION,
+    )
 
 
 @pytest.mark.parametrize("data", [b"PAR1" + bytes(100), b"CCEPOCHS" + bytes(100)], ids=["foreign", "version 0"])

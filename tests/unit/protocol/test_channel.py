@@ -203,3 +203,25 @@ def test_only_calls_of_its_own_incarnation_are_current(channel: OperatorChannel)
     assert channel.is_current(1)
     assert not channel.is_current(0)
     assert not channel.is_current(2)
+
+
+def test_the_barrier_that_is_owed_is_named(channel: OperatorChannel) -> None:
+    owed = [channel.asked]
+    channel.trigger(FIRST, 100.0)
+    channel.trigger(SECOND, 100.0)
+    owed += [channel.asked, channel.overdue(161.0, 60.0)]
+    channel.abort(FIRST, 161.0)
+    owed += [channel.asked, channel.overdue(161.0, 60.0)]
+    channel.next_phase(161.0)
+    owed += [channel.asked, channel.overdue(200.0, 60.0)]
+    assert owed == [None, FIRST, FIRST, None, None, SECOND, None], "the next one is owed when it is asked for"
+
+
+def test_what_waits_behind_closed_barriers_is_known_by_subtask(channel: OperatorChannel) -> None:
+    send(channel, S1, "passed")
+    complete(channel, FIRST)
+    send(channel, S1, "a")
+    complete(channel, SECOND)
+    send(channel, S1, "b")
+    assert channel.held() == {S1: events("a b")}
+    assert channel.freeze() == {S1: events("passed")}, "to look does not take"

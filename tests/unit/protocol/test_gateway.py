@@ -8,6 +8,7 @@ from coord_control.errors import InvalidTransition
 from coord_control.ids import BarrierId
 from coord_control.protocol import gateway
 from coord_control.protocol.gateway import Gateway
+from coord_control.protocol.records import EventBatch
 from tests.core_kit import event, events, names
 
 FIRST, SECOND, THIRD = BarrierId(1), BarrierId(2), BarrierId(3)
@@ -242,3 +243,26 @@ def test_what_an_epoch_takes_makes_room_in_the_channel_and_what_returns_takes_it
     assert gateway.waiting_bytes == 0
     gateway.put_back(taken)
     assert gateway.waiting_bytes == 5
+
+
+def test_what_is_held_is_named_over_all_barriers_in_the_order_in_which_it_was_sent() -> None:
+    valve = two_closed()
+    send(valve, "C")
+    assert names(valve.held()) == "A B C"
+    assert (valve.held_by(FIRST), valve.held_by(SECOND)) == (1, 2)
+    assert valve.mailbox == []
+
+
+def test_nothing_is_held_by_a_barrier_that_is_marked_opened_or_unknown() -> None:
+    valve = closed_for(FIRST)
+    valve.mark(SECOND)
+    send(valve, "a")
+    assert (valve.held_by(SECOND), valve.held_by(THIRD)) == (0, 0)
+    valve.open(FIRST, 0.0)
+    assert (valve.held(), valve.held_by(FIRST)) == ((), 0)
+
+
+def test_joined_events_that_are_held_are_counted_one_by_one() -> None:
+    valve = closed_for(FIRST)
+    valve.send(EventBatch(0, 3, b"a,b,c"), 0.0)
+    assert valve.held_by(FIRST) == 3

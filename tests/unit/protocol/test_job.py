@@ -17,6 +17,7 @@ from coord_control.ids import (
     NO_EPOCH,
     AttemptId,
     BarrierId,
+    CheckpointId,
     Epoch,
     OperatorUid,
     QueryName,
@@ -35,6 +36,7 @@ from coord_control.protocol.messages import (
     EpochSettled,
     FailQuery,
     Hello,
+    QueryCaptured,
     Refused,
     ResetCoordinator,
     Welcome,
@@ -555,3 +557,30 @@ def test_what_is_known_for_people(stage: Stage) -> None:
     [operator] = stage.core.operators()
     assert operator.spec == spec()
     assert list(stage.core.totals()) == [OP]
+
+
+def test_barriers_of_epochs_and_checkpoints_are_one_sequence(stage: Stage) -> None:
+    first = stage.core.trigger_checkpoint(CheckpointId(7), [QUERY], 0.0)
+    stage.execute()
+    stage.snapshot()
+    stage.hello(0, 0, task=1)
+    stage.snapshot()
+    second = stage.asked[OP].barrier
+    third = stage.core.trigger_checkpoint(CheckpointId(3), [QUERY], 0.0)
+    assert (second - first, third - second) == (1, 1)
+    assert first >> 32 == stage.generation
+
+
+def test_a_held_query_can_be_checkpointed_at_its_last_commit(stage: Stage) -> None:
+    """A job that stops with a savepoint: nothing is processed after it."""
+    stage.hello(0, 0, task=1)
+    stage.snapshot()
+    stage.core.hold(QUERY)
+    stage.ack(0, 0, task=1, state=b"s")
+    stage.spark_commits(0)
+    assert stage.hello(0, 1, task=2).answers == []
+    stage.trigger_checkpoint(1)
+    [captured] = of_type(QueryCaptured, stage.snapshot(b"SC"))
+    assert captured.boundary == 0
+    assert captured.cuts[0].states == {0: b"s"}
+    assert stage.core.is_quiet(QUERY)

@@ -590,3 +590,30 @@ def test_a_channel_in_which_too_much_waits_fails_the_query() -> None:
     assert "events that wait for subtask 0 take 33554433 bytes, the limit is 33554432; a subtask takes" in str(
         failed.error
     )
+
+
+def test_an_operator_without_a_checkpoint_records_nothing_as_held(operator: Runner) -> None:
+    operator.send(0, "a")
+    operator.hello(0, 0, task=1)
+    [record] = records(operator.snapshot())
+    assert isinstance(record, Begin)
+    assert record.held == {}
+
+
+def test_the_question_that_is_open_is_known(operator: Runner) -> None:
+    assert not operator.run.is_asked_for(BarrierId(1))
+    operator.hello(0, 0, task=1)
+    assert operator.run.is_asked_for(BarrierId(1))
+    assert not operator.run.is_asked_for(BarrierId(2))
+    operator.snapshot()
+    assert not operator.run.is_asked_for(BarrierId(1))
+
+
+def test_a_subtask_that_fails_is_reset_to_the_newest_stored_checkpoint() -> None:
+    operator = Runner(operator_spec=spec(observes_attempts=True))
+    operator.epoch(0)
+    operator.run.stored(BarrierId(9), Batch())
+    operator.run.stored(BarrierId(8), Batch())
+    operator.hello(0, 1, task=1)
+    operator.snapshot()
+    assert operator.ended(0, 1, task=1).notices[-1] == SubtaskReset(OP, S0, BarrierId(9))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coord_control.protocol.records import EventBatch, count, pack
+from coord_control.protocol.records import EventBatch, count, pack, size
 from tests.core_kit import ack, begin, event, events, run_started
 
 singles = st.lists(st.builds(EventBatch, st.integers(0, 2), st.just(1), st.sampled_from([b"a", b"b", b"c"])))
@@ -57,3 +57,14 @@ def test_a_record_cannot_be_changed(record: object) -> None:
     field = dataclasses.fields(record)[0].name  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(record, field, None)
+
+
+def test_a_begin_record_holds_nothing_back_unless_it_says_so() -> None:
+    assert begin(1).held == {}
+
+
+@given(singles)
+def test_the_size_of_events_does_not_depend_on_how_they_are_joined(batches: list[EventBatch]) -> None:
+    """Except for the commas between them."""
+    packed = pack(batches)
+    assert size(packed) == size(batches) + len(batches) - len(packed)

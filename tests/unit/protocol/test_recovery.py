@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Begin, Record
-from coord_control.protocol.recovery import Facts, History, Outbox, Replay, recover, recovery_marker, rerun_marker
+from coord_control.protocol.recovery import (
+    Facts,
+    History,
+    Inputs,
+    Outbox,
+    Replay,
+    in_sequence,
+    recover,
+    recovery_marker,
+    rerun_marker,
+)
 from tests.core_kit import OP, ack, begin, events, run_started
 
 S0, S1 = SubtaskIndex(0), SubtaskIndex(1)
@@ -270,3 +282,41 @@ def test_what_is_not_planned_any_more_is_voided_without_the_acks_of_the_planned_
     replay = recover(after, OP).replay
     assert replay is not None
     assert list(replay.acks) == [0]
+
+
+# What a checkpoint held back when an epoch began.
+
+
+def held_back(epoch: int, inputs: dict[int, str], held: dict[int, str]) -> Begin:
+    kept = {SubtaskIndex(subtask): events(words) for subtask, words in held.items()}
+    return dataclasses.replace(begin(epoch, b"S", inputs), held=kept)
+
+
+def test_what_was_held_back_waits_behind_the_inputs_that_are_run_again() -> None:
+    recovered = recover(facts(held_back(0, {0: "a"}, {0: "b", 1: "c"}), committed=-1, planned=0), OP)
+    assert recovered.replay == Replay(Epoch(0), BarrierId(100), {S0: events("a")})
+    assert recovered.mailboxes == {S0: events("b"), S1: events("c")}
+
+
+def test_what_was_held_back_waits_behind_the_inputs_of_subtasks_that_did_not_run() -> None:
+    record = held_back(0, {0: "a", 1: "b"}, {0: "c", 1: "d"})
+    recovered = recover(facts(record, ack(0, 0), committed=0), OP)
+    assert recovered.mailboxes == {S0: events("c"), S1: events("b d")}
+
+
+def test_what_was_held_back_does_not_come_again_after_a_later_begin() -> None:
+    record = held_back(0, {}, {0: "a"})
+    recovered = recover(facts(record, begin(1, b"S1", {0: "a"}), ack(1, 0), committed=1), OP)
+    assert recovered.mailboxes == {}
+
+
+words = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(" ".join)
+inputs_strategy = st.dictionaries(st.sampled_from([S0, S1]), words.map(events))
+
+
+@given(inputs_strategy, inputs_strategy)
+def test_in_sequence_keeps_every_event_of_both_the_earlier_first(earlier: Inputs, later: Inputs) -> None:
+    both = in_sequence(earlier, later)
+    assert both.keys() == earlier.keys() | later.keys()
+    for subtask, batches in both.items():
+        assert batches == earlier.get(subtask, ()) + later.get(subtask, ())
