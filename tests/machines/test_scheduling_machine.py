@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from coord_control.errors import InvalidTransition
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.pacing import Pacing
 from coord_control.protocol.scheduling import (
     TRANSITIONS,
     Abort,
@@ -27,7 +29,9 @@ from coord_control.protocol.scheduling import (
     Start,
     State,
 )
+from coord_control.protocol.ticket_book import TicketBook
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Ticket, TicketId, TicketState
+from coord_control.testing.mutations import Mutation
 from tests.machines.schedules import Schedule, schedules
 
 PAIRS = list(itertools.product(State, Input))
@@ -180,10 +184,12 @@ class Driver:
         self.execute(last=ticket)
 
     def tick(self) -> None:
-        """Wake up when it asks for it, or earlier: never later, so that nothing excuses a timeout that is missed."""
+        """Sleep until it wants to be woken, or less: so nothing excuses a timeout that is missed."""
         wakeup = self.scheduler.next_wakeup()
-        later = self.now + self.schedule.pick([0.5, 1.0, 2.5])
+        later = self.now + self.schedule.pick([0.5, 1.0, 2.5, 100.0])
         self.now = later if wakeup is None else max(self.now, min(later, wakeup))
+        overslept = [each for each in self.running.keys() - self.aborted.keys() if self.now > self.deadline(each)]
+        assert not overslept, "it should have been woken"
         self.scheduler.tick(self.now)
         again = self.scheduler.next_wakeup()
         assert again is None or again > self.now, "it would be woken without end"
@@ -329,11 +335,93 @@ class Driver:
         assert self.scheduler.next_wakeup() is None
 
 
-@settings(max_examples=400)
-@given(options_of_a_job, schedules(150))
-def test_no_sequence_of_calls_breaks_a_rule(options: CheckpointOptions, schedule: Schedule) -> None:
+def run(options: CheckpointOptions, schedule: Schedule) -> None:
     driver = Driver(schedule, options)
     while not schedule.is_over:
         driver.step()
         driver.check_timeouts()
     driver.come_to_rest()
+
+
+@settings(max_examples=400)
+@given(options_of_a_job, schedules(150))
+def test_no_sequence_of_calls_breaks_a_rule(options: CheckpointOptions, schedule: Schedule) -> None:
+    run(options, schedule)
+
+
+# Would any of this notice a bug?
+
+BUGS = (
+    Mutation(
+        "savepoints take a place",
+        CheckpointScheduler._has_room,
+        "not ticket.request.is_savepoint",
+        "1",
+    ),
+    Mutation("savepoints wait for room", CheckpointScheduler._has_room, "if request.is_savepoint:", "if False:"),
+    Mutation("one more than allowed runs", CheckpointScheduler._has_room, "running < (", "running <= ("),
+    Mutation(
+        "periodic ones do not wait for the pause",
+        CheckpointScheduler._admit,
+        " or (first.request.periodic and self._pacing.is_pause(now))",
+        "",
+    ),
+    Mutation("no pause after an end", CheckpointScheduler._end, "self._pacing.ended(now)", "pass"),
+    Mutation("no pause after a restart", Pacing.restart, "self._pause_from = now", "pass"),
+    Mutation("a pause wakes nobody", CheckpointScheduler.next_wakeup, "self._has_room(first.request)", "True"),
+    Mutation(
+        "nobody is woken for a timeout", CheckpointScheduler.next_wakeup, "[self._deadline", "[9 + self._deadline"
+    ),
+    Mutation("nothing expires", CheckpointScheduler.tick, "now >= self._deadline(ticket)", "False"),
+    Mutation("an abort is repeated", CheckpointScheduler._abort, "aborted.state is ticket.state", "False"),
+    Mutation("periods pile up", CheckpointScheduler.tick, "and not any(", "and not all("),
+    Mutation("a period comes again at once", Pacing.take_due, "(missed + 1)", "missed"),
+    Mutation(
+        "what runs goes on through a restart", CheckpointScheduler.suspend, "is not TicketState.QUEUED", "is None"
+    ),
+    Mutation(
+        "what periods asked for waits through a restart",
+        CheckpointScheduler.suspend,
+        " or ticket.request.periodic",
+        "",
+    ),
+    Mutation(
+        "things start while queries restart",
+        CheckpointScheduler._admit,
+        "self._state is State.ACTIVE and ",
+        "",
+    ),
+    Mutation("nobody starts when one ends", CheckpointScheduler.completed, "self._admit(now)", "pass"),
+    Mutation("the queue has no limit", CheckpointScheduler._shorten_queue, "len(queued) <=", "0 <="),
+    Mutation("the first of a full queue is refused", CheckpointScheduler._shorten_queue, "queued[-1]", "queued[0]"),
+    Mutation("the queue has no order", TicketBook.enqueue, "bisect.insort(self._queue, ", "self._queue.append("),
+    Mutation("keys are not looked up", CheckpointScheduler.submit, "if request.key is not None else None", "and None"),
+    Mutation("keys are forgotten with the end", TicketBook.end, "self.remember(ticket)", "pass"),
+    Mutation("savepoints count", CheckpointScheduler._count, "ticket.request.is_savepoint or ", ""),
+    Mutation("every reason counts", CheckpointScheduler._count, "not reason.counts or ", ""),
+    Mutation("old failures count", CheckpointScheduler._count, " or checkpoint < self._last_success", ""),
+    Mutation("a success leaves the count", CheckpointScheduler.completed, "self._failures = 0", "pass"),
+    Mutation("one failure more is tolerated", CheckpointScheduler._count, "> tolerable", "> tolerable + 1"),
+    Mutation("what waits outlives the job", CheckpointScheduler.shutdown, "self._book.pending", "self.running"),
+    Mutation("an id is used again", CheckpointScheduler._admit, "self._next_checkpoint + 1", "self._next_checkpoint"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_is_noticed(bug: Mutation) -> None:
+    dice = random.Random(1)
+    with bug.applied():
+        for _ in range(2000):
+            options = CheckpointOptions(
+                interval_seconds=dice.choice([None, 3.0, 7.0]),
+                timeout_seconds=dice.choice([2.0, 11.0]),
+                min_pause_seconds=dice.choice([0.0, 2.0]),
+                max_concurrent=dice.choice([1, 2]),
+                tolerable_consecutive_failures=dice.choice([None, 0, 2]),
+                queue_limit=dice.choice([1, 3, 1000]),
+            )
+            try:
+                run(options, Schedule(dice.randbytes(150)))
+            except (AssertionError, InvalidTransition, KeyError):
+                return
+    pytest.fail(f"nobody notices: {bug.name}")

@@ -69,6 +69,18 @@ def test_these_and_no_others_are_nobodys_fault() -> None:
     assert {reason for reason in FailureReason if reason.fault is None} == NOBODYS
 
 
+def test_the_same_request_may_succeed_unless_somebody_has_to_act_first() -> None:
+    assert {reason for reason in FailureReason if not reason.retry} == {
+        FailureReason.KEY_REUSED,
+        FailureReason.LABEL_TAKEN,
+        FailureReason.INVALID_TARGET,
+        FailureReason.UNSUPPORTED_QUERY,
+        FailureReason.JOB_ENDING,
+        FailureReason.FENCED,
+        FailureReason.DISK_FULL,
+    }
+
+
 def test_only_a_bug_is_our_fault() -> None:
     assert [reason for reason in FailureReason if reason.fault is Fault.INTERNAL] == [FailureReason.INTERNAL]
 
