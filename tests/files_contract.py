@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
+
 import pytest
 
-from coord_control.durable.files import Files, join
+from coord_control.durable.files import Checksum, Files, join
 from coord_control.errors import AlreadyExists
 
 
@@ -77,3 +80,111 @@ class FilesContract:
         files.delete(join(root, "again"))
         files.create(join(root, "again"), b"2")
         assert files.read(join(root, "again")) == b"2"
+
+    def test_a_walk_finds_all_files_below_with_sizes_and_skips_hidden_ones(self, files: Files, root: str) -> None:
+        for name in ("a", "b/one", "b/deep/two.log", "b/deep/.hidden", ".git/x"):
+            files.create(join(root, name), b"12345")
+        files.make_dirs(join(root, "empty"))
+        assert sorted((found.path, found.size) for found in files.walk(root)) == [
+            ("a", 5),
+            ("b/deep/two.log", 5),
+            ("b/one", 5),
+        ]
+        assert sorted(found.path for found in files.walk(join(root, "b"))) == ["deep/two.log", "one"]
+
+    def test_a_walk_of_a_missing_folder_finds_nothing(self, files: Files, root: str) -> None:
+        assert list(files.walk(join(root, "absent"))) == []
+
+    def test_a_file_that_was_left_alone_keeps_its_modification_tag(self, files: Files, root: str) -> None:
+        files.create(join(root, "a"), b"1")
+        before = files.walk(root)
+        files.create(join(root, "other/b"), b"1")
+        assert before == [found for found in files.walk(root) if found.path == "a"]
+
+    def test_a_file_is_written_and_read_in_pieces(self, files: Files, root: str) -> None:
+        pieces = [bytes([number]) * 700_000 for number in range(4)]
+        path = join(root, "folder", "large")
+        files.write_chunks(path, iter(pieces))
+        assert b"".join(files.chunks(path)) == files.read(path) == b"".join(pieces)
+        files.write_chunks(path, iter([b"replaced"]))
+        assert list(files.chunks(path)) == [b"replaced"]
+        assert files.list(join(root, "folder")) == ["large"]
+
+    def test_an_error_of_the_pieces_passes_and_leaves_nothing(self, files: Files, root: str) -> None:
+        def pieces() -> Iterator[bytes]:
+            yield b"first"
+            raise FileNotFoundError("the source of the pieces")
+
+        files.create(join(root, "other"), b"")
+        with pytest.raises(FileNotFoundError, match="the source of the pieces"):
+            files.write_chunks(join(root, "large"), pieces())
+        assert files.list(root) == ["other"]
+
+    def test_a_missing_file_has_no_pieces(self, files: Files, root: str) -> None:
+        with pytest.raises(FileNotFoundError, match="absent"):
+            list(files.chunks(join(root, "absent")))
+
+    def test_a_linked_file_survives_its_source(self, files: Files, root: str) -> None:
+        files.create(join(root, "spark/a"), b"content")
+        files.link(join(root, "spark/a"), join(root, "pinned/deep/a"))
+        files.delete(join(root, "spark/a"))
+        assert files.read(join(root, "pinned/deep/a")) == b"content"
+        assert not files.exists(join(root, "spark/a"))
+
+    def test_a_linked_file_keeps_its_content_when_the_source_is_replaced(self, files: Files, root: str) -> None:
+        files.create(join(root, "spark/a"), b"content")
+        files.link(join(root, "spark/a"), join(root, "pinned/a"))
+        files.delete(join(root, "spark/a"))
+        files.create(join(root, "spark/a"), b"another")
+        assert files.read(join(root, "pinned/a")) == b"content"
+
+    def test_linking_again_replaces_what_is_there(self, files: Files, root: str) -> None:
+        files.create(join(root, "spark/a"), b"new")
+        files.create(join(root, "pinned/a"), b"left by an earlier attempt")
+        for _ in range(2):
+            files.link(join(root, "spark/a"), join(root, "pinned/a"))
+            assert files.read(join(root, "pinned/a")) == b"new"
+        assert files.read(join(root, "spark/a")) == b"new"
+        assert files.list(join(root, "pinned")) == ["a"]
+
+    def test_many_files_are_linked_under_names_of_their_own(self, files: Files, root: str) -> None:
+        names = [(f"state/0/{number % 3}/{number}.delta", f"{number % 2}/x{number}") for number in range(40)]
+        for number, (name, _) in enumerate(names):
+            files.create(join(root, "spark", name), b"x" * number)
+        infos = {found.path: found for found in files.walk(join(root, "spark"))}
+        linked = files.link_all(join(root, "spark"), join(root, "pinned"), names)
+        assert [(one.size, one.modified) for one in linked] == [
+            (infos[name].size, infos[name].modified) for name, _ in names
+        ]
+        assert {found.path: found.size for found in files.walk(join(root, "pinned"))} == {
+            name: number for number, (_, name) in enumerate(names)
+        }
+
+    def test_linking_nothing_is_fine(self, files: Files, root: str) -> None:
+        assert list(files.link_all(join(root, "absent"), join(root, "pinned"), [])) == []
+
+    @pytest.mark.parametrize("missing", ["spark/0/absent", "spark/absent/0"])
+    def test_a_missing_source_is_named(self, files: Files, root: str, missing: str) -> None:
+        for name in ("0/a", "0/b"):
+            files.create(join(root, "spark", name), b"x")
+        names = [(name, name) for name in ("0/a", missing.removeprefix("spark/"), "0/b")]
+        with pytest.raises(FileNotFoundError) as caught:
+            files.link_all(join(root, "spark"), join(root, "pinned"), names)
+        assert caught.value.filename == join(root, missing)
+
+    def test_checksums_of_many_files_come_in_order(self, files: Files, root: str) -> None:
+        large = bytes(range(256)) * 10_000
+        contents = {"a/1": b"one", "a/2": b"", "large": large, "exact": bytes(1 << 20)}
+        for name, content in contents.items():
+            files.create(join(root, name), content)
+        expected = [Checksum(len(content), f"{zlib.crc32(content):08x}") for content in contents.values()]
+        assert files.checksum_all(root, [*contents, "a/absent", "absent/x"]) == [*expected, None, None]
+
+    def test_many_files_are_deleted_and_the_others_stay(self, files: Files, root: str) -> None:
+        names = [f"{number % 4}/deep/{number}" for number in range(20)]
+        for name in (*names, "0/keep", "top"):
+            files.create(join(root, name), b"x")
+        files.delete_all(root, [*names, "top", "0/absent", "absent/x"])
+        assert [found.path for found in files.walk(root)] == ["0/keep"]
+        files.create(join(root, names[0]), b"again")
+        assert files.read(join(root, names[0])) == b"again"

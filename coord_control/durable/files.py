@@ -17,12 +17,14 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
+from coord_control.durable import posix
+from coord_control.durable.posix import Checksum, FileInfo, Linked
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
-__all__ = ["Files", "LocalFiles", "join", "scheme"]
+__all__ = ["Checksum", "FileInfo", "Files", "Linked", "LocalFiles", "join", "scheme"]
 
 #: A temporary file this old belongs to a process that died: no write takes an hour.
 _STALE_TEMPORARY_SECONDS: Final = 3600.0
@@ -77,6 +79,61 @@ class Files(Protocol):
         """Make a folder and those above it; existing ones are fine."""
         ...
 
+    def walk(self, path: str) -> Sequence[FileInfo]:
+        """Return the files below a folder, in no particular order; none if it is absent.
+
+        Not atomic: a file that comes or goes meanwhile may be there or not.
+        """
+        ...
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """Read a file piece by piece: memory stays bounded whatever its size.
+
+        Raises:
+            FileNotFoundError: there is no such file; raised by the call or by the first piece.
+        """
+        ...
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Write a file piece by piece: whole or not at all, durable on return.
+
+        An existing file is replaced, and may be absent for a moment. An error of ``chunks`` leaves no new file.
+        """
+        ...
+
+    def link(self, source: str, target: str) -> bool:
+        """Give a file that never changes another name, or copy it where the storage has no links.
+
+        An existing target is replaced. A copy is durable on return. A link is as durable as the file was already, and
+        its name is durable.
+
+        Returns:
+            Whether it was linked: then it takes no space.
+
+        Raises:
+            FileNotFoundError: there is no such source.
+        """
+        ...
+
+    def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+        """As :meth:`link`, for many files of one folder. After an error any of them may have been linked.
+
+        Args:
+            names: pairs of relative paths: below ``source``, and below ``target``.
+
+        Raises:
+            FileNotFoundError: a source is missing; ``filename`` is its path.
+        """
+        ...
+
+    def checksum_all(self, path: str, names: Sequence[str]) -> Sequence[Checksum | None]:
+        """Read many files below a folder and return what they hold, in order; None for an absent one."""
+        ...
+
+    def delete_all(self, path: str, names: Sequence[str]) -> None:
+        """Remove many files below a folder, in order; absent ones are fine. Folders that are empty then may go too."""
+        ...
+
 
 def join(folder: str, *names: str) -> str:
     """Append names to a path of the storage."""
@@ -107,25 +164,18 @@ class LocalFiles:
     def create(self, path: str, data: bytes) -> None:
         with _reported(path, "create"):
             target = _local(path)
-            temporary = self._write_temporary(target, data)
+            temporary = self._write_temporary(target, (data,))
             try:
                 os.link(temporary, target)
             except FileExistsError:
                 raise AlreadyExists(path) from None
             finally:
                 os.unlink(temporary)
-            _sync_folder(os.path.dirname(target))
+            posix.sync_folder(os.path.dirname(target))
 
     def replace(self, path: str, data: bytes) -> None:
         with _reported(path, "replace"):
-            target = _local(path)
-            temporary = self._write_temporary(target, data)
-            try:
-                os.replace(temporary, target)
-            except OSError:
-                os.unlink(temporary)
-                raise
-            _sync_folder(os.path.dirname(target))
+            self._replace(_local(path), (data,))
 
     def exists(self, path: str) -> bool:
         with _reported(path, "look for"):
@@ -156,27 +206,74 @@ class LocalFiles:
                     raise
                 shutil.rmtree(target, onerror=_ignore_others)
             with contextlib.suppress(FileNotFoundError):
-                _sync_folder(os.path.dirname(target))
+                posix.sync_folder(os.path.dirname(target))
 
     def make_dirs(self, path: str) -> None:
         with _reported(path, "make the folder"):
-            _make_dirs(_local(path))
+            posix.make_dirs(_local(path))
 
-    def _write_temporary(self, target: str, data: bytes) -> str:
+    def walk(self, path: str) -> Sequence[FileInfo]:
+        with _reported(path, "list"):
+            return posix.walk(_local(path))
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        with _reported(path, "read"):
+            yield from posix.chunks(_local(path))
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
+        with _reported(path, "replace"):
+            self._replace(_local(path), _guarded(chunks))
+
+    def link(self, source: str, target: str) -> bool:
+        from_folder, _, from_name = source.rpartition("/")
+        to_folder, _, to_name = target.rpartition("/")
+        [linked] = self.link_all(from_folder, to_folder, [(from_name, to_name)])
+        return linked.is_linked
+
+    def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+        with _reported(target, "link or copy files into"):
+            below = _local(source).rstrip("/")
+            try:
+                return posix.link_all(below, _local(target).rstrip("/"), names)
+            except FileNotFoundError as exc:
+                if not str(exc.filename).startswith(below + "/"):
+                    raise
+                missing = join(source, str(exc.filename).removeprefix(below + "/"))
+                raise _Other(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)) from None
+
+    def checksum_all(self, path: str, names: Sequence[str]) -> Sequence[Checksum | None]:
+        with _reported(path, "read files of"):
+            return posix.checksum_all(_local(path).rstrip("/"), names)
+
+    def delete_all(self, path: str, names: Sequence[str]) -> None:
+        with _reported(path, "delete files of"):
+            posix.delete_all(_local(path).rstrip("/"), names)
+
+    def _replace(self, target: str, chunks: Iterable[bytes]) -> None:
+        temporary = self._write_temporary(target, chunks)
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        posix.sync_folder(os.path.dirname(target))
+
+    def _write_temporary(self, target: str, chunks: Iterable[bytes]) -> str:
         folder, name = os.path.split(target)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
         try:
-            descriptor = _open_new(temporary)
+            descriptor = posix.open_new(temporary)
         except FileNotFoundError:
-            _make_dirs(folder)
-            descriptor = _open_new(temporary)
+            posix.make_dirs(folder)
+            descriptor = posix.open_new(temporary)
         try:
             with open(descriptor, "wb", buffering=0) as file:
-                _write_all(file.fileno(), data)
+                for chunk in chunks:
+                    posix.write_all(file.fileno(), chunk)
                 os.fsync(file.fileno())
             if folder not in self._swept:
                 self._sweep(folder, os.stat(temporary).st_mtime)
-        except OSError:
+        except BaseException:
             os.unlink(temporary)
             raise
         return temporary
@@ -204,51 +301,34 @@ def _local(path: str) -> str:
     return rest
 
 
+class _Other(Exception):
+    """Carries an error across the border that is not about the path at hand."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _guarded(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from chunks
+    except Exception as exc:
+        raise _Other(exc) from None
+
+
 @contextlib.contextmanager
 def _reported(path: str, action: str) -> Iterator[None]:
     """The one border where errors of the operating system become ours."""
     try:
         yield
+    except _Other as other:
+        raise other.error from None
     except FileNotFoundError:
-        # Of the verbs only read lets it pass: the others have made or forgiven what was absent.
+        # Of the other verbs none lets it pass: they have made or forgiven what was absent.
         if action == "read":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         raise StoreUnavailable(path, action, "its folder was removed meanwhile") from None
     except OSError as exc:
         raise StoreUnavailable(path, action, exc) from exc
-
-
-def _open_new(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _make_dirs(folder: str) -> None:
-    """Make folders so that they survive a power cut: a folder's name is an entry of the one above it."""
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-        return
-    except FileNotFoundError:
-        _make_dirs(os.path.dirname(folder))
-        _make_dirs(folder)
-        return
-    _sync_folder(os.path.dirname(folder))
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _ignore_others(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:

@@ -12,13 +12,17 @@ Threads: any; every Python thread has a connection of its own to the JVM, and Ha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from coord_control.durable.files import Files, LocalFiles, scheme
+from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
+from coord_control.durable.one_by_one import OneByOne
+from coord_control.durable.posix import CHUNK_BYTES
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -59,8 +63,11 @@ def _default_scheme(spark: SparkSession) -> str:
     return str(jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(configuration).getScheme())
 
 
-class HadoopFiles:
-    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.durable.files.Files`."""
+class HadoopFiles(OneByOne):
+    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.durable.files.Files`.
+
+    Hadoop has no links: what is linked elsewhere is copied here, within the JVM.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = _jvm(spark)
@@ -69,11 +76,8 @@ class HadoopFiles:
 
     def read(self, path: str) -> bytes:
         with _reported(path, "read"):
-            stream = self._manager(path).open(self._path(path))
-            try:
+            with self._opened(path) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
 
     def create(self, path: str, data: bytes) -> None:
         with _reported(path, "create"):
@@ -102,13 +106,7 @@ class HadoopFiles:
 
     def list(self, path: str) -> list[str]:
         with _reported(path, "list"):
-            try:
-                statuses = self._manager(path).list(self._path(path))
-            except Py4JJavaError as exc:
-                if _is(exc, _ABSENT):
-                    return []
-                raise
-            names = [str(status.getPath().getName()) for status in statuses]
+            names = [str(status.getPath().getName()) for status in self._statuses(path)]
             return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, path: str) -> None:
@@ -119,13 +117,87 @@ class HadoopFiles:
         with _reported(path, "make the folder"):
             self._manager(path).mkdirs(self._path(path))
 
+    def walk(self, path: str) -> Sequence[FileInfo]:
+        with _reported(path, "list"):
+            found: list[FileInfo] = []
+            below = [""]
+            while below:
+                prefix = below.pop()
+                for status in self._statuses(join(path, prefix) if prefix else path):
+                    name = str(status.getPath().getName())
+                    if name.startswith("."):
+                        continue
+                    if status.isDirectory():
+                        below.append(f"{prefix}{name}/")
+                    else:
+                        found.append(FileInfo(prefix + name, status.getLen(), status.getModificationTime()))
+            return found
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        with _reported(path, "read"), self._opened(path) as stream:
+            while chunk := bytes(stream.readNBytes(CHUNK_BYTES)):
+                yield chunk
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
+        def write(stream: Any) -> None:
+            for chunk in chunks:
+                stream.write(chunk)
+
+        with _reported(path, "replace"):
+            self._write_new(path, write)
+
+    def link_one(self, source: str, target: str) -> Linked:
+        with _reported(target, "copy"):
+            try:
+                status = self._path(source).getFileSystem(self._configuration).getFileStatus(self._path(source))
+                with self._opened(source) as reader:
+                    copy = self._jvm.org.apache.commons.io.IOUtils.copyLarge
+                    self._write_new(target, lambda writer: copy(reader, writer))
+            except Py4JJavaError as exc:
+                if _is(exc, _ABSENT) and not self.exists(source):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source) from None
+                raise
+            return Linked(status.getLen(), status.getModificationTime(), False)
+
+    def checksum_one(self, path: str) -> Checksum:
+        with _reported(path, "read"), self._opened(path) as stream:
+            crc = self._jvm.java.util.zip.CRC32()
+            checked = self._jvm.java.util.zip.CheckedInputStream(stream, crc)
+            size = self._jvm.org.apache.commons.io.IOUtils.consume(checked)
+            return Checksum(size, f"{crc.getValue():08x}")
+
+    def _statuses(self, path: str) -> Sequence[Any]:
+        try:
+            return list(self._manager(path).list(self._path(path)))
+        except Py4JJavaError as exc:
+            if _is(exc, _ABSENT):
+                return []
+            raise
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        stream = self._manager(path).open(self._path(path))
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def _write_new(self, path: str, fill: Callable[[Any], object]) -> None:
+        # Not every manager can put a file over another one.
+        if self.exists(path):
+            self.delete(path)
+        self._fill(path, fill, overwrite=False)
+
     def _write(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        self._fill(path, lambda stream: stream.write(data), overwrite=overwrite)
+
+    def _fill(self, path: str, fill: Callable[[Any], object], *, overwrite: bool) -> None:
         target = self._path(path)
         manager = self._manager(path)
         manager.mkdirs(target.getParent())
         stream = manager.createAtomic(target, overwrite)
         try:
-            stream.write(data)
+            fill(stream)
             if stream.hasCapability("hsync"):
                 stream.hsync()
             stream.close()

@@ -9,7 +9,8 @@ about a real disk. Typical use, a driver that dies at its fifth step and another
         run_driver(first)
     run_driver(files)          # sees what the first one had made durable, and nothing else
 
-A step is one of: a file created, a file replaced, a file deleted (each file of a folder by itself). A hook is called
+A step is one of: a file created, a file replaced, a file linked or copied, a file deleted (each file of a folder by
+itself). A hook is called
 before it, when nothing has happened yet, and after it, when it is durable but the caller does not know.
 
 Threads: any; the hooks run in the thread that writes, outside the lock.
@@ -17,10 +18,16 @@ Threads: any; the hooks run in the thread that writes, outside the lock.
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from coord_control.durable.files import FileInfo, Linked
+from coord_control.durable.one_by_one import OneByOne
 from coord_control.errors import AlreadyExists
 
 __all__ = ["Crash", "CrashAt", "Faults", "MemoryFiles"]
@@ -73,35 +80,44 @@ class _NoFaults:
 @dataclass
 class _Disk:
     files: dict[str, bytes] = field(default_factory=dict)
+    modified: dict[str, int] = field(default_factory=dict)  #: ticks of the clock below
+    clock: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     folders: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class MemoryFiles:
+class MemoryFiles(OneByOne):
     """Files in memory.
 
     Args:
         faults: called around each durable step.
         torn_writes: a crash before a file has appeared leaves half of its temporary file behind, as a real disk does;
             the file itself never appears by halves. :meth:`residue` lists what was left.
+        has_links: False: files can only be copied.
     """
 
-    def __init__(self, faults: Faults | None = None, *, torn_writes: bool = False) -> None:
+    def __init__(self, faults: Faults | None = None, *, torn_writes: bool = False, has_links: bool = True) -> None:
         self._faults: Faults = faults or _NoFaults()
         self._torn_writes = torn_writes
+        self._has_links = has_links
         self._disk = _Disk()
 
     def seen_by(self, faults: Faults | None) -> MemoryFiles:
         """Return the same storage as another driver sees it: it shares the content, and has faults of its own."""
-        view = MemoryFiles(faults, torn_writes=self._torn_writes)
+        view = MemoryFiles(faults, torn_writes=self._torn_writes, has_links=self._has_links)
         view._disk = self._disk
         return view
 
     def copy(self) -> MemoryFiles:
         """Return an independent storage with the same content and no faults."""
         with self._disk.lock:
-            other = MemoryFiles(torn_writes=self._torn_writes)
-            other._disk = _Disk(dict(self._disk.files), set(self._disk.folders))
+            other = MemoryFiles(torn_writes=self._torn_writes, has_links=self._has_links)
+            other._disk = _Disk(
+                dict(self._disk.files),
+                dict(self._disk.modified),
+                itertools.count(next(self._disk.clock)),
+                set(self._disk.folders),
+            )
             return other
 
     def damage(self, path: str, *, flip_bit: int | None = None, keep: int | None = None) -> None:
@@ -176,6 +192,34 @@ class MemoryFiles:
         with self._disk.lock:
             self._make_folders(path)
 
+    def walk(self, path: str) -> Sequence[FileInfo]:
+        prefix = path.rstrip("/") + "/"
+        with self._disk.lock:
+            return [
+                FileInfo(name.removeprefix(prefix), len(data), self._disk.modified[name])
+                for name, data in self._disk.files.items()
+                if name.startswith(prefix) and "/." not in name[len(prefix) - 1 :]
+            ]
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        yield self.read(path)
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
+        self.replace(path, b"".join(chunks))
+
+    def link_one(self, source: str, target: str) -> Linked:
+        with self._disk.lock:
+            data, modified = self._disk.files.get(source), self._disk.modified.get(source)
+        if data is None or modified is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        self._before(target, data)
+        with self._disk.lock:
+            self._put(target, data)
+            if self._has_links:
+                self._disk.modified[target] = modified
+        self._faults.after_write(target)
+        return Linked(len(data), modified, self._has_links)
+
     def _before(self, path: str, data: bytes) -> None:
         try:
             self._faults.before_write(path)
@@ -189,6 +233,7 @@ class MemoryFiles:
     def _put(self, path: str, data: bytes) -> None:
         self._make_folders(path.rpartition("/")[0])
         self._disk.files[path] = bytes(data)
+        self._disk.modified[path] = next(self._disk.clock)
 
     def _make_folders(self, path: str) -> None:
         while path:

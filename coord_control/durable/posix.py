@@ -1,0 +1,340 @@
+"""Many files of a local disk at once, and the few system calls that make a write durable.
+
+A state directory can hold a hundred thousand files, and a checkpoint takes them all: here a path is resolved once per
+folder and not once per file, nothing is read into more than one buffer per thread, and a folder is synced once after
+all its new names. Two threads work side by side: system calls and checksums of large blocks run without Python's lock.
+
+Everything here raises :class:`OSError`; what that means is said one layer above.
+
+Threads: any; the functions for many files use two of their own and have ended them when they return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
+
+__all__ = [
+    "CHUNK_BYTES",
+    "Checksum",
+    "FileInfo",
+    "Linked",
+    "checksum_all",
+    "chunks",
+    "delete_all",
+    "link_all",
+    "make_dirs",
+    "open_new",
+    "sync_folder",
+    "walk",
+    "write_all",
+]
+
+#: What is held of a file at a time, whatever its size.
+CHUNK_BYTES: Final = 1 << 20
+
+_THREADS: Final = 2
+#: So many files are one piece of work, or fewer: each thread gets several pieces.
+_MAX_PIECE: Final = 256
+_PIECES: Final = 16
+
+#: The file system, or the kernel's rules, do not let this file have another name there: then it is copied.
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class FileInfo(NamedTuple):
+    """A file below a folder.
+
+    Attributes:
+        path: relative to the folder.
+        size: in bytes.
+        modified: only to be compared: a file that was replaced has another one.
+    """
+
+    path: str
+    size: int
+    modified: int
+
+
+class Linked(NamedTuple):
+    """A file that has got a second name, or has been copied.
+
+    Attributes:
+        size: in bytes.
+        modified: of what was linked or copied, as in :class:`FileInfo`.
+        is_linked: False: it was copied.
+    """
+
+    size: int
+    modified: int
+    is_linked: bool
+
+
+class Checksum(NamedTuple):
+    """What a file's content is.
+
+    Attributes:
+        size: in bytes.
+        crc32: eight hexadecimal digits.
+    """
+
+    size: int
+    crc32: str
+
+
+def walk(folder: str) -> list[FileInfo]:
+    """List the files below a folder, without hidden ones and those in hidden folders; nothing if it is absent."""
+    found: list[FileInfo] = []
+    folders = [("", folder)]
+    while folders:
+        prefix, path = folders.pop()
+        with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append((f"{prefix}{entry.name}/", entry.path))
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    found.append(FileInfo(prefix + entry.name, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
+    """Give files of one folder names below another one, or copies where that cannot be.
+
+    Args:
+        names: pairs of relative paths: below ``source``, and below ``target``.
+
+    Raises:
+        FileNotFoundError: ``filename`` is the path of a source that does not exist.
+    """
+    below = {name.rpartition("/")[0] for _, name in names}
+    for folder in sorted(below | {above for name in below for above in _above(name)}):
+        make_dirs(f"{target}/{folder}" if folder else target)
+    linked = _spread(lambda piece: _link_piece(source, target, piece), names)
+    for folder in sorted(below):
+        sync_folder(f"{target}/{folder}")
+    return linked
+
+
+def checksum_all(folder: str, names: Sequence[str]) -> list[Checksum | None]:
+    """Read files; None for one that does not exist."""
+    return _spread(lambda piece: _checksum_piece(folder, piece), names)
+
+
+def delete_all(folder: str, names: Sequence[str]) -> None:
+    """Remove files, absent ones too, and the folders below ``folder`` that are empty then."""
+    emptied: set[str] = set()
+    for below, group in _by_folder(names):
+        with contextlib.suppress(FileNotFoundError), _opened_folder(f"{folder}/{below}") as descriptor:
+            for name in group:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=descriptor)
+            os.fsync(descriptor)
+        emptied.update(folder for folder in (below, *_above(below)) if folder)
+    for below in sorted(emptied, key=len, reverse=True):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.rmdir(os.path.join(folder, below))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+
+def chunks(path: str) -> Iterator[bytes]:
+    """Read a file piece by piece."""
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def open_new(path: str) -> int:
+    """Make a file that did not exist and return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, in as many calls as it takes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def make_dirs(folder: str) -> None:
+    """Make folders so that they survive a power cut: a folder's name is an entry of the one above it."""
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return
+    except FileNotFoundError:
+        make_dirs(os.path.dirname(folder))
+        make_dirs(folder)
+        return
+    sync_folder(os.path.dirname(folder))
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    with _opened_folder(folder) as descriptor:
+        os.fsync(descriptor)
+
+
+def _spread(work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
+    """Do the work on pieces of the items, in order, by some threads; the first error ends it."""
+    size = max(1, min(_MAX_PIECE, -(-len(items) // _PIECES)))
+    pieces = [items[start : start + size] for start in range(0, len(items), size)]
+    if len(pieces) < _THREADS:
+        return [result for piece in pieces for result in work(piece)]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="coord-control-files") as pool:
+        try:
+            return [result for results in pool.map(work, pieces) for result in results]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _link_piece(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
+    linked = []
+    with contextlib.ExitStack() as stack:
+        opened: tuple[str, str] | None = None
+        for source_path, target_path in names:
+            # Not os.path: a hundred thousand times that would take as long as the links.
+            below_source, _, source_name = source_path.rpartition("/")
+            below_target, _, target_name = target_path.rpartition("/")
+            if (below_source, below_target) != opened:
+                stack.close()
+                from_folder = stack.enter_context(_opened_folder(f"{source}/{below_source}", f"{source}/{source_path}"))
+                to_folder = stack.enter_context(_opened_folder(f"{target}/{below_target}"))
+                opened = (below_source, below_target)
+            try:
+                os.link(source_name, target_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+                status = os.stat(target_name, dir_fd=to_folder, follow_symlinks=False)
+            except OSError as error:
+                linked.append(_link_otherwise(error, f"{source}/{source_path}", f"{target}/{target_path}"))
+                continue
+            linked.append(Linked(status.st_size, status.st_mtime_ns, True))
+    return linked
+
+
+def _link_otherwise(error: OSError, source: str, target: str) -> Linked:
+    if isinstance(error, FileExistsError):
+        return _link_over(source, target)
+    if isinstance(error, FileNotFoundError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source) from None
+    if error.errno in _NO_LINK:
+        return _copy(source, target)
+    raise error
+
+
+def _link_over(source: str, target: str) -> Linked:
+    """An earlier attempt has left the target."""
+    status = os.stat(source)
+    if os.path.samestat(status, os.lstat(target)):
+        return Linked(status.st_size, status.st_mtime_ns, True)
+    temporary = _temporary(target)
+    try:
+        os.link(os.path.realpath(source), temporary)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return _copy(source, target)
+    os.replace(temporary, target)
+    return Linked(status.st_size, status.st_mtime_ns, True)
+
+
+def _copy(source: str, target: str) -> Linked:
+    temporary = _temporary(target)
+    with open(source, "rb") as reader:
+        status = os.fstat(reader.fileno())
+        try:
+            with open(open_new(temporary), "wb", buffering=0) as writer:
+                shutil.copyfileobj(reader, writer, CHUNK_BYTES)
+                os.fsync(writer.fileno())
+            os.replace(temporary, target)
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    return Linked(status.st_size, status.st_mtime_ns, False)
+
+
+def _temporary(target: str) -> str:
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+
+
+def _checksum_piece(folder: str, names: Sequence[str]) -> list[Checksum | None]:
+    found: list[Checksum | None] = []
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    for below, group in _by_folder(names):
+        files = list(group)
+        try:
+            with _opened_folder(f"{folder}/{below}") as descriptor:
+                found += [_checksum(name, descriptor, buffer) for name in files]
+        except FileNotFoundError:
+            found += [None] * len(files)
+    return found
+
+
+def _checksum(name: str, folder: int, buffer: memoryview) -> Checksum | None:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    size, crc = 0, 0
+    try:
+        # Fewer bytes than there is room for: that was the end, as it is with every regular file.
+        while True:
+            count = os.readv(descriptor, (buffer,))
+            size, crc = size + count, zlib.crc32(buffer[:count], crc)
+            if count < CHUNK_BYTES:
+                return Checksum(size, f"{crc:08x}")
+    finally:
+        os.close(descriptor)
+
+
+def _by_folder(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Neighbours of one folder together: the folder, and the names in it."""
+    group: list[str] = []
+    current: str | None = None
+    for path in names:
+        below, _, name = path.rpartition("/")
+        if below != current:
+            if current is not None:
+                yield current, group
+            current, group = below, []
+        group.append(name)
+    if current is not None:
+        yield current, group
+
+
+def _above(below: str) -> Iterator[str]:
+    while below:
+        below = below.rpartition("/")[0]
+        yield below
+
+
+@contextlib.contextmanager
+def _opened_folder(folder: str, for_file: str | None = None) -> Iterator[int]:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), for_file or folder) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
