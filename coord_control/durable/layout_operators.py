@@ -5,9 +5,9 @@ or (``transformWithState``, join format 3) ``v2/<epoch>``, one for each start an
 counts. The schemas lie in ``_metadata/schema`` of the stores of partition 0, or in
 ``_stateSchema/<store>/<epoch>_<id>``.
 
-The second kind names its schema files with *absolute* paths. Spark follows them when the directory has been copied:
-it reads the schemas of the old place, and when that is gone it begins a new history of schemas in silence. So
-whoever puts a checkpoint in another place passes each file through :func:`relocated`.
+The second kind names its schema files with *absolute* paths, and Spark follows them when the directory has been
+copied: the copy reads schemas of the old place, and ``transformWithState`` does not start any more when that is
+gone. So whoever puts a checkpoint in another place passes each file through :func:`relocated`.
 
 The number of partitions in a description is what Spark was configured with. An operator that needs all rows in one
 place (a global aggregate, a limit) has partition 0 alone.
