@@ -112,7 +112,6 @@ class Counter(StatefulProcessor):
 
 
 def transform_with_state(inputs: Sequence[DataFrame]) -> tuple[DataFrame, str]:
-    pytest.importorskip("google.protobuf.descriptor", reason="transformWithState in Python needs protobuf")
     schema = "key STRING, total LONG, seen LONG"
     return inputs[0].groupBy("key").transformWithState(Counter(), schema, "update", "none"), "update"
 
