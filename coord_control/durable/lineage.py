@@ -1,72 +1,84 @@
 """Where a query's durable facts lie: its lineage, and what Spark's own logs in it say.
 
-A lineage is one Spark checkpoint directory with what we keep beside it. Its ``lineage.json`` is written once, before
-the query starts for the first time, and says what must not change: the operators and their parallelism, the query id,
-the place. The query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start
+A lineage is one Spark checkpoint directory with what we keep beside it. Its ``lineage.json`` is written before the
+query starts for the first time, and says what must not change: the operators and their parallelism, the query id, the
+place. The query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start
 (spark-facts 10).
+
+A restore builds another lineage and leaves the old one alone. Which one counts is what the newest committed restore
+says (:mod:`.restore_log`). Until the first epoch after a restore is planned the declaration is compared with the
+checkpoint and may still change: operators come and go if that was allowed, and get another parallelism if their
+states can be redistributed. From then on nothing changes any more, as in every lineage.
+
+Threads: any; of one query, one at a time.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coord_control.durable.files import Files, join
+from coord_control.durable.lineage_record import (
+    FORMAT_VERSION,
+    LineageRecord,
+    OperatorRecord,
+    RestoredFrom,
+    encode_record,
+    lineage_names,
+    next_name,
+    read_record,
+    record_path,
+)
+from coord_control.durable.restore_log import newest_restore
 from coord_control.errors import (
     AlreadyExists,
     DamagedRecord,
     EventTypesChanged,
     LineageMismatch,
     MissingRecord,
+    NonRestoredState,
     OperatorsChanged,
     ParallelismChanged,
-    UnsupportedFormat,
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName
 
-__all__ = ["FORMAT_VERSION", "Lineage", "OperatorRecord", "open_lineage", "spark_position"]
-
-FORMAT_VERSION: Final = 1
-_RECORD: Final = "lineage.json"
-
-
-class OperatorRecord(BaseModel):
-    """What a lineage remembers of an operator."""
-
-    model_config = ConfigDict(frozen=True)
-
-    parallelism: int
-    state: str
-    down: tuple[str, ...]
-    up: tuple[str, ...]
-
-
-class _LineageRecord(BaseModel):
-    format_version: Literal[1] = FORMAT_VERSION
-    query: str
-    query_id: str
-    checkpoint_location: str
-    operators: dict[str, OperatorRecord]
+__all__ = [
+    "FORMAT_VERSION",
+    "Lineage",
+    "OperatorRecord",
+    "current_lineage",
+    "open_lineage",
+    "recorded_lineage",
+    "spark_position",
+    "write_query_id",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """One Spark checkpoint directory and the folder of its epoch store."""
+    """One Spark checkpoint directory and the folder of its epoch store.
+
+    Attributes:
+        folder: holds all of it, but for an adopted Spark checkpoint directory.
+        restored: where it was restored from, while nothing has run since; then None, like in any other lineage.
+    """
 
     query: QueryName
     query_id: str
     checkpoint: str
-    epochs: str
+    folder: str
+    restored: RestoredFrom | None = None
 
     @property
     def name(self) -> str:
-        """Of its folder; a restore begins a new one."""
-        return self.epochs.rsplit("/", 2)[-2]
+        return self.folder.rpartition("/")[2]
+
+    @property
+    def epochs(self) -> str:
+        return join(self.folder, "epochs")
 
 
 def open_lineage(
@@ -75,35 +87,64 @@ def open_lineage(
     query: QueryName,
     operators: Mapping[OperatorUid, OperatorRecord],
     checkpoint_location: str | None = None,
+    *,
+    rescalable: Collection[OperatorUid] = (),
 ) -> Lineage:
-    """Go on with the query's newest lineage, or begin its first one.
+    """Go on with the query's lineage, or begin its first one.
+
+    Afterwards, when ``restored`` is set, the epoch store must be seeded (:mod:`.seeding`) before the query starts.
 
     Args:
         folder: the query's folder in the job's storage.
         checkpoint_location: an existing Spark checkpoint directory to adopt; None: managed, inside the lineage.
+        rescalable: operators that can take another parallelism after a restore.
 
     Raises:
-        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: the declaration does not fit what
-        has run. DamagedRecord, UnsupportedFormat: what was recorded cannot be used.
+        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the declaration does
+        not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded
+        cannot be used.
     """
-    numbers = [name for name in files.list(folder) if name.startswith("lineage-")]
-    existing = [name for name in numbers if files.exists(join(folder, name, _RECORD))]
-    lineage = join(folder, existing[-1] if existing else "lineage-000001")
-    path = join(lineage, _RECORD)
-    if not existing:
+    name, recorded = _current(files, folder, query)
+    lineage = join(folder, name)
+    if recorded is None:
         record = _begin(files, lineage, query, operators, checkpoint_location)
-        files.create(path, _encoded(record))
+        files.create(record_path(folder, name), encode_record(record))
         return _lineage(lineage, record)
-    recorded = _read(files, path)
-    if checkpoint_location is not None and checkpoint_location.rstrip("/") != recorded.checkpoint_location.rstrip("/"):
-        raise LineageMismatch(recorded.query, recorded.checkpoint_location, checkpoint_location)
-    # Before the first epoch nothing can be lost: a declaration that could not be started may be corrected.
-    if spark_position(files, recorded.checkpoint_location)[1] != NO_EPOCH:
-        _check(recorded, operators)
+    _check_location(recorded, checkpoint_location)
+    position = spark_position(files, recorded.checkpoint_location)
+    restored = recorded.restored_from
+    if restored is not None and position == (restored.epoch, restored.epoch):
+        _check_restored(recorded.query, restored, operators, rescalable)
+    else:
+        restored = None
+        # Before the first epoch nothing can be lost: a declaration that could not be started may be corrected.
+        if position[1] != NO_EPOCH:
+            _check(recorded, operators)
     record = recorded.model_copy(update={"operators": {str(uid): one for uid, one in operators.items()}})
     if record != recorded:  # corrected, event types added, or the state model renamed
-        files.replace(path, _encoded(record))
-    return _lineage(lineage, record)
+        files.replace(record_path(folder, name), encode_record(record))
+    return _lineage(lineage, record, restored)
+
+
+def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:
+    """The lineage that counts, as it was recorded; None: the query has none yet.
+
+    Raises:
+        DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded cannot be used.
+    """
+    found = recorded_lineage(files, folder, query)
+    return None if found is None else found[0]
+
+
+def recorded_lineage(files: Files, folder: str, query: QueryName) -> tuple[Lineage, LineageRecord] | None:
+    """As :func:`current_lineage`, with its record."""
+    name, record = _current(files, folder, query)
+    if record is None:
+        return None
+    restored = record.restored_from
+    if restored is not None and spark_position(files, record.checkpoint_location) != (restored.epoch, restored.epoch):
+        restored = None
+    return _lineage(join(folder, name), record, restored), record
 
 
 def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
@@ -124,6 +165,34 @@ def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
     return committed, max(planned, committed)
 
 
+def write_query_id(files: Files, checkpoint: str, query_id: str) -> None:
+    """Make Spark's file with the query id; there must be none.
+
+    Raises:
+        AlreadyExists: there is one.
+    """
+    files.create(join(checkpoint, "metadata"), json.dumps({"id": query_id}).encode())
+
+
+def _current(files: Files, folder: str, query: QueryName) -> tuple[str, LineageRecord | None]:
+    """The name of the lineage that counts, and its record; without a record it is to be begun."""
+    job_folder = folder.rstrip("/").rsplit("/", 2)[0]
+    restore = newest_restore(files, job_folder)
+    names = lineage_names(files, folder)
+    if restore is not None and (name := restore.lineage_of(query)) is not None:
+        record = read_record(files, folder, name) if name in names else None
+        if record is None and query in restore.queries:
+            raise MissingRecord(record_path(folder, name), f"the restore {restore.number} has made it")
+        return name, record
+    taken: list[str] = []
+    for name in reversed(names):
+        if (record := read_record(files, folder, name)) is not None:
+            if record.restored_from is None:
+                return name, record
+            taken.append(name)  # of a restore that never took place
+    return next_name(taken), None
+
+
 def _newest(names: Sequence[str]) -> Epoch:
     return max((Epoch(int(name)) for name in names if name.isdigit()), default=NO_EPOCH)
 
@@ -134,32 +203,29 @@ def _begin(
     query: QueryName,
     operators: Mapping[OperatorUid, OperatorRecord],
     checkpoint_location: str | None,
-) -> _LineageRecord:
+) -> LineageRecord:
     # Spark's metadata file comes first: with a lineage record its id must exist, the other way round it is just read.
     checkpoint = checkpoint_location or join(lineage, "spark")
-    return _LineageRecord(
+    return LineageRecord(
         query=query,
-        query_id=_query_id(files, join(checkpoint, "metadata")),
+        query_id=_query_id(files, checkpoint),
         checkpoint_location=checkpoint,
         operators={str(uid): operator for uid, operator in operators.items()},
     )
 
 
-def _encoded(record: _LineageRecord) -> bytes:
-    return record.model_dump_json(indent=2).encode()
+def _lineage(folder: str, record: LineageRecord, restored: RestoredFrom | None = None) -> Lineage:
+    return Lineage(QueryName(record.query), record.query_id, record.checkpoint_location, folder, restored)
 
 
-def _lineage(folder: str, record: _LineageRecord) -> Lineage:
-    return Lineage(QueryName(record.query), record.query_id, record.checkpoint_location, join(folder, "epochs"))
-
-
-def _query_id(files: Files, path: str) -> str:
+def _query_id(files: Files, checkpoint: str) -> str:
+    path = join(checkpoint, "metadata")
     try:
         return _read_query_id(files, path)
     except FileNotFoundError:
         query_id = str(uuid.uuid4())
     try:
-        files.create(path, json.dumps({"id": query_id}).encode())
+        write_query_id(files, checkpoint, query_id)
     except AlreadyExists:
         return _read_query_id(files, path)
     return query_id
@@ -173,25 +239,44 @@ def _read_query_id(files: Files, path: str) -> str:
         raise DamagedRecord(path, f"it does not hold a query id ({error!r})") from error
 
 
-def _read(files: Files, path: str) -> _LineageRecord:
-    data = files.read(path)
-    try:
-        found = json.loads(data)["format_version"]
-        if isinstance(found, int) and found > FORMAT_VERSION:
-            raise UnsupportedFormat(path, found, FORMAT_VERSION)
-        return _LineageRecord.model_validate_json(data)
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
-        raise DamagedRecord(path, str(error)) from error
+def _check_location(record: LineageRecord, declared: str | None) -> None:
+    if declared is None:
+        return
+    known = {record.checkpoint_location.rstrip("/")}
+    # A program that adopted a directory goes on naming it after a restore, which has built another one.
+    if record.restored_from is not None and record.restored_from.replaced is not None:
+        known.add(record.restored_from.replaced.rstrip("/"))
+    if declared.rstrip("/") not in known:
+        raise LineageMismatch(record.query, record.checkpoint_location, declared)
 
 
-def _check(record: _LineageRecord, operators: Mapping[OperatorUid, OperatorRecord]) -> None:
+def _check_restored(
+    query: str,
+    restored: RestoredFrom,
+    operators: Mapping[OperatorUid, OperatorRecord],
+    rescalable: Collection[OperatorUid],
+) -> None:
+    if set(restored.operators) != set(operators) and not restored.allow_non_restored_state:
+        raise NonRestoredState(query, restored.path, sorted(restored.operators), sorted(operators))
+    for uid in set(restored.operators) & set(operators):
+        recorded, declared = restored.operators[uid], operators[OperatorUid(uid)]
+        if recorded.parallelism != declared.parallelism and uid not in rescalable:
+            raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism, is_restored=True)
+        _check_events(uid, recorded, declared)
+
+
+def _check(record: LineageRecord, operators: Mapping[OperatorUid, OperatorRecord]) -> None:
     if set(record.operators) != set(operators):
         raise OperatorsChanged(record.query, sorted(record.operators), sorted(operators))
     for uid, declared in operators.items():
         recorded = record.operators[uid]
         if recorded.parallelism != declared.parallelism:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism)
-        for direction, before, now in (("down", recorded.down, declared.down), ("up", recorded.up, declared.up)):
-            # Recorded events name their type by position, so known types keep theirs.
-            if now[: len(before)] != before:
-                raise EventTypesChanged(uid, direction, list(before), list(now))
+        _check_events(uid, recorded, declared)
+
+
+def _check_events(uid: str, recorded: OperatorRecord, declared: OperatorRecord) -> None:
+    for direction, before, now in (("down", recorded.down, declared.down), ("up", recorded.up, declared.up)):
+        # Recorded events name their type by position, so known types keep theirs.
+        if now[: len(before)] != before:
+            raise EventTypesChanged(uid, direction, list(before), list(now))

@@ -5,6 +5,7 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
+        - NonRestoredState, RestoreRefused, RescaleFailed
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
           ChannelFull, CoordinatorNotStarted
@@ -15,10 +16,12 @@
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
+        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - SparkLost                      the driver's JVM, or its Spark context, is gone
     - QueryFailed                    a query ended for good; the cause is chained
+    - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
 """
@@ -28,6 +31,9 @@ from coord_control.errors.system import (
     AlreadyExists,
     AttemptRefused,
     AuthenticationFailed,
+    CheckpointInUse,
+    CheckpointNotCompleted,
+    CheckpointNotFound,
     DamagedRecord,
     EndpointClosed,
     EndpointError,
@@ -39,6 +45,7 @@ from coord_control.errors.system import (
     JobClosed,
     MissingRecord,
     QueryFailed,
+    SavepointTargetTaken,
     SparkLost,
     StateFileMissing,
     StoreError,
@@ -59,6 +66,7 @@ from coord_control.errors.user import (
     InvalidModel,
     InvalidName,
     LineageMismatch,
+    NonRestoredState,
     NoSuchSubtask,
     NotStreaming,
     OperatorReused,
@@ -66,6 +74,8 @@ from coord_control.errors.user import (
     OperatorUnused,
     OutputNotConsumed,
     ParallelismChanged,
+    RescaleFailed,
+    RestoreRefused,
     StateInvalid,
     StateTooLarge,
     SubtaskFailed,
@@ -80,6 +90,9 @@ __all__ = [
     "AttemptRefused",
     "AuthenticationFailed",
     "ChannelFull",
+    "CheckpointInUse",
+    "CheckpointNotCompleted",
+    "CheckpointNotFound",
     "CoordControlError",
     "CoordinatorFailed",
     "CoordinatorNotStarted",
@@ -105,6 +118,7 @@ __all__ = [
     "LineageMismatch",
     "MissingRecord",
     "NoSuchSubtask",
+    "NonRestoredState",
     "NotStreaming",
     "OperatorReused",
     "OperatorUnused",
@@ -112,6 +126,9 @@ __all__ = [
     "OutputNotConsumed",
     "ParallelismChanged",
     "QueryFailed",
+    "RescaleFailed",
+    "RestoreRefused",
+    "SavepointTargetTaken",
     "SparkLost",
     "StateFileMissing",
     "StateInvalid",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coord_control.errors.base import CoordControlError, Fault
 
 __all__ = [
     "AlreadyExists",
     "AttemptRefused",
     "AuthenticationFailed",
+    "CheckpointInUse",
+    "CheckpointNotCompleted",
+    "CheckpointNotFound",
     "DamagedRecord",
     "EndpointClosed",
     "EndpointError",
@@ -19,6 +24,7 @@ __all__ = [
     "JobClosed",
     "MissingRecord",
     "QueryFailed",
+    "SavepointTargetTaken",
     "SparkLost",
     "StateFileMissing",
     "StoreError",
@@ -118,6 +124,38 @@ class StoreUnavailable(StoreError):
         super().__init__(f"cannot {action} {path}: {cause}; check that the storage is reachable, writable and not full")
 
 
+class CheckpointNotFound(StoreError):
+    """No checkpoint or savepoint, or more than one, is meant by a reference."""
+
+    fault = Fault.USER
+
+    def __init__(self, reference: str, problem: str, near: Iterable[str] = ()) -> None:
+        self.reference, self.near = reference, tuple(near)
+        suggestion = f"; did you mean {' or '.join(self.near)}?" if self.near else ""
+        super().__init__(f"no checkpoint {reference!r}: {problem}{suggestion}")
+
+
+class CheckpointInUse(StoreError):
+    """A checkpoint or savepoint cannot be disposed of now; nothing of it was removed."""
+
+    fault = Fault.USER
+    retry = True
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path} cannot be disposed of: {why}")
+
+
+class SavepointTargetTaken(StoreError):
+    fault = Fault.USER
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{path} cannot hold a new savepoint: {problem}; name a folder that does not exist or is empty"
+        )
+
+
 class EndpointError(CoordControlError):
     """The connection between a subtask and the driver."""
 
@@ -210,6 +248,18 @@ class TooManyFailedCheckpoints(CoordControlError):
             f"{failures} checkpoints in a row failed, more than tolerable_consecutive_failures allows; the last one: "
             f"{last}"
         )
+
+
+class CheckpointNotCompleted(CoordControlError):
+    """A checkpoint or savepoint that was asked for does not exist; ``reason`` is a code of the closed set
+    :class:`~coord_control.protocol.failures.FailureReason`."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, kind: str, reason: str, message: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(f"the {kind} was not completed ({reason}): {message}")
 
 
 class JobClosed(CoordControlError):

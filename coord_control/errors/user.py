@@ -18,12 +18,15 @@ __all__ = [
     "InvalidName",
     "LineageMismatch",
     "NoSuchSubtask",
+    "NonRestoredState",
     "NotStreaming",
     "OperatorReused",
     "OperatorUnused",
     "OperatorsChanged",
     "OutputNotConsumed",
     "ParallelismChanged",
+    "RescaleFailed",
+    "RestoreRefused",
     "StateInvalid",
     "StateTooLarge",
     "SubtaskFailed",
@@ -107,12 +110,16 @@ class OperatorsChanged(DeclarationError):
 
 
 class ParallelismChanged(DeclarationError):
-    def __init__(self, operator: str, recorded: int, declared: int) -> None:
+    def __init__(self, operator: str, recorded: int, declared: int, *, is_restored: bool = False) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
+        way_out = (
+            "give job.operator() a rescale function that redistributes them"
+            if is_restored
+            else "take a savepoint and restore it with a rescale function, or start under another uid and query name"
+        )
         super().__init__(
             f"operator {operator!r} has run with parallelism {recorded} and now declares {declared}: its states are "
-            "kept per "
-            f"subtask; declare {recorded} again, or start under another uid and query name"
+            f"kept per subtask; declare {recorded} again, or {way_out}"
         )
 
 
@@ -124,6 +131,39 @@ class EventTypesChanged(DeclarationError):
             "recorded events "
             "name their type by its position; keep the recorded ones first, in their order, and add new ones behind "
             "them"
+        )
+
+
+class NonRestoredState(DeclarationError):
+    """A restored query has other operators than the checkpoint: state would be left behind, or begin empty."""
+
+    def __init__(self, query: str, checkpoint: str, recorded: list[str], declared: list[str]) -> None:
+        self.query, self.checkpoint, self.recorded, self.declared = query, checkpoint, recorded, declared
+        removed, added = sorted(set(recorded) - set(declared)), sorted(set(declared) - set(recorded))
+        found = [f"the state of {removed} would be left behind"] if removed else []
+        found += [f"{added} would begin empty"] if added else []
+        super().__init__(
+            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
+            "restore with allow_non_restored_state"
+        )
+
+
+class RestoreRefused(DeclarationError):
+    """The check before a restore found something that cannot work; nothing was changed."""
+
+    def __init__(self, checkpoint: str, problems: list[str]) -> None:
+        self.checkpoint, self.problems = checkpoint, problems
+        super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
+
+
+class RescaleFailed(DeclarationError):
+    """An operator's ``rescale`` function did not give what the new subtasks can begin with."""
+
+    def __init__(self, operator: str, problem: str) -> None:
+        self.operator = operator
+        super().__init__(
+            f"operator {operator!r}: its rescale function {problem}; nothing was started, and the checkpoint is as it "
+            "was"
         )
 
 

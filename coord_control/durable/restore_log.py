@@ -1,0 +1,121 @@
+"""``<job>/restores/<n>.json``: the point at which a restore takes place, over all queries of a job at once.
+
+A restore builds its lineages beside the old ones, which takes as long as it takes and may end half way. They count from
+the moment on at which this file is created, and only if it names them: so either all queries stand where they stood,
+or all stand where the checkpoint was. What an uncommitted restore has left is ignored, and removed by the next one.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from typing import Final, Literal
+
+import pydantic
+
+from coord_control.durable.files import Files, join
+from coord_control.errors import AlreadyExists, DamagedRecord, Fenced, UnsupportedFormat
+from coord_control.ids import CheckpointId, Generation
+
+__all__ = ["LATEST", "RestoreRecord", "commit_restore", "newest_restore", "read_restore"]
+
+FORMAT_VERSION: Final = 1
+
+#: The reference that means another checkpoint with every new one.
+LATEST: Final = "latest"
+
+_NAME: Final = re.compile(r"([1-9]\d*)\.json")
+
+
+class RestoreRecord(pydantic.BaseModel):
+    """One restore of a job.
+
+    Attributes:
+        number: from 1, per job.
+        id: unlike that of any other restore.
+        path: the folder of the checkpoint, as it was restored.
+        job: the job that the checkpoint was taken of; another one than this: a fork.
+        completed_at: of the checkpoint; with its number and path it tells whether this was the same one.
+        ref: what was asked for.
+        generation: whose work it is.
+        queries: the lineages that were built, by query.
+        begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    format_version: Literal[1] = FORMAT_VERSION
+    number: int
+    id: str
+    path: str
+    checkpoint: CheckpointId
+    job: str
+    completed_at: pydantic.AwareDatetime
+    ref: str
+    generation: Generation
+    committed_at: datetime.datetime
+    is_fork: bool = False
+    queries: dict[str, str]
+    begun: dict[str, str] = {}
+
+    def lineage_of(self, query: str) -> str | None:
+        """The lineage that this restore gives a query; None: it knows nothing of that query."""
+        return self.queries.get(query) or self.begun.get(query)
+
+    def is_of(self, path: str, checkpoint: CheckpointId, completed_at: datetime.datetime) -> bool:
+        """Whether it came from this checkpoint."""
+        mine = (self.path.rstrip("/"), self.checkpoint, self.completed_at)
+        return mine == (path.rstrip("/"), checkpoint, completed_at)
+
+
+def newest_restore(files: Files, job_folder: str) -> RestoreRecord | None:
+    """The restore that counts; None: nothing was ever restored.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: it cannot be read.
+    """
+    numbers = [int(match[1]) for name in files.list(_folder(job_folder)) if (match := _NAME.fullmatch(name))]
+    return read_restore(files, job_folder, max(numbers)) if numbers else None
+
+
+def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | None:
+    """One committed restore; None: it was never committed.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: it cannot be read.
+    """
+    path = _path(job_folder, number)
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        version = json.loads(data)["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise UnsupportedFormat(path, version, FORMAT_VERSION)
+        return RestoreRecord.model_validate_json(data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedRecord(path, str(error)) from error
+
+
+def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecord) -> None:
+    """Let a restore take place.
+
+    Raises:
+        Fenced: somebody else has committed one of that number meanwhile.
+    """
+    try:
+        files.create(_path(job_folder, record.number), record.model_dump_json(indent=2).encode())
+    except AlreadyExists:
+        raise Fenced(job, record.generation, holder="another restore") from None
+
+
+def _folder(job_folder: str) -> str:
+    return join(job_folder, "restores")
+
+
+def _path(job_folder: str, number: int) -> str:
+    return join(_folder(job_folder), f"{number}.json")

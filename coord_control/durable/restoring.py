@@ -1,0 +1,350 @@
+"""Restore: new lineages for all queries of a job from a checkpoint's files, which take place all at once.
+
+Nothing old is touched, neither the job's lineages nor the checkpoint. The new ones get links to the checkpoint's files
+(copies, where the storage has no links, or is another one): Spark replaces files and never writes into one, so a
+running query does not change what the checkpoint holds. Two things are written anew: the query id, and the descriptions
+of operators that name their schemas by absolute paths.
+
+**The query id** is chosen on purpose. A *resume* (the same job) keeps it: sinks that remember (query id, batch id) go
+on in their sequence, and skip what they have seen of the epochs that are run again. A *fork* (another job) gets a new
+one, and runs beside the original.
+
+**Crashes.** Each lineage's record is written first and says which restore it belongs to, so whatever is found half
+made is known for what it is. The restore takes place when its own record is created (:mod:`.restore_log`); until then
+all old lineages count, afterwards all new ones. What an uncommitted restore has left is removed by the next one.
+
+Operators' states are put into the new lineage when its query starts (:mod:`.seeding`), because only then it is known
+how many subtasks there are.
+
+Threads: any, one restore of a job at a time; the claim of the job's generation sees to that.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from coord_control.durable.files import Files, join
+from coord_control.durable.layout import relocated
+from coord_control.durable.lineage import current_lineage, write_query_id
+from coord_control.durable.lineage_record import (
+    RECORD_NAME,
+    LineageRecord,
+    OperatorRecord,
+    RestoredFrom,
+    encode_record,
+    lineage_names,
+    next_name,
+    query_folder,
+    read_record,
+    record_path,
+)
+from coord_control.durable.metadata import CheckpointMetadata, FileEntry, QuerySnapshot
+from coord_control.durable.restore_log import LATEST, RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.durable.seeding import write_seed
+from coord_control.errors import DamagedRecord, MissingRecord
+from coord_control.ids import Generation, QueryName
+
+__all__ = [
+    "CheckpointSource",
+    "PreparedRestore",
+    "is_applied",
+    "prepare_restore",
+    "queries_of",
+    "remove_leftovers",
+]
+
+_REMEDY = "Nothing was changed; restore from another checkpoint, or put the file back from a copy of the storage"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """A checkpoint that can be restored.
+
+    Attributes:
+        path: the folder that holds its ``_metadata``.
+        files: the storage of that folder.
+    """
+
+    path: str
+    metadata: CheckpointMetadata
+    files: Files
+
+    def folder_of(self, query: QueryName) -> str:
+        """The folder below which the files of a query lie."""
+        if self.metadata.kind == "savepoint":
+            return join(self.path, "queries", query, "spark")
+        job_folder = self.path.rstrip("/").rsplit("/", 2)[0]
+        return join(job_folder, "shared", query, self.metadata.queries[query].lineage)
+
+    def name_of(self, entry: FileEntry) -> str:
+        """The name of a file below that folder."""
+        return entry.path if entry.tag is None else f"{entry.path}.{entry.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRestore:
+    """New lineages that nobody looks at yet.
+
+    Attributes:
+        record: what is going to be committed.
+        linked_bytes, copied_bytes: of the files; linked ones take no space.
+    """
+
+    record: RestoreRecord
+    source: CheckpointSource
+    linked_bytes: int
+    copied_bytes: int
+    _files: Files
+    _job_folder: str
+    _verify_claim: Callable[[], None]
+
+    def commit(self) -> None:
+        """Let it take place: from now on every query of the job goes on from the checkpoint.
+
+        Raises:
+            Fenced: a newer driver owns the job; nothing has changed.
+            StoreUnavailable: it may have taken place or not.
+        """
+        self._verify_claim()
+        job = self._job_folder.rstrip("/").rpartition("/")[2]
+        commit_restore(self._files, self._job_folder, job, self.record)
+
+    def discard(self) -> None:
+        """Remove what was built; only before :meth:`commit`."""
+        remove_leftovers(self._files, self._job_folder)
+
+
+def is_applied(restore: RestoreRecord | None, source: CheckpointSource, ref: str) -> bool:
+    """Whether the job's newest restore did already what is asked for, so that the job just goes on.
+
+    The same checkpoint is the same path, number and time of completion. ``latest`` means another checkpoint with every
+    new one: asked for twice in a row it is applied once, or else every restart of a driver would set the job back.
+    """
+    if restore is None:
+        return False
+    if ref == restore.ref == LATEST:
+        return True
+    return restore.is_of(source.path, source.metadata.checkpoint, source.metadata.completed_at)
+
+
+def queries_of(files: Files, job_folder: str) -> list[QueryName]:
+    """The queries that have begun a lineage in this job."""
+    names = [QueryName(name) for name in files.list(join(job_folder, "queries"))]
+    return [name for name in names if current_lineage(files, query_folder(job_folder, name), name) is not None]
+
+
+def prepare_restore(
+    files: Files,
+    job_folder: str,
+    source: CheckpointSource,
+    *,
+    generation: Generation,
+    verify_claim: Callable[[], None],
+    ref: str,
+    is_fork: bool,
+    allow_non_restored_state: bool = False,
+) -> PreparedRestore:
+    """Build the lineages of a restore; nothing changes for anybody before they are committed.
+
+    Args:
+        files: the job's storage.
+        job_folder: the folder of the job that is to go on from the checkpoint.
+        generation: ours; it was claimed before, and is above the checkpoint's.
+        verify_claim: raises when a newer driver has claimed.
+        ref: how the checkpoint was asked for.
+        is_fork: give the queries new ids.
+        allow_non_restored_state: let operators come and go when the queries start.
+
+    Raises:
+        DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
+        StoreUnavailable: the storage; repeating it works.
+    """
+    remove_leftovers(files, job_folder)
+    newest = newest_restore(files, job_folder)
+    number, restore_id = (newest.number if newest else 0) + 1, uuid.uuid4().hex
+    begun = set(queries_of(files, job_folder)) - set(source.metadata.queries)
+    names = {
+        query: next_name(lineage_names(files, query_folder(job_folder, query)))
+        for query in sorted({*source.metadata.queries, *begun})
+    }
+    builder = _Builder(files, job_folder, source, number, restore_id, is_fork, allow_non_restored_state)
+    for query in source.metadata.queries:
+        verify_claim()
+        builder.build(query, names[query])
+    record = RestoreRecord(
+        number=number,
+        id=restore_id,
+        path=source.path,
+        checkpoint=source.metadata.checkpoint,
+        job=source.metadata.job,
+        completed_at=source.metadata.completed_at,
+        ref=ref,
+        generation=generation,
+        committed_at=datetime.datetime.now(datetime.UTC),
+        is_fork=is_fork,
+        queries={query: names[query] for query in source.metadata.queries},
+        begun={query: names[query] for query in sorted(begun)},
+    )
+    return PreparedRestore(record, source, builder.linked, builder.copied, files, job_folder, verify_claim)
+
+
+def remove_leftovers(files: Files, job_folder: str) -> None:
+    """Remove the lineages of restores that were never committed; only for the owner of the generation."""
+    for query in files.list(join(job_folder, "queries")):
+        folder = query_folder(job_folder, query)
+        for name in lineage_names(files, folder):
+            record = read_record(files, folder, name)
+            if record is None and not files.list(join(folder, name)):
+                files.delete(join(folder, name))  # the last step of a removal was missing
+            if record is None or record.restored_from is None:
+                continue
+            committed = read_restore(files, job_folder, record.restored_from.restore)
+            if committed is None or committed.id != record.restored_from.id:
+                _remove_lineage(files, join(folder, name))
+
+
+def _remove_lineage(files: Files, lineage: str) -> None:
+    # Its record goes last: files of Spark in a folder without one could be taken for a lineage that has just begun.
+    for name in files.list(lineage):
+        if name != RECORD_NAME:
+            files.delete(join(lineage, name))
+    files.delete(join(lineage, RECORD_NAME))
+    files.delete(lineage)
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Builds the lineages of one restore."""
+
+    files: Files
+    job_folder: str
+    source: CheckpointSource
+    number: int
+    restore_id: str
+    is_fork: bool
+    allow_non_restored_state: bool
+    linked: int = 0
+    copied: int = 0
+
+    def build(self, query: QueryName, name: str) -> None:
+        snapshot = self.source.metadata.queries[query]
+        folder = query_folder(self.job_folder, query)
+        record = self._record(query, snapshot, join(folder, name, "spark"))
+        self.files.create(record_path(folder, name), encode_record(record))
+        write_seed(self.files, join(folder, name), self.source.metadata, query)
+        write_query_id(self.files, record.checkpoint_location, record.query_id)
+        self._fill(query, snapshot, record.checkpoint_location)
+
+    def _record(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> LineageRecord:
+        operators = _operators(self.source.metadata, query)
+        before = current_lineage(self.files, query_folder(self.job_folder, query), query)
+        return LineageRecord(
+            query=query,
+            query_id=str(uuid.uuid4()) if self.is_fork else snapshot.query_id,
+            checkpoint_location=checkpoint,
+            operators=operators,
+            restored_from=RestoredFrom(
+                path=self.source.path,
+                checkpoint=self.source.metadata.checkpoint,
+                restore=self.number,
+                id=self.restore_id,
+                epoch=snapshot.epoch,
+                operators=operators,
+                replaced=None if before is None else before.checkpoint,
+                allow_non_restored_state=self.allow_non_restored_state,
+            ),
+        )
+
+    def _fill(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> None:
+        base = self.source.folder_of(query)
+        changed = self._relocate(base, snapshot.files, checkpoint)
+        # Spark's own checksum of a file that was written anew would not fit any more; without one it checks nothing.
+        skipped = {*changed, *(f"{path}.crc" for path in changed)}
+        entries = [entry for entry in snapshot.files if entry.path not in skipped]
+        if self.source.files is self.files:
+            self._link(base, entries, checkpoint)
+        else:
+            for entry in entries:
+                self._copy(join(base, self.source.name_of(entry)), entry, join(checkpoint, entry.path))
+
+    def _relocate(self, base: str, entries: tuple[FileEntry, ...], checkpoint: str) -> set[str]:
+        changed = set()
+        for entry in entries:
+            if "/_metadata/" not in entry.path:
+                continue
+            path = join(base, self.source.name_of(entry))
+            content = self._read(path, entry)
+            moved = relocated(entry.path, content, checkpoint)
+            if moved != content:
+                self.files.create(join(checkpoint, entry.path), moved)
+                self.copied += len(moved)
+                changed.add(entry.path)
+        return changed
+
+    def _read(self, path: str, entry: FileEntry) -> bytes:
+        try:
+            content = self.source.files.read(path)
+        except FileNotFoundError:
+            raise _missing(path, self.source.path) from None
+        _check(path, entry, len(content), f"{zlib.crc32(content):08x}")
+        return content
+
+    def _link(self, base: str, entries: list[FileEntry], checkpoint: str) -> None:
+        names = [(self.source.name_of(entry), entry.path) for entry in entries]
+        try:
+            linked = self.files.link_all(base, checkpoint, names)
+        except FileNotFoundError as error:
+            raise _missing(str(error.filename or error), self.source.path) from None
+        for entry, (name, _), each in zip(entries, names, linked, strict=True):
+            _check(join(base, name), entry, each.size)
+            if each.is_linked:
+                self.linked += each.size
+        copied = [entry for entry, each in zip(entries, linked, strict=True) if not each.is_linked]
+        found = self.files.checksum_all(checkpoint, [entry.path for entry in copied])
+        for entry, checksum in zip(copied, found, strict=True):
+            path = join(base, self.source.name_of(entry))
+            if checksum is None:
+                raise _missing(path, self.source.path)
+            _check(path, entry, checksum.size, checksum.crc32)
+            self.copied += entry.size
+
+    def _copy(self, path: str, entry: FileEntry, target: str) -> None:
+        size, crc = 0, 0
+
+        def chunks() -> Iterator[bytes]:
+            nonlocal size, crc
+            for chunk in self.source.files.chunks(path):
+                size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+                yield chunk
+
+        try:
+            self.files.write_chunks(target, chunks())
+        except FileNotFoundError:
+            raise _missing(path, self.source.path) from None
+        _check(path, entry, size, f"{crc:08x}")
+        self.copied += size
+
+
+def _missing(path: str, checkpoint: str) -> MissingRecord:
+    return MissingRecord(path, f"the manifest of {checkpoint} names it")
+
+
+def _check(path: str, entry: FileEntry, size: int, crc32: str | None = None) -> None:
+    if size != entry.size:
+        raise DamagedRecord(path, f"it has {size} bytes, the manifest says {entry.size}", _REMEDY)
+    if crc32 not in (None, entry.crc32):
+        raise DamagedRecord(path, "its checksum is not the one in the manifest", _REMEDY)
+
+
+def _operators(metadata: CheckpointMetadata, query: QueryName) -> dict[str, OperatorRecord]:
+    return {
+        uid: OperatorRecord(
+            parallelism=operator.parallelism, state=operator.state, down=operator.down_types, up=operator.up_types
+        )
+        for uid, operator in metadata.operators.items()
+        if operator.query == query
+    }
