@@ -103,10 +103,13 @@ class Checkpoints:
             self.abort(checkpoint, now, batch)
             batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail))
 
-    def fail_all(self, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
-        """Give all up: what they rest on may not be durable, or was never announced."""
-        for checkpoint in list(self._checkpoints):
-            self.fail(checkpoint, reason, detail, now, batch)
+    def fail_all(self, reason: FailureReason, detail: str, batch: Batch) -> None:
+        """Give all up, together with all runs: what they rest on may not be durable, or was never announced.
+
+        Their coordinators are reset next, and told nothing: that they were asked may have been lost as well.
+        """
+        batch.notices += [messages.CheckpointFailed(checkpoint, reason, detail) for checkpoint in self._checkpoints]
+        self._checkpoints.clear()
 
     def run_ended(self, query: QueryName, operators: Iterable[OperatorUid], now: float, batch: Batch) -> None:
         """A query's run has ended: what was not captured of it by then is given up; what was, stays good."""

@@ -170,7 +170,7 @@ class JobCore:
         self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
         told = (messages.FailQuery, messages.CheckpointFailed)  # nobody would ever hear of them again
         self._batch.notices += [notice for notice in lost.notices if isinstance(notice, told)]
-        self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), now, self._batch)
+        self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), self._batch)
         for query in self._queries.values():
             if query.starts:
                 self.end_run(query.name, None, now)

@@ -7,18 +7,12 @@ Every mutation has to be caught. One that is not says that the simulation is too
 """
 
 from __future__ import annotations
-import __future__
 
 import argparse
-import contextlib
-import inspect
 import sys
-import textwrap
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from coord_control.durable import records_codec
 from coord_control.durable.epoch_store import EpochStore
@@ -29,47 +23,14 @@ from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun
+from coord_control.testing.checkpoint_mutations import CHECKPOINT_MUTATIONS
+from coord_control.testing.mutation import Mutation
 from coord_control.testing.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
 
 _PROCESSES: Final = 2
 _MAX_SEEDS: Final = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A bug: ``old`` stands once in the source of ``function`` and becomes ``new``."""
-
-    name: str
-    function: Callable[..., Any]
-    old: str
-    new: str
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Put the bug in, and take it out again.
-
-        Raises:
-            LookupError: the function has changed and ``old`` is not in it exactly once.
-        """
-        function = self.function
-        assert isinstance(function, types.FunctionType)
-        before = function.__code__
-        function.__code__ = self._compiled(function)
-        try:
-            yield
-        finally:
-            function.__code__ = before
-
-    def _compiled(self, function: types.FunctionType) -> types.CodeType:
-        source = textwrap.dedent(inspect.getsource(function))
-        if source.count(self.old) != 1:
-            raise LookupError(f"mutation {self.name!r}: {self.old!r} is not in {function.__qualname__} exactly once")
-        flags = __future__.annotations.compiler_flag
-        module = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec", flags, dont_inherit=True)
-        [code] = [constant for constant in module.co_consts if isinstance(constant, types.CodeType)]
-        return code
 
 
 #: The rules of the protocol, each left out or turned round.
@@ -80,7 +41,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "batch, self._batch = self._batch, Batch()",
         "batch, self._batch = self._batch, Batch()\n    batch.persist, self._batch.persist = [], batch.persist",
     ),
-    Mutation("drop the outbox on settle", OperatorRun.settle, "if outbox:", "if False:"),
+    Mutation("drop the outbox on settle", OperatorRun._settle, "if outbox]", "if False]"),
     Mutation("forget frozen inputs on recovery", recovery.recover, "begin.barrier, begin.inputs", "begin.barrier, {}"),
     Mutation(
         "open the gateways at the begin",
@@ -126,18 +87,18 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "drop the inputs of absent subtasks",
-        OperatorRun.settle,
+        OperatorRun._settle,
         "self.channel.put_back(epoch.returned())",
         "pass",
     ),
     Mutation(
         "put inputs of absent subtasks behind later events",
-        OperatorRun.settle,
-        "for subtask, attempt, state, outbox in epoch.completed():",
+        OperatorRun._settle,
+        "completed = list(epoch.completed())",
         "for subtask, batches in epoch.returned().items():\n"
         "        mailbox = self.channel.gateways[subtask].mailbox\n"
         "        mailbox[:] = [each for each in mailbox if each not in batches] + list(batches)\n"
-        "    for subtask, attempt, state, outbox in epoch.completed():",
+        "    completed = list(epoch.completed())",
     ),
     Mutation(
         "apply the state of an ack before the commit",
@@ -167,7 +128,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "record every begin",
         OperatorRun._begin,
-        "if inputs or self._delivered_since or state != self._recorded_state:",
+        "if inputs or held or self._delivered_since or state != self._recorded_state:",
         "if True:",
     ),
     Mutation(
@@ -209,19 +170,19 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "deliver outboxes again that the coordinator's state reflects",
         recovery.recover,
-        "_outboxes(acks, newest), unconsumed",
-        "_outboxes(acks, Epoch(0)), unconsumed",
+        "_outboxes(acks, newest), mailboxes",
+        "_outboxes(acks, Epoch(0)), mailboxes",
     ),
     Mutation(
         "do not deliver outboxes again",
         recovery.recover,
-        "_outboxes(acks, newest), unconsumed",
-        "(), unconsumed",
+        "_outboxes(acks, newest), mailboxes",
+        "(), mailboxes",
     ),
     Mutation(
         "forget unconsumed inputs of the newest begin record",
         recovery.recover,
-        "_outboxes(acks, newest), unconsumed",
+        "_outboxes(acks, newest), mailboxes",
         "_outboxes(acks, newest), {}",
     ),
     Mutation(
@@ -296,6 +257,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "return is_undelivered or record.epoch == newest[record.operator, record.subtask]",
         "return is_undelivered",
     ),
+    *CHECKPOINT_MUTATIONS,
 )
 
 

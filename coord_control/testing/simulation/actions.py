@@ -7,26 +7,16 @@ any place and is still a history (:mod:`.histories`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
-from coord_control.protocol.epoch import Phase
+from coord_control.testing.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
+from coord_control.testing.simulation.choices import Action, early_death, is_spared, some_driver
 from coord_control.testing.simulation.driver import Driver, DriverStage
 from coord_control.testing.simulation.network import Connection
 from coord_control.testing.simulation.spark import AttemptStage, Run, RunStage, Task
 from coord_control.testing.simulation.world import World
 
-__all__ = ["ACTIONS", "Action"]
-
-#: Does something and returns True, or does nothing.
-Action: TypeAlias = Callable[[World, random.Random], bool]
-
-
-def _some_driver(world: World, rng: random.Random) -> Driver | None:
-    alive = world.alive
-    if not alive:
-        return None
-    return alive[0] if len(alive) == 1 or rng.random() < 0.6 else rng.choice(alive)
+__all__ = ["ACTIONS"]
 
 
 def _runs(world: World, driver: Driver) -> list[Run]:
@@ -34,7 +24,7 @@ def _runs(world: World, driver: Driver) -> list[Run]:
 
 
 def _some_run(world: World, rng: random.Random) -> tuple[Driver, Run] | None:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     runs = _runs(world, driver) if driver is not None else []
     return (driver, rng.choice(runs)) if driver is not None and runs else None
 
@@ -42,10 +32,6 @@ def _some_run(world: World, rng: random.Random) -> tuple[Driver, Run] | None:
 def _some_connection(world: World, rng: random.Random, stages: tuple[AttemptStage, ...]) -> Connection | None:
     fitting = [each for each in world.network.connections.values() if each.attempt.stage in stages]
     return rng.choice(fitting) if fitting else None
-
-
-def _is_spared(world: World, rng: random.Random) -> bool:
-    return world.is_gentle and rng.random() < 0.75
 
 
 # The network.
@@ -64,7 +50,7 @@ def _deliver(world: World, rng: random.Random) -> bool:
 
 
 def _cut_connection(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
     stages = (AttemptStage.GREETING, AttemptStage.RUNNING, AttemptStage.ACKING)
     connection = _some_connection(world, rng, stages)
@@ -80,7 +66,7 @@ def _cut_connection(world: World, rng: random.Random) -> bool:
 
 
 def _flush(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None or not driver.core.has_output:
         return False
     driver.flush()
@@ -88,7 +74,7 @@ def _flush(world: World, rng: random.Random) -> bool:
 
 
 def _write(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None or not driver.writer:
         return False
     driver.write(rng.randint(1, len(driver.writer)))
@@ -100,7 +86,7 @@ def _write(world: World, rng: random.Random) -> bool:
 
 
 def _drain(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None or not driver.inbox:
         return False
     driver.drain(rng.randint(1, len(driver.inbox)))
@@ -108,7 +94,7 @@ def _drain(world: World, rng: random.Random) -> bool:
 
 
 def _call_coordinator(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None or not driver.calls:
         return False
     world.call_coordinator(driver, rng)
@@ -116,7 +102,7 @@ def _call_coordinator(world: World, rng: random.Random) -> bool:
 
 
 def _complete_late(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     owing = [each for each in driver.coordinators.values() if each.owed] if driver is not None else []
     if driver is None or not owing:
         return False
@@ -125,7 +111,7 @@ def _complete_late(world: World, rng: random.Random) -> bool:
 
 
 def _send(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return False
     coordinator = rng.choice(list(driver.coordinators.values()))
@@ -155,7 +141,7 @@ def _open_tasks(run: Run) -> list[Task]:
 
 
 def _some_task(world: World, rng: random.Random, alive: int) -> tuple[Driver, Run, Task] | None:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return None
     fitting = [(run, task) for run in _runs(world, driver) for task in _open_tasks(run) if len(task.alive) == alive]
@@ -207,7 +193,7 @@ def _fail_attempt(world: World, rng: random.Random) -> bool:
 
 
 def _fail_batch(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
     found = _some_run(world, rng)
     if found is None or found[1].epoch is None:
@@ -236,40 +222,6 @@ def _write_sink(world: World, rng: random.Random) -> bool:
     return True
 
 
-def _trigger_barrier(world: World, rng: random.Random) -> bool:
-    # Only while Spark runs the epoch: what a barrier holds when the next one begins is in nobody's begin record.
-    driver = world.driver
-    if driver is None:
-        return False
-    running = {run.query: run.epoch for run in _runs(world, driver)}
-    fitting = [
-        operator
-        for operator in driver.core.operators()
-        if operator.epoch is not None
-        and operator.epoch.phase is Phase.RUNNING
-        and operator.epoch.epoch == running.get(operator.query)
-    ]
-    if not fitting:
-        return False
-    operator = rng.choice(fitting)
-    world.say(f"barrier {driver.trigger_barrier(operator)} is triggered for {operator.spec.uid}")
-    return True
-
-
-def _abort_barrier(world: World, rng: random.Random) -> bool:
-    driver = world.driver
-    if driver is None:
-        return False
-    pending = [(uid, barrier) for uid, barriers in driver.triggered.items() for barrier in barriers]
-    if not pending:
-        return False
-    uid, barrier = rng.choice(pending)
-    driver.abort_barrier(uid, barrier)
-    world.say(f"barrier {barrier} of {uid} is aborted")
-    world.statistics.aborted_barriers += 1
-    return True
-
-
 def _observe(world: World, rng: random.Random) -> bool:
     found = _some_run(world, rng)
     if found is None:
@@ -282,9 +234,9 @@ def _observe(world: World, rng: random.Random) -> bool:
 
 
 def _crash(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return False
     world.kill(driver, "between two steps")
@@ -292,9 +244,9 @@ def _crash(world: World, rng: random.Random) -> bool:
 
 
 def _arm_crash(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return False
     if rng.random() < 0.3:
@@ -305,9 +257,9 @@ def _arm_crash(world: World, rng: random.Random) -> bool:
 
 
 def _fail_storage(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return False
     world.faults[driver.core.generation].fails_at = rng.randint(1, 6)
@@ -315,9 +267,9 @@ def _fail_storage(world: World, rng: random.Random) -> bool:
 
 
 def _fail_coordinator(world: World, rng: random.Random) -> bool:
-    if _is_spared(world, rng):
+    if is_spared(world, rng):
         return False
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     if driver is None:
         return False
     driver.coordinator_failed(rng.choice(list(driver.coordinators.values())))
@@ -328,26 +280,22 @@ def _take_over(world: World, rng: random.Random) -> bool:
     if world.driver is None:
         return False
     world.statistics.takeovers += 1
-    world.start_driver(_early_death(world, rng))
+    world.start_driver(early_death(world, rng))
     return True
 
 
 def _start_driver(world: World, rng: random.Random) -> bool:
     if world.driver is not None:
         return False
-    world.start_driver(_early_death(world, rng))
+    world.start_driver(early_death(world, rng))
     return True
-
-
-def _early_death(world: World, rng: random.Random) -> int | None:
-    return rng.randint(1, 8) if not world.is_calm and rng.random() < 0.15 else None
 
 
 def _start_query(world: World, rng: random.Random) -> bool:
     driver = world.driver
     if driver is None:
         return False
-    waiting = [query for query in world.logs if query not in driver.runs and query not in driver.finished]
+    waiting = [query for query in world.specs if query not in driver.runs and query not in driver.finished]
     if not waiting:
         return False
     world.start_query(driver, rng.choice(waiting))
@@ -355,7 +303,7 @@ def _start_query(world: World, rng: random.Random) -> bool:
 
 
 def _end_run(world: World, rng: random.Random) -> bool:
-    driver = _some_driver(world, rng)
+    driver = some_driver(world, rng)
     stopped = [run for run in driver.runs.values() if run.stage is RunStage.STOPPED] if driver is not None else []
     if driver is None or not stopped:
         return False
@@ -370,17 +318,19 @@ def _end_run(world: World, rng: random.Random) -> bool:
 def _set_back(world: World, rng: random.Random) -> bool:
     if world.alive:
         return False
-    return world.set_back(rng.choice(list(world.logs)))
+    return world.set_back(rng.choice(list(world.specs)))
 
 
 def _damage(world: World, rng: random.Random) -> bool:
-    if world.alive or world.undamaged:
+    lineage = world.lineage
+    if world.alive or lineage.undamaged:
         return False
-    query = rng.choice(list(world.logs))
-    paths = [path for path in world.disk.paths() if path.startswith(f"/job/{query}/epochs/")]
+    query = rng.choice(list(world.specs))
+    paths = [path for path in world.disk.paths() if path.startswith(lineage.folder(query) + "/")]
     if not paths:
         return False
-    world.damage(query, rng.choice(paths), rng)
+    path = rng.choice(paths)
+    world.say(f"{path} is damaged ({lineage.damage(query, path, rng)})")
     return True
 
 
@@ -399,8 +349,6 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),
-    "trigger barrier": (1, _trigger_barrier),
-    "abort barrier": (1, _abort_barrier),
     "start driver": (4, _start_driver),
     "start query": (6, _start_query),
     "end run": (4, _end_run),
@@ -416,4 +364,5 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "take over": (0.15, _take_over),
     "set back": (0.4, _set_back),
     "damage": (0.1, _damage),
+    **CHECKPOINT_ACTIONS,
 }

@@ -18,19 +18,32 @@ from typing import TypeAlias
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.generations import Claim
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
-from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
+from coord_control.ids import (
+    NO_EPOCH,
+    AttemptId,
+    BarrierId,
+    CheckpointId,
+    Epoch,
+    OperatorUid,
+    QueryName,
+    RunId,
+    SubtaskIndex,
+)
 from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Batch, Hello
 from coord_control.protocol.operator import OperatorRun, OperatorSpec
-from coord_control.protocol.records import Record
+from coord_control.protocol.records import Begin, Record, count
 from coord_control.protocol.recovery import Facts
 from coord_control.testing.memory_files import Crash
+from coord_control.testing.simulation.checkpoints import Desk, UnderWay, Watched
+from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.invariants import Invariants, View
+from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.spark import Run, RunStage, SparkLog
-from coord_control.testing.simulation.values import CoordinatorState, Event, batch_of, events_of
+from coord_control.testing.simulation.values import Event, batch_of, events_of
 
-__all__ = ["Driver", "DriverStage", "Notify", "SimulatedCoordinator"]
+__all__ = ["Driver", "DriverStage", "Notify"]
 
 Notify: TypeAlias = Callable[[str], None]
 
@@ -42,22 +55,6 @@ class DriverStage(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class SimulatedCoordinator:
-    """A user's coordinator: counts, sends, answers snapshots at once or late."""
-
-    uid: OperatorUid
-    parallelism: int
-    incarnation: int = 1
-    state: CoordinatorState = field(default_factory=lambda: CoordinatorState.empty(0))
-    owed: list[BarrierId] = field(default_factory=list)  #: snapshots asked for and not completed
-
-    def reset(self, incarnation: int, state: bytes | None) -> None:
-        self.incarnation = incarnation
-        self.state = CoordinatorState.empty(self.parallelism) if state is None else CoordinatorState.of(state)
-        self.owed = []
-
-
-@dataclass(slots=True, eq=False)
 class Driver:
     """One driver of the job.
 
@@ -65,7 +62,7 @@ class Driver:
         claim: its generation.
         specs: the operators of each query.
         stores: the epoch store of each query, as this driver sees the storage.
-        invariants: what checks its steps.
+        lineage: what it runs; its invariants check this driver's steps.
         answer: sends an answer to a connection.
         say: tells the history what happens.
     """
@@ -74,18 +71,18 @@ class Driver:
     query_ids: dict[QueryName, str]
     specs: dict[QueryName, list[OperatorSpec]]
     stores: dict[QueryName, EpochStore]
-    logs: dict[QueryName, SparkLog]
-    invariants: Invariants
+    lineage: Lineage
     answer: Callable[[Driver, str, Answer], None]
     say: Notify
-    is_deaf: bool = False  #: what subtasks send does not change the state of a coordinator
+    logs: dict[QueryName, SparkLog] = field(init=False)
+    invariants: Invariants = field(init=False)
     core: JobCore = field(init=False)
     stage: DriverStage = DriverStage.ALIVE
     coordinators: dict[OperatorUid, SimulatedCoordinator] = field(default_factory=dict)
     query_of: dict[OperatorUid, QueryName] = field(default_factory=dict)
     runs: dict[QueryName, Run] = field(default_factory=dict)
     finished: dict[QueryName, CoordControlError] = field(default_factory=dict)  #: queries that ended for good
-    triggered: dict[OperatorUid, list[BarrierId]] = field(default_factory=dict)
+    desk: Desk = field(default_factory=Desk)
     writer: deque[Batch] = field(default_factory=deque)
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
     calls: deque[messages.Notice] = field(default_factory=deque)
@@ -98,6 +95,7 @@ class Driver:
     checked_records: int = 0  #: of the batch that the core is filling
 
     def __post_init__(self) -> None:
+        self.logs, self.invariants = self.lineage.logs, self.lineage.invariants
         self.core = JobCore(self.claim.generation)
         for query, specs in self.specs.items():
             self.core.add_query(query, self.query_ids[query], specs)
@@ -140,15 +138,12 @@ class Driver:
         run = self.runs.pop(query)
         run.stage = RunStage.OVER
         self.core.committed(query, self.logs[query].committed, self.now)
+        self._check_all()
         self.core.end_run(query, run.id, self.now)
-        self._forget_barriers(query)
+        self._check_all()
         self.flush()
         while self.writer and self.stage is DriverStage.ALIVE:
             self.write(len(self.writer))
-
-    def _forget_barriers(self, query: QueryName) -> None:
-        for spec in self.specs[query]:
-            self.triggered.pop(spec.uid, None)
 
     def is_stale(self, attempt: AttemptId, run: Run) -> bool:
         """Whether an attempt must be refused, by all that this driver knows."""
@@ -184,29 +179,46 @@ class Driver:
         for spec in self.specs[query]:
             self._check(spec.uid)
 
-    # Barriers of triggered checkpoints. Nothing triggers them yet; the gateways are made for several barriers at once.
+    # Checkpoints.
 
-    def trigger_barrier(self, operator: OperatorRun) -> BarrierId:
-        """Ask for a snapshot in the middle of an epoch."""
-        barrier = self.core._next_barrier()
-        self.triggered.setdefault(operator.spec.uid, []).append(barrier)
-        operator._ask(operator.channel.trigger(barrier, self.now), self.now, self.core._batch)
-        return barrier
+    def trigger_checkpoint(self, checkpoint: CheckpointId) -> None:
+        """Begin a checkpoint of all queries, whatever they do now."""
+        boundaries = {query: self._boundary(query) for query in self.specs}
+        barrier = self.core.trigger_checkpoint(checkpoint, self.specs, self.now)
+        self.desk.under_way[checkpoint] = UnderWay(checkpoint, barrier, boundaries)
+        for operator in self.core.operators():
+            if (cut := operator.cuts.get(barrier)) is not None:
+                boundary = boundaries[operator.query]
+                self.desk.watched.append(Watched(operator.query, operator.spec.uid, boundary, cut))
+        self._check_all()
 
-    def abort_barrier(self, uid: OperatorUid, barrier: BarrierId) -> None:
-        """Give the barrier up: all that it held goes on in its order."""
-        self.triggered[uid].remove(barrier)
-        operator = self.operator(uid)
-        assert operator is not None, "a run that ends forgets its barriers"
-        operator.channel.abort(barrier, self.now)
-        operator._ask(operator.channel.next_phase(self.now), self.now, self.core._batch)
-        self._check(uid)
+    def abort_checkpoint(self, checkpoint: CheckpointId) -> None:
+        """Give a checkpoint up: all that it held goes on in its order."""
+        self.desk.over(checkpoint)
+        self.core.abort_checkpoint(checkpoint, self.now)
+        self._check_all()
 
-    def abort_barriers(self, query: QueryName) -> None:
-        """A barrier ends with the epoch in which it was triggered (protocol section 5)."""
-        for spec in self.specs[query]:
-            for barrier in list(self.triggered.get(spec.uid, ())):
-                self.abort_barrier(spec.uid, barrier)
+    def checkpoint_stored(self, checkpoint: CheckpointId) -> None:
+        """Tell the coordinators of a checkpoint that exists now."""
+        self.desk.over(checkpoint)
+        self.core.checkpoint_stored(checkpoint)
+        self._check_all()
+
+    def let_time_pass(self, seconds: float) -> None:
+        """The loop looks at its clock: coordinators that owe their state for too long are given up."""
+        self.now += seconds
+        self.core.tick(self.now)
+        self._check_all()
+
+    def is_beginning(self) -> bool:
+        """Whether an operator of some query has begun an epoch that another one has not."""
+        return any(len({operator.epoch is None for operator in self._operators_of(query)}) > 1 for query in self.specs)
+
+    def _boundary(self, query: QueryName) -> Epoch:
+        # The end of the epoch that is under way in any operator, or the last commit that the driver knows of.
+        operators = self._operators_of(query)
+        running = [operator.epoch.epoch for operator in operators if operator.epoch is not None]
+        return max(running, default=max((operator.committed for operator in operators), default=NO_EPOCH))
 
     # What coordinators say, first in, first out.
 
@@ -228,8 +240,22 @@ class Driver:
         uid, incarnation, state = coordinator.uid, coordinator.incarnation, coordinator.state.to_bytes()
 
         def post() -> None:
+            operator = self.operator(uid)
+            if operator is not None and operator.channel.is_current(incarnation):
+                self.invariants.answered(self.core.generation, operator, barrier)
             self.core.snapshot_completed(uid, incarnation, barrier, state, self.now)
             self._check(uid)
+
+        self.inbox.append(post)
+
+    def refuse(self, coordinator: SimulatedCoordinator, barrier: BarrierId) -> None:
+        """``result.fail``."""
+        uid, incarnation = coordinator.uid, coordinator.incarnation
+        error = CoordinatorFailed(uid, "checkpoint_coordinator", "simulated")
+
+        def post() -> None:
+            self.core.snapshot_failed(uid, incarnation, barrier, error, self.now)
+            self._check_all()
 
         self.inbox.append(post)
 
@@ -317,6 +343,13 @@ class Driver:
             case messages.AskSnapshot():
                 self.invariants.asked(self.core.generation, notice)
                 self.calls.append(notice)
+            case messages.QueryCaptured():
+                self.say(f"{self} has captured {notice.query} for checkpoint {notice.checkpoint}")
+                self.desk.captured(notice, [spec.uid for spec in self.specs[notice.query]])
+            case messages.CheckpointFailed():
+                self.say(f"{self} fails checkpoint {notice.checkpoint}: {notice.detail}")
+                if self.desk.over(notice.checkpoint) is not None:
+                    self.lineage.statistics.failed += 1
             case _:
                 self.calls.append(notice)
 
@@ -342,8 +375,8 @@ class Driver:
         if isinstance(error, Fenced):
             self.stage = DriverStage.FENCED
             return
+        self.desk.clear()
         self.core.fail_all(error, self.now)
-        self.triggered.clear()
         self.flush()
 
     # The coordinators' thread.
@@ -361,11 +394,15 @@ class Driver:
                 self.say(f"the coordinator of {uid} goes back to barrier {notice.barrier}: {coordinator.state}")
             case messages.DeliverEvents():
                 for event in events_of(notice.events):
-                    if not self.is_deaf:
+                    if not self.lineage.is_deaf:
                         coordinator.state.receive(notice.subtask, event, uid)
             case messages.AskSnapshot():
                 if notice.incarnation == coordinator.incarnation:
-                    coordinator.owed.append(notice.barrier)
+                    coordinator.asked(notice.barrier)
+            case messages.CheckpointComplete():
+                coordinator.told(notice.barrier)
+            case messages.CheckpointAborted():
+                coordinator.aborted(notice.barrier)
         return coordinator, notice
 
     # Parts.
@@ -376,10 +413,45 @@ class Driver:
     def _operators_of(self, query: QueryName) -> list[OperatorRun]:
         return [operator for operator in self.core.operators() if operator.query == query]
 
+    def _check_all(self) -> None:
+        for uid in self.query_of:
+            self._check(uid)
+
     def _check(self, uid: OperatorUid) -> None:
         # At once: a record's reason is gone when the epoch is settled in the same batch.
         for persist in self.core._batch.persist[self.checked_records :]:
-            self.invariants.persisted(self.core.generation, persist.record, self.operator(uid))
+            self._check_record(persist.record)
         self.checked_records = len(self.core._batch.persist)
         if (operator := self.operator(uid)) is not None:
             self.invariants.check_channels(self.core.generation, operator)
+        if self.desk.watched:
+            self._check_cuts()
+
+    def _check_record(self, record: Record) -> None:
+        uid = getattr(record, "operator", None)
+        self.invariants.persisted(self.core.generation, record, self.operator(uid) if uid is not None else None)
+        if isinstance(record, Begin) and record.held:
+            self.lineage.statistics.held_in_begins += 1
+
+    def _check_cuts(self) -> None:
+        operators = {operator.spec.uid: operator for operator in self.core.operators()}
+        for watched in self.desk.done():
+            # An older driver takes the commits of the newer one for its own; it will not store anything any more.
+            if self.claim.is_current():
+                self.invariants.captured(
+                    self.core.generation, operators[watched.operator], watched, self._durable_soon(watched.query)
+                )
+                self._count_cut(watched)
+        self.desk.forget({(uid, barrier) for uid, operator in operators.items() for barrier in operator.cuts})
+
+    def _durable_soon(self, query: QueryName) -> View:
+        # Everything that is written before a notice of now is executed.
+        batches = [*self.writer, self.core._batch]
+        records = [persist.record for batch in batches for persist in batch.persist if persist.query == query]
+        return View.of([*self.lineage.view(query, self.core.generation).records, *records])
+
+    def _count_cut(self, watched: Watched) -> None:
+        cut, statistics = watched.cut.captured, self.lineage.statistics
+        assert cut is not None
+        statistics.cut_down += sum(map(count, cut.down.values()))
+        statistics.cut_up += sum(count(outbox.events) for outbox in cut.up)

@@ -9,21 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from coord_control.errors import OutputNotConsumed
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import gateway
+from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.epoch import OperatorEpoch, Phase
 from coord_control.protocol.messages import Acknowledge, AskSnapshot, EpochSettled, Welcome
 from coord_control.protocol.operator import OperatorRun
 from coord_control.protocol.records import Ack, Begin, Record
 from coord_control.protocol.recovery import Facts, History, recover
+from coord_control.testing.simulation.checkpoints import Watched
 from coord_control.testing.simulation.spark import Attempt, SparkLog
-from coord_control.testing.simulation.values import Violation, uids_of
+from coord_control.testing.simulation.values import (
+    NUMBERED,
+    CoordinatorState,
+    SubtaskState,
+    Violation,
+    events_of,
+    uids_of,
+)
 
-__all__ = ["Invariants", "View"]
+__all__ = ["BarriersSeen", "Invariants", "View"]
 
 _Channel = tuple[OperatorUid, SubtaskIndex]
+#: The newest barrier id that each coordinator has seen, by generation.
+BarriersSeen: TypeAlias = dict[tuple[Generation, OperatorUid], BarrierId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +66,28 @@ class _Costs:
 
 @dataclass(slots=True)
 class Invariants:
-    """The checks, for all drivers of one simulated job.
+    """The checks, for all drivers of one lineage of a simulated job.
 
     Attributes:
         logs: Spark's logs.
         durable: what the successor of a driver of this generation has read, or would read now.
+        barriers: what coordinators have seen, in all lineages.
+        is_deaf: what subtasks send does not change the state of a coordinator.
     """
 
     logs: dict[QueryName, SparkLog]
     durable: Callable[[QueryName, Generation], View]
+    barriers: BarriersSeen
+    is_deaf: bool = False
     served: dict[tuple[OperatorUid, SubtaskIndex, Epoch], tuple[bytes | None, tuple[int, ...]]] = field(
         default_factory=dict
     )
     consumed: dict[int, tuple[_Channel, Epoch]] = field(default_factory=dict)
     flows: dict[tuple[Generation, OperatorUid, SubtaskIndex], list[int]] = field(default_factory=dict)
-    barriers: dict[tuple[Generation, OperatorUid], BarrierId] = field(default_factory=dict)
+    #: What was in each channel when the coordinator answered for a barrier.
+    answers: dict[tuple[Generation, OperatorUid, BarrierId], dict[SubtaskIndex, list[int]]] = field(
+        default_factory=dict
+    )
     acked: dict[tuple[Generation, OperatorUid], set[SubtaskIndex]] = field(default_factory=dict)
     begun: dict[OperatorUid, set[Epoch]] = field(default_factory=dict)  #: with a snapshot of their own
     greeted: set[tuple[Generation, OperatorUid, Epoch]] = field(default_factory=set)
@@ -139,6 +158,26 @@ class Invariants:
                 raise Violation(
                     f"I5: the gateway of {uid}[{subtask}] is {state.value} in epoch {epoch.epoch}, not {expected.value}"
                 )
+        self._check_checkpoints(generation, operator)
+
+    def _check_checkpoints(self, generation: Generation, operator: OperatorRun) -> None:
+        """I5: for a checkpoint too, from the coordinator's answer until the subtask has passed the boundary."""
+        uid, epoch = operator.spec.uid, operator.epoch
+        for index, valve in enumerate(operator.channel.gateways):
+            for barrier in valve._barriers:
+                if barrier not in operator.cuts and (epoch is None or barrier != epoch.barrier):
+                    raise Violation(f"I5: the gateway of {uid}[{index}] waits for barrier {barrier}, which is over")
+            for barrier, cut in operator.cuts.items():
+                expected = gateway.State.CLOSED
+                if (generation, uid, barrier) not in self.answers:
+                    expected = gateway.State.MARKED
+                elif epoch is not None and epoch.epoch >= cut.boundary and index in self.acked[generation, uid]:
+                    expected = gateway.State.OPENED
+                if (state := valve.state(barrier)) is not expected:
+                    raise Violation(
+                        f"I5: the gateway of {uid}[{index}] is {state.value} for checkpoint {cut.checkpoint}, not "
+                        f"{expected.value}"
+                    )
 
     def _check_flow(self, generation: Generation, operator: OperatorRun, subtask: SubtaskIndex) -> None:
         uid = operator.spec.uid
@@ -161,7 +200,7 @@ class Invariants:
         """The cost rule: a record has a reason."""
         if isinstance(record, Begin):
             costs = self.costs[generation, record.operator]
-            if not record.inputs and record.state == costs.recorded_state and not costs.delivered:
+            if not record.inputs and not record.held and record.state == costs.recorded_state and not costs.delivered:
                 raise Violation(f"cost: the begin of epoch {record.epoch} of {record.operator} had nothing to record")
             costs.recorded_state, costs.delivered = record.state, False
         elif isinstance(record, Ack) and operator is not None and operator.epoch is not None:
@@ -237,6 +276,62 @@ class Invariants:
         if ask.barrier <= newest:
             raise Violation(f"C9: the coordinator of {ask.operator} sees barrier {ask.barrier} after {newest}")
         self.barriers[generation, ask.operator] = ask.barrier
+
+    def answered(self, generation: Generation, operator: OperatorRun, barrier: BarrierId) -> None:
+        """A coordinator gives its state for a barrier: what it has sent by now belongs to it."""
+        uid = operator.spec.uid
+        self.answers[generation, uid, barrier] = {
+            SubtaskIndex(index): list(self.flows[generation, uid, SubtaskIndex(index)])
+            for index in range(operator.spec.parallelism)
+        }
+
+    def captured(self, generation: Generation, operator: OperatorRun, watched: Watched, view: View) -> None:
+        """I6: what one operator contributes to a checkpoint is a consistent cut at its query's boundary.
+
+        Args:
+            view: everything that is durable when the checkpoint is announced.
+        """
+        uid, boundary, cut = watched.operator, watched.boundary, watched.cut.captured
+        assert cut is not None
+        committed = self.logs[watched.query].committed
+        if boundary > committed:
+            raise Violation(f"I6: {uid} is cut at epoch {boundary}, Spark has committed {committed}")
+        self.check_channels(generation, operator)
+        for index in range(operator.spec.parallelism):
+            subtask = SubtaskIndex(index)
+            durable = view.state_before((uid, subtask), Epoch(boundary + 1))
+            if cut.states.get(subtask) != durable:
+                raise Violation(
+                    f"I6: {uid}[{subtask}] is cut with state {_text(cut.states.get(subtask))}; at the end of epoch "
+                    f"{boundary} it is {_text(durable)}"
+                )
+            left = set(self.flows[generation, uid, subtask])
+            on_its_way = [
+                event for event in self.answers[generation, uid, watched.cut.barrier][subtask] if event in left
+            ]
+            if (kept := uids_of(cut.down.get(subtask, ()))) != on_its_way:
+                raise Violation(f"I6: {uid}[{subtask}] is cut with events {kept} on their way, these are {on_its_way}")
+        self.check_cut(cut, operator.spec.parallelism)
+
+    def check_cut(self, cut: OperatorCut, parallelism: int) -> None:
+        """I6: what is reflected as sent on one side is received on the other, or on its way; no gap, no duplicate."""
+        state = cut.coordinator_state
+        coordinator = CoordinatorState.empty(parallelism) if state is None else CoordinatorState.of(state)
+        for index in range(parallelism):
+            who, subtask = f"{cut.operator}[{index}]", SubtaskState.of(cut.states.get(SubtaskIndex(index)))
+            down = events_of(cut.down.get(SubtaskIndex(index), ()))
+            numbers = [event.number for event in down if event.kind == NUMBERED]
+            if numbers != list(range(subtask.received, coordinator.sent[index])):
+                raise Violation(
+                    f"I6: {who} has received {subtask.received} of {coordinator.sent[index]} events, on their way "
+                    f"are {numbers}"
+                )
+            up = [event.number for sent in cut.up if sent.subtask == index for event in events_of(sent.events)]
+            if not self.is_deaf and up != list(range(coordinator.received[index], subtask.sent)):
+                raise Violation(
+                    f"I6: the coordinator of {who} has received {coordinator.received[index]} of {subtask.sent} "
+                    f"events, on their way are {up}"
+                )
 
     def delivered(self, generation: Generation, operator: OperatorUid) -> None:
         """An outbox goes to the coordinator."""

@@ -1,7 +1,7 @@
 """The end of every history: no more faults, and the job must come to rest with everything delivered.
 
 Two epochs with rows for everybody carry every event to its receiver; in the third nothing changes, so nothing may be
-written.
+written. Then the same for a job that is restored from one of the checkpoints of this history, whichever.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from typing import Final
 
 from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.testing.simulation import checkpointing
 from coord_control.testing.simulation.actions import ACTIONS
 from coord_control.testing.simulation.dice import Dice
 from coord_control.testing.simulation.driver import Driver
@@ -32,6 +33,7 @@ _WAY: Final = (
     "write",
     "call",
     "complete late",
+    "store checkpoint",
     "deliver",
     "finish",
     "launch",
@@ -40,13 +42,25 @@ _WAY: Final = (
 
 
 def come_to_rest(world: World) -> None:
-    """Bring the job to rest and check that nothing was lost.
+    """Bring the job to rest and check that nothing was lost; then once more, from one of its checkpoints.
 
     Raises:
         Violation: something was lost, doubled or written without a reason, or the job is stuck.
     """
     world.calm_down()
-    rng = Dice(0)
+    rng = Dice(world.uids)
+    _rest(world, rng)
+    if world.stored:
+        stored = rng.choice(list(world.stored.values()))
+        world.has_ended = False
+        checkpointing.restore(world, stored)
+        world.calm_down()
+        _rest(world, rng)
+    if world.driver is not None:
+        world.count(world.driver)
+
+
+def _rest(world: World, rng: random.Random) -> None:
     if not _run_until_idle(world, rng):
         return
     for number in range(_LAST_EPOCHS):
@@ -58,10 +72,26 @@ def come_to_rest(world: World) -> None:
             raise Violation("cost: an epoch in which nothing changed was written down")
     driver = world.driver
     assert driver is not None, "it was started on the way"
-    for query in world.logs:
+    if driver.desk.under_way:
+        raise Violation(f"progress: checkpoints {list(driver.desk.under_way)} are stuck")
+    for query in driver.logs:
         if query not in driver.finished:
             _check_delivered(world, driver, query)
-    world.count(driver)
+    if not driver.finished:
+        _check_idle_checkpoint(world, driver, rng)
+
+
+def _check_idle_checkpoint(world: World, driver: Driver, rng: random.Random) -> None:
+    # At once, without any epoch; everything has arrived, so nothing is on its way.
+    checkpoint = checkpointing.trigger(world, driver)
+    if not _run_until_idle(world, rng) or world.driver is not driver:
+        return
+    if (stored := world.stored.get(checkpoint)) is None:
+        raise Violation("progress: a checkpoint of an idle job does not complete")
+    for part in stored.parts.values():
+        for cut in part.cuts:
+            if cut.down or cut.up:
+                raise Violation(f"I6: events of {cut.operator} are on their way in an idle job")
 
 
 def plan_all(world: World, rng: random.Random) -> None:
@@ -96,11 +126,11 @@ def _run_until_idle(world: World, rng: random.Random) -> bool:
 
 
 def _check_delivered(world: World, driver: Driver, query: QueryName) -> None:
-    view = world.view(query, driver.core.generation)
+    view = driver.lineage.view(query, driver.core.generation)
     for spec in world.specs[query]:
         coordinator = driver.coordinators[spec.uid].state
         for subtask in range(spec.parallelism):
-            data = view.state_before((spec.uid, SubtaskIndex(subtask)), Epoch(world.logs[query].committed + 1))
+            data = view.state_before((spec.uid, SubtaskIndex(subtask)), Epoch(driver.logs[query].committed + 1))
             _compare(spec.uid, subtask, coordinator, SubtaskState.of(data), is_deaf=world.is_deaf)
 
 

@@ -27,7 +27,15 @@ class Statistics:
     set_back: int = 0
     damaged: int = 0
     outputs_cut: int = 0
-    aborted_barriers: int = 0
+    checkpoints: int = 0  #: triggered
+    stored: int = 0
+    aborted: int = 0
+    failed: int = 0  #: given up by the core: restarts, refusals, timeouts
+    cut_down: int = 0  #: events on their way to subtasks, in checkpoints
+    cut_up: int = 0
+    held_in_begins: int = 0  #: begin records with events that a checkpoint held back
+    offline_savepoints: int = 0
+    restores: int = 0
 
     def add(self, other: Statistics) -> None:
         for each in fields(self):

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coord_control.durable import generations
-from coord_control.durable.epoch_store import EpochStore
 from coord_control.errors import StoreError, StoreUnavailable
-from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import AttemptId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.messages import Accepted, Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.testing.memory_files import MemoryFiles
-from coord_control.testing.simulation.driver import Driver, DriverStage, SimulatedCoordinator
+from coord_control.testing.simulation.checkpoints import Stored
+from coord_control.testing.simulation.coordinators import SimulatedCoordinator
+from coord_control.testing.simulation.driver import Driver, DriverStage
 from coord_control.testing.simulation.faults import StorageFaults
-from coord_control.testing.simulation.invariants import Invariants, View
+from coord_control.testing.simulation.invariants import BarriersSeen
+from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.network import Connection, Lost, Network, Reply, Request
 from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task
 from coord_control.testing.simulation.statistics import Statistics
@@ -28,8 +30,9 @@ from coord_control.testing.simulation.values import NUMBERED, PING, Event, Viola
 
 __all__ = ["World"]
 
-RETAIN_EPOCHS = 2
 _MAX_TASK_FAILURES = 3
+#: Whose newest file names the lineage that the job runs; made when everything of it is durable.
+RESTORES = "/job/restores"
 _HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
 
 
@@ -47,13 +50,12 @@ class World:
     statistics: Statistics = field(default_factory=Statistics)
     disk: MemoryFiles = field(default_factory=lambda: MemoryFiles(torn_writes=True))
     network: Network = field(default_factory=Network)
-    logs: dict[QueryName, SparkLog] = field(default_factory=dict)
+    lineages: list[Lineage] = field(default_factory=list)  #: by number; whether one exists, the disk says
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, StorageFaults] = field(default_factory=dict)
-    read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
-    undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
-    deepest: dict[QueryName, Epoch] = field(default_factory=dict)
+    stored: dict[CheckpointId, Stored] = field(default_factory=dict)  #: survives everything
+    barriers: BarriersSeen = field(default_factory=dict)
     has_ended: bool = False  #: the epoch store was lost, and the driver said so
     is_calm: bool = False  #: no more faults: the job only has to come to rest
     is_flaky: bool = False
@@ -63,8 +65,7 @@ class World:
     max_segments: int = 256
     uids: int = 0
     tokens: int = 0
-    invariants: Invariants = field(init=False)
-    _views: dict[QueryName, tuple[int, View]] = field(default_factory=dict)
+    checkpoints: int = 0
 
     def __post_init__(self) -> None:
         self.is_flaky = self.shape.random() < 0.2
@@ -73,18 +74,19 @@ class World:
         self.is_deaf = self.shape.random() < 0.15
         self.max_segments = self.shape.choice((3, 10, 256))
         names = iter("abc")
+        logs: dict[QueryName, SparkLog] = {}
         for number in range(self.shape.choice((1, 1, 2))):
             query = QueryName(f"q{number}")
-            self.logs[query] = SparkLog(skips=self.shape.random() < 0.5)
+            logs[query] = SparkLog(skips=self.shape.random() < 0.5)
             self.specs[query] = [
                 OperatorSpec(
                     OperatorUid(next(names)),
                     self.shape.choice((1, 2, 3)),
                     observes_attempts=self.shape.random() < 0.3,
                 )
-                for _ in range(self.shape.choice((1, 1, 2)) if number == 0 else 1)
+                for _ in range(self.shape.choice((1, 2, 2)) if number == 0 else 1)
             ]
-        self.invariants = Invariants(self.logs, self.view)
+        self.add_lineage(logs)
 
     def say(self, line: str) -> None:
         if self.tell is not None:
@@ -101,22 +103,32 @@ class World:
         """The owner, and older drivers that have not noticed yet."""
         return [driver for driver in self.drivers if driver.stage is DriverStage.ALIVE]
 
-    # What is durable.
+    # Lineages.
 
-    def view(self, query: QueryName, generation: Generation) -> View:
-        """What the successor of a driver has read, or would read now."""
-        for other in sorted(other for name, other in self.read_by if name == query and other > generation):
-            return self.read_by[query, other]
-        version = self.statistics.writes
-        cached = self._views.get(query)
-        if cached is None or cached[0] != version:
-            newest = max((driver.claim.generation for driver in self.drivers), default=0)
-            store = self._store(self.disk.copy(), query, Generation(newest + 1))
-            cached = self._views[query] = (version, View.of(store.open()))
-        return cached[1]
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage that exists: a restore that did not come to its end has made none."""
+        restores = self.disk.list(RESTORES)
+        return self.lineages[int(restores[-1]) if restores else 0]
 
-    def _store(self, files: MemoryFiles, query: QueryName, generation: Generation) -> EpochStore:
-        return EpochStore(files, f"/job/{query}/epochs", generation, RETAIN_EPOCHS, max_segments=self.max_segments)
+    def add_lineage(self, logs: dict[QueryName, SparkLog], restored: Stored | None = None) -> Lineage:
+        """A lineage that nobody runs before :data:`RESTORES` names it."""
+        lineage = Lineage(
+            number=len(self.lineages),
+            disk=self.disk,
+            logs=logs,
+            barriers=self.barriers,
+            statistics=self.statistics,
+            newest_generation=self._newest_generation,
+            max_segments=self.max_segments,
+            is_deaf=self.is_deaf,
+            restored=restored,
+        )
+        self.lineages.append(lineage)
+        return lineage
+
+    def _newest_generation(self) -> Generation:
+        return max(self.faults, default=Generation(0))
 
     # Drivers.
 
@@ -126,51 +138,61 @@ class World:
         Args:
             dies_at: the durable step that it does not survive, perhaps its own claim.
         """
+        files, claim = self.claim(dies_at)
+        self.run_driver(files, claim, self.lineage)
+
+    def claim(self, dies_at: int | None) -> tuple[MemoryFiles, generations.Claim]:
+        """A new generation, and the disk as its driver sees it."""
         faults = StorageFaults(self.statistics, dies_at)
         files = self.disk.seen_by(faults)
         claim = generations.claim(files, "/job/generations", _HOLDER)
-        generation = claim.generation
-        self.faults[generation] = faults
-        stores = {query: self._store(files, query, generation) for query in self.logs}
+        self.faults[claim.generation] = faults
+        return files, claim
+
+    def run_driver(self, files: MemoryFiles, claim: generations.Claim, lineage: Lineage) -> None:
+        """The driver of a generation begins its work."""
         driver = Driver(
             claim=claim,
-            query_ids={query: f"id-{query}" for query in self.logs},
+            query_ids={query: f"id-{query}" for query in self.specs},
             specs=self.specs,
-            stores=stores,
-            logs=self.logs,
-            invariants=self.invariants,
+            stores={query: lineage.store(files, query, claim.generation) for query in self.specs},
+            lineage=lineage,
             answer=self.answer,
             say=self.say,
-            is_deaf=self.is_deaf,
         )
-        if self.drivers and (previous := self.drivers[-1]).finished:
+        if self.drivers and (previous := self.drivers[-1]).lineage is lineage:
             driver.finished = dict(previous.finished)
         self.drivers.append(driver)
         self.say(f"{driver} claims the job")
 
     def start_query(self, driver: Driver, query: QueryName) -> None:
         """Recover and start; a damaged store must be an error here."""
+        lineage, generation = driver.lineage, driver.claim.generation
         try:
-            self.read_by[query, driver.claim.generation] = driver.start_run(query)
+            if lineage.must_be_seeded(query):
+                files = self.disk.seen_by(self.faults[generation])
+                lineage.seed(files, query, generation)
+                driver.stores[query] = lineage.store(files, query, generation)
+            view = driver.start_run(query)
         except StoreUnavailable:
             self.say(f"{driver} cannot read the storage now")
             return
         except StoreError as error:
-            if query not in self.undamaged:
+            if query not in lineage.undamaged:
                 raise Violation(f"I7: an undamaged store is refused: {error}") from error
             self.say(f"{driver} stops with a clear error: {error}")
             self.has_ended = True
             return
         finally:
             # Its own later writes are its own affair: only what an older driver answers is held against what was read.
-            self._views.pop(query, None)
-        view = self.read_by[query, driver.claim.generation]
-        if (files := self.undamaged.pop(query, None)) is not None:
-            reference = self._store(files, query, driver.claim.generation)
-            reference.committed(self.logs[query].committed)
+            lineage.forget_view(query)
+        lineage.was_read(query, generation, view)
+        if (undamaged := lineage.undamaged.pop(query, None)) is not None:
+            reference = lineage.store(undamaged, query, generation)
+            reference.committed(driver.logs[query].committed)
             if reference.open() != list(view.records):
                 raise Violation(f"I7: {driver} has started query {query} from a damaged store without an error")
-        log = self.logs[query]
+        log = driver.logs[query]
         self.say(
             f"{driver} starts query {query}: epoch {log.committed} is committed, epoch {log.planned} planned, "
             f"{len(view.records)} records"
@@ -222,28 +244,6 @@ class World:
             faults.dies_at = faults.fails_at = None
         for driver in self.alive:
             driver.dies_between = False
-
-    def damage(self, query: QueryName, path: str, rng: random.Random) -> None:
-        """A file of the epoch store goes bad. What is then started must be what would have started without."""
-        self.undamaged[query] = self.disk.copy()
-        size = len(self.disk.read(path))
-        how = rng.choice(("bit", "cut", "gone"))
-        if how == "bit":
-            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
-        elif how == "cut":
-            self.disk.damage(path, keep=rng.randrange(size))
-        elif self._is_newest_file(path):
-            how = "bit"  # the one loss that no file betrays
-            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
-        else:
-            self.disk.delete(path)
-        self.statistics.damaged += 1
-        self.statistics.writes += 1
-        self.say(f"{path} is damaged ({how})")
-
-    def _is_newest_file(self, path: str) -> bool:
-        folder = path.rpartition("/")[0]
-        return path == max(other for other in self.disk.paths() if other.startswith(folder + "/"))
 
     # Spark.
 
@@ -332,10 +332,10 @@ class World:
 
     def commit(self, driver: Driver, run: Run) -> None:
         plan = run.plan
-        driver.abort_barriers(run.query)
         epoch = run.commit()
         self.abandon(run)
-        self.deepest[run.query] = max(epoch, self.deepest.get(run.query, epoch))
+        deepest = driver.lineage.deepest
+        deepest[run.query] = max(epoch, deepest.get(run.query, epoch))
         self.say(f"Spark commits epoch {epoch} of {run.query}")
         if plan.is_cut and plan.rows:
             self.statistics.outputs_cut += 1
@@ -343,18 +343,12 @@ class World:
 
     def set_back(self, query: QueryName) -> bool:
         """The power fails: Spark's newest file was not on the disk yet."""
-        log = self.logs[query]
-        if log.planned > log.committed:
-            del log.plans[log.planned]
-            log.planned = log.committed
-        elif log.committed >= 0 and log.committed == self.deepest.get(query):
-            log.committed = Epoch(log.committed - 1)
-        else:
+        lineage = self.lineage
+        log = lineage.logs[query]
+        if not lineage.set_back(query):
             return False
-        log.sink = min(log.sink, log.planned)
-        self.invariants.rolled_back([spec.uid for spec in self.specs[query]], log.planned)
+        lineage.invariants.rolled_back([spec.uid for spec in self.specs[query]], log.planned)
         self.say(f"the power fails: Spark's log of {query} is back at commit {log.committed}, plan {log.planned}")
-        self.statistics.set_back += 1
         return True
 
     # Messages.
@@ -396,11 +390,11 @@ class World:
         match answer:
             case Welcome():
                 operator = driver.operator(attempt.id.operator)
-                self.invariants.welcomed(query, attempt, answer, operator.epoch if operator is not None else None)
+                driver.invariants.welcomed(query, attempt, answer, operator.epoch if operator is not None else None)
             case Accepted():
                 assert connection.ack is not None
                 assert attempt.welcome is not None
-                self.invariants.accepted(query, connection.ack, attempt.welcome)
+                driver.invariants.accepted(query, connection.ack, attempt.welcome)
             case Refused():
                 self.statistics.refused += 1
         self.network.send(Reply(connection, answer, driver.core.generation))

@@ -116,6 +116,7 @@ def test_when_the_store_is_lost_every_checkpoint_under_way_fails() -> None:
     found = {notice.checkpoint: notice.reason for notice in of_type(CheckpointFailed, batch)}
     assert found == {C1: FailureReason.QUERY_FAILED, C2: FailureReason.QUERY_FAILED}
     assert {notice.query for notice in of_type(FailQuery, batch)} == {QUERY, OTHER}
+    assert of_type(CheckpointAborted, batch) == [], "that they were asked may have been lost; they are reset next"
 
 
 def test_a_failure_that_nobody_has_heard_of_yet_is_told_although_the_store_is_lost() -> None:

@@ -1,0 +1,92 @@
+"""What can happen to checkpoints: they are triggered, aborted, refused, too slow, stored, and restored from.
+
+An action that is not possible now does nothing and says so, as in :mod:`.actions`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from coord_control.testing.simulation import checkpointing
+from coord_control.testing.simulation.choices import Action, early_death, is_spared, some_driver
+from coord_control.testing.simulation.world import World
+
+__all__ = ["CHECKPOINT_ACTIONS"]
+
+_MAX_UNDER_WAY: Final = 5
+
+
+def _trigger(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None or len(driver.desk.under_way) >= _MAX_UNDER_WAY:
+        return False
+    if not driver.is_beginning() and rng.random() < 0.6:
+        return False
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        checkpointing.trigger(world, driver)
+    return True
+
+
+def _store(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    captured = [each for each in driver.desk.under_way.values() if each.is_captured] if driver is not None else []
+    if driver is None or not captured:
+        return False
+    is_crash = not world.is_calm and not is_spared(world, rng) and rng.random() < 0.05
+    checkpointing.store(world, driver, rng.choice(captured), dies_after=is_crash)
+    return True
+
+
+def _abort(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None or not driver.desk.under_way:
+        return False
+    checkpointing.abort(world, driver, rng.choice(list(driver.desk.under_way)))
+    return True
+
+
+def _refuse(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    owing = [each for each in driver.coordinators.values() if each.owed] if driver is not None else []
+    if driver is None or not owing:
+        return False
+    coordinator = rng.choice(owing)
+    barrier = coordinator.owed.pop(0)
+    world.say(f"the coordinator of {coordinator.uid} ({driver}) refuses its state for barrier {barrier}")
+    driver.refuse(coordinator, barrier)
+    return True
+
+
+def _let_time_pass(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None:
+        return False
+    driver.let_time_pass(rng.choice((1.0, 30.0, 61.0)))
+    return True
+
+
+def _restore(world: World, rng: random.Random) -> bool:
+    if not world.stored or is_spared(world, rng):
+        return False
+    checkpointing.restore(world, rng.choice(list(world.stored.values())), early_death(world, rng))
+    return True
+
+
+def _save_offline(world: World, rng: random.Random) -> bool:
+    if world.alive or world.lineage.undamaged:
+        return False
+    checkpointing.save_offline(world)
+    return True
+
+
+#: name: (weight, action).
+CHECKPOINT_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
+    "trigger checkpoint": (3, _trigger),
+    "store checkpoint": (5, _store),
+    "abort checkpoint": (0.3, _abort),
+    "refuse snapshot": (0.15, _refuse),
+    "let time pass": (0.3, _let_time_pass),
+    "restore": (0.2, _restore),
+    "save offline": (0.5, _save_offline),
+}

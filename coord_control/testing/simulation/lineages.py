@@ -1,0 +1,177 @@
+"""One lineage of a simulated job: Spark's logs and the epoch stores of all its queries, and what must hold among them.
+
+A restore begins a new lineage and never touches the old one, in which an older driver may go on for a while without
+knowing it. So each has invariants of its own; only the order of barrier ids goes on from one to the next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.generation_log import GenerationLog
+from coord_control.durable.records_codec import Header
+from coord_control.ids import NO_EPOCH, Epoch, Generation, QueryName, SubtaskIndex
+from coord_control.protocol.cut import OperatorCut, seed
+from coord_control.protocol.records import EventBatch, Record
+from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
+from coord_control.testing.memory_files import MemoryFiles
+from coord_control.testing.simulation.checkpoints import Stored
+from coord_control.testing.simulation.invariants import BarriersSeen, Invariants, View
+from coord_control.testing.simulation.spark import SparkLog
+from coord_control.testing.simulation.statistics import Statistics
+from coord_control.testing.simulation.values import Event, Violation, events_of
+
+__all__ = ["Lineage"]
+
+RETAIN_EPOCHS: Final = 2
+
+
+@dataclass(slots=True, eq=False)
+class Lineage:
+    """One simulated lineage.
+
+    Args:
+        logs: Spark's log of each query; they begin at the epoch that was restored.
+        barriers: what coordinators have seen, in all lineages.
+        newest_generation: of all drivers so far.
+        is_deaf: what subtasks send does not change the state of a coordinator.
+        restored: the checkpoint with which it begins.
+    """
+
+    number: int
+    disk: MemoryFiles
+    logs: dict[QueryName, SparkLog]
+    barriers: BarriersSeen
+    statistics: Statistics
+    newest_generation: Callable[[], Generation]
+    max_segments: int
+    is_deaf: bool
+    restored: Stored | None = None  #: None: the first lineage
+    invariants: Invariants = field(init=False)
+    read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
+    undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
+    deepest: dict[QueryName, Epoch] = field(default_factory=dict)
+    _restored_at: dict[QueryName, Epoch] = field(init=False)
+    _views: dict[QueryName, tuple[int, View]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.invariants = Invariants(self.logs, self.view, self.barriers, is_deaf=self.is_deaf)
+        self._restored_at = {query: log.committed for query, log in self.logs.items()}
+
+    def folder(self, query: QueryName) -> str:
+        """Where the epoch store of a query is."""
+        return f"/job/{query}/lineage-{self.number}/epochs"
+
+    def store(self, files: MemoryFiles, query: QueryName, generation: Generation) -> EpochStore:
+        """The epoch store of a query, as one driver sees it."""
+        return EpochStore(files, self.folder(query), generation, RETAIN_EPOCHS, max_segments=self.max_segments)
+
+    def view(self, query: QueryName, generation: Generation) -> View:
+        """What the successor of a driver has read, or would read now."""
+        for other in sorted(other for name, other in self.read_by if name == query and other > generation):
+            return self.read_by[query, other]
+        version = self.statistics.writes
+        cached = self._views.get(query)
+        if cached is None or cached[0] != version:
+            cached = self._views[query] = (version, View.of(self.read(query)))
+        return cached[1]
+
+    def read(self, query: QueryName) -> list[Record]:
+        """The live records of a query, as whoever comes next would find them; nothing is written."""
+        return self.store(self.disk.copy(), query, Generation(self.newest_generation() + 1)).open()
+
+    def was_read(self, query: QueryName, generation: Generation, view: View) -> None:
+        """A driver has recovered a query."""
+        self.read_by[query, generation] = view
+
+    def forget_view(self, query: QueryName) -> None:
+        self._views.pop(query, None)
+
+    # The beginning of a restored lineage.
+
+    def must_be_seeded(self, query: QueryName) -> bool:
+        """Whether nothing has run in it yet: then each start writes its first records anew."""
+        return self.restored is not None and self.logs[query].planned == self._restored_at[query]
+
+    def seed(self, files: MemoryFiles, query: QueryName, generation: Generation) -> None:
+        """Write the first records: as if the checkpoint's boundary were an epoch of this lineage.
+
+        Raises:
+            Violation: what recovers from them is not what was cut.
+        """
+        assert self.restored is not None
+        part = self.restored.parts[query]
+        records = [record for cut in part.cuts for record in seed(cut, part.boundary, self.restored.barrier)]
+        log = GenerationLog(files, self.folder(query), generation)
+        log.remove()
+        log.write(Header(True, generation, 0, Epoch(part.boundary + 1)), records)
+        facts = Facts(tuple(self.store(files, query, generation).open()), part.boundary, part.boundary)
+        for cut in part.cuts:
+            _check_recovered(recover(facts, cut.operator), cut)
+
+    # What storage and power do to it.
+
+    def damage(self, query: QueryName, path: str, rng: random.Random) -> str:
+        """A file of the epoch store goes bad; returns how. What is then started must be what would have started
+        without."""
+        self.undamaged[query] = self.disk.copy()
+        size = len(self.disk.read(path))
+        how = rng.choice(("bit", "cut", "gone"))
+        if how == "bit":
+            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
+        elif how == "cut":
+            self.disk.damage(path, keep=rng.randrange(size))
+        elif self._is_newest_file(path):
+            how = "bit"  # the one loss that no file betrays
+            self.disk.damage(path, flip_bit=rng.randrange(size * 8))
+        else:
+            self.disk.delete(path)
+        self.statistics.damaged += 1
+        self.statistics.writes += 1
+        return how
+
+    def _is_newest_file(self, path: str) -> bool:
+        folder = path.rpartition("/")[0]
+        return path == max(other for other in self.disk.paths() if other.startswith(folder + "/"))
+
+    def set_back(self, query: QueryName) -> bool:
+        """The power fails: Spark's newest file was not on the disk yet. False: there is none that may be lost."""
+        log = self.logs[query]
+        if log.planned > log.committed:
+            del log.plans[log.planned]
+            log.planned = log.committed
+        elif log.committed > self._restored_at[query] and log.committed == self.deepest.get(query, NO_EPOCH):
+            log.committed = Epoch(log.committed - 1)
+        else:
+            return False
+        log.sink = min(log.sink, log.planned)
+        self.statistics.set_back += 1
+        return True
+
+
+def _check_recovered(recovered: RecoveredOperator, cut: OperatorCut) -> None:
+    facts = {
+        "the coordinator's state": (recovered.coordinator_state, cut.coordinator_state),
+        "the states": (dict(recovered.states), dict(cut.states)),
+        "the mailboxes": (_events(recovered.mailboxes), _events(cut.down)),
+        "what coordinators have not seen": (_sent(recovered.undelivered), _sent(cut.up)),
+        "an epoch that is run again": (recovered.replay, None),
+    }
+    for what, (found, expected) in facts.items():
+        if found != expected:
+            raise Violation(f"I6: {what} of {cut.operator} is {found!r} after the restore; the cut says {expected!r}")
+
+
+def _events(by_subtask: Mapping[SubtaskIndex, tuple[EventBatch, ...]]) -> dict[SubtaskIndex, list[Event]]:
+    return {subtask: events_of(batches) for subtask, batches in by_subtask.items()}
+
+
+def _sent(outboxes: tuple[Outbox, ...]) -> dict[SubtaskIndex, list[Event]]:
+    sent: dict[SubtaskIndex, list[Event]] = {}
+    for outbox in outboxes:
+        sent.setdefault(outbox.subtask, []).extend(events_of(outbox.events))
+    return sent
