@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         SubtaskGateway,
     )
     from coord_control.errors import CoordControlError, Fault
+    from coord_control.protocol.checkpoint_options import CheckpointOptions
+    from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
     from coord_control.spark.job import Job
     from coord_control.spark.operator import Operator
     from coord_control.spark.query import RestartPolicy
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BroadcastConfig",
+    "CheckpointHandle",
+    "CheckpointOptions",
+    "CompletedCheckpoint",
     "CoordControlError",
     "CoordinatorContext",
     "Fault",
@@ -49,6 +54,9 @@ __all__ = [
 
 _MODULES: Final = {
     "CoordControlError": "coord_control.errors",
+    "CheckpointHandle": "coord_control.spark.checkpoint_handle",
+    "CheckpointOptions": "coord_control.protocol.checkpoint_options",
+    "CompletedCheckpoint": "coord_control.spark.checkpoint_handle",
     "Fault": "coord_control.errors",
     "Job": "coord_control.spark.job",
     "JobStatus": "coord_control.spark.status",

@@ -76,13 +76,13 @@ class DamagedRecord(StoreError):
 
 
 class MissingRecord(StoreError):
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
-        super().__init__(
-            f"{path} is missing: {problem}. Nothing was skipped and nothing was started; put the file back from a "
-            "copy of the "
-            "storage, or start the query under another name"
+        remedy = remedy or (
+            "Nothing was skipped and nothing was started; put the file back from a copy of the storage, or start the "
+            "query under another name"
         )
+        super().__init__(f"{path} is missing: {problem}. {remedy}")
 
 
 class StateFileMissing(StoreError):

@@ -8,7 +8,6 @@
 | ``max_concurrent``               | ``max-concurrent-checkpoints``         | 1             | 1    |
 | ``tolerable_consecutive_failures`` | ``tolerable-failed-checkpoints``     | 0             | None |
 | ``retained``                     | ``num-retained``                       | 1             | 1    |
-| ``coordinator_timeout_seconds``  | none                                   |               | 60   |
 | ``history_size``                 | ``web.checkpoints.history``            | 10            | 100  |
 | ``queue_limit``                  | fixed                                  | 1000          | 1000 |
 
@@ -44,7 +43,6 @@ class CheckpointOptions:
         tolerable_consecutive_failures: so many checkpoints in a row may fail, one more fails the job; None: any number.
             Savepoints do not count, and not every reason does (:attr:`.FailureReason.counts`).
         retained: completed checkpoints that are kept; savepoints are not removed and do not count.
-        coordinator_timeout_seconds: how long a coordinator may take to give its state.
         history_size: ended checkpoints and savepoints in the statistics.
         queue_limit: requests that may wait.
 
@@ -58,7 +56,6 @@ class CheckpointOptions:
     max_concurrent: int = 1
     tolerable_consecutive_failures: int | None = None
     retained: int = 1
-    coordinator_timeout_seconds: float = 60.0
     history_size: int = 100
     queue_limit: int = 1000
 
@@ -71,7 +68,6 @@ class CheckpointOptions:
         if self.tolerable_consecutive_failures is not None:
             _check("tolerable_consecutive_failures", self.tolerable_consecutive_failures, 0)
         _check("retained", self.retained, 1)
-        _check("coordinator_timeout_seconds", self.coordinator_timeout_seconds, _SHORTEST_SECONDS)
         _check("history_size", self.history_size, 1)
         _check("queue_limit", self.queue_limit, 1)
 

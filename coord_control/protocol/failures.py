@@ -183,7 +183,7 @@ class FailureReason(enum.Enum):
         retry=True,
         counts=True,
         preflight=False,
-        sentence="a coordinator has not given its state within coordinator_timeout_seconds; let it complete every "
+        sentence="a coordinator has not given its state within snapshot_timeout_seconds; let it complete every "
         "result without blocking, or raise the timeout",
     )
     EXPIRED = _Rules(

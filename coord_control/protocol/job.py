@@ -60,7 +60,7 @@ class _Query:
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
     held: bool = False  #: no epoch may begin any more
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
-    parked: list[Token] = field(default_factory=list)  #: hellos of the epoch that may not begin
+    parked: list[tuple[Hello, Token]] = field(default_factory=list)  #: hellos of the epoch that may not begin
 
 
 class JobCore:
@@ -136,7 +136,7 @@ class JobCore:
         """The query's run has ended, whatever the reason: its attempts are refused from now on."""
         query = self._queries[name]
         query.running = False
-        for token in query.parked:
+        for _, token in query.parked:
             self._batch.answers.append(messages.Answered(token, messages.Refused("the query is being stopped")))
         query.parked = []
         query.attempt_floor = self._highest_attempt
@@ -151,9 +151,17 @@ class JobCore:
         }
 
     def hold(self, name: QueryName) -> None:
-        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`end_run` refuses
-        them."""
+        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`release` lets them go
+        on, or :meth:`end_run` refuses them."""
         self._queries[name].held = True
+
+    def release(self, name: QueryName, now: float) -> None:
+        """Let a held query go on: its next epoch may begin."""
+        query = self._queries[name]
+        query.held = False
+        parked, query.parked = query.parked, []
+        for message, token in parked:
+            self.hello(message, token, now)
 
     def is_quiet(self, name: QueryName) -> bool:
         """Whether a held query has reached its next epoch, of which nothing has been processed."""
@@ -198,7 +206,7 @@ class JobCore:
         query = self._query_of[attempt.operator]
         self._highest_attempt = max(self._highest_attempt, attempt.task_attempt)
         if query.held and not self._has_epoch(query):  # an epoch that one operator has begun must end in all of them
-            query.parked.append(token)
+            query.parked.append((message, token))
             return
         if query.rerun is not None:  # Spark runs the planned epoch again: its sink does not have it
             self._batch.persist.append(messages.Persist(query.name, query.rerun))

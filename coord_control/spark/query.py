@@ -13,7 +13,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,9 +33,10 @@ from coord_control.errors import (
     SparkLost,
     UnsupportedOption,
 )
-from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
+from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
+from coord_control.protocol.cut import OperatorCut, cut_of
 from coord_control.protocol.records import Record
-from coord_control.protocol.recovery import Facts
+from coord_control.protocol.recovery import Facts, recover
 from coord_control.spark.quiet import quiet
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY
@@ -90,17 +91,19 @@ class ManagedQuery:
         writer: DataStreamWriter,
         lineage: Lineage,
         store: EpochStore | None,
+        operators: Sequence[OperatorUid],
         files: Files,
         runtime: JobRuntime,
         policy: RestartPolicy,
         started: Callable[[], None],
         settled: Callable[[], None],
-        ended: Callable[[], None],
+        changed: Callable[[], None],
         verify: Callable[[], None],
     ) -> None:
         self.name = name
         self.lineage = lineage
         self.store = store
+        self._operators = operators
         self.state = QueryState.RUNNING
         self.error: QueryFailed | None = None
         self.restarts = 0  #: in all
@@ -113,7 +116,7 @@ class ManagedQuery:
         self._policy = policy
         self._started = started
         self._settled = settled  # waits until the coordinators have seen what was committed
-        self._ended = ended
+        self._changed = changed  # told when the state is another one
         self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
         self._query: StreamingQuery | None = None
         self._run: RunId | None = None  #: names the current run to its tasks
@@ -121,7 +124,10 @@ class ManagedQuery:
         self._stop = threading.Event()
         self._committed_at_start = NO_EPOCH
         self._fruitless = 0
-        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._watch, name=f"coord-query-{self.name}", daemon=True)
 
     def start(self) -> None:
         """Recover, and start for the first time; what is wrong with the declaration is raised here."""
@@ -147,21 +153,79 @@ class ManagedQuery:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
         self.progress = progress
         if epoch > self.last_committed and self._files.exists(f"{self.lineage.checkpoint}/commits/{epoch}"):
-            try:
-                self._verify()
-            except Fenced as error:
-                self.fail(error)
-                return
-            self.last_committed = epoch
-            if self.store is not None:
-                self.store.committed(epoch)
-            self._runtime.post(lambda core, now: core.committed(self.name, epoch, now))
+            self._observe(epoch)
+
+    @property
+    def has_operators(self) -> bool:
+        return bool(self._operators)
+
+    def offline_cuts(self) -> tuple[OperatorCut, ...]:
+        """The cuts of its operators at the last commit, from durable facts; only of a query that has ended.
+
+        Raises:
+            StoreError: the facts cannot be read.
+        """
+        assert self.store is not None, "only queries with operators have records"
+        committed, planned = spark_position(self._files, self.lineage.checkpoint)
+        facts = Facts(tuple(self.store.read()), committed, planned)
+        return tuple(cut_of(recover(facts, uid), uid) for uid in self._operators)
+
+    def look(self) -> Epoch:
+        """See what Spark has committed by now, without waiting for its report. Returns the newest epoch.
+
+        Raises:
+            StoreError: the checkpoint cannot be read.
+        """
+        committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        if committed > self.last_committed:
+            self._observe(committed)
+        return committed
+
+    def _observe(self, epoch: Epoch) -> None:
+        try:
+            self._verify()
+        except Fenced as error:
+            self.fail(error)
+            return
+        self.last_committed = max(self.last_committed, epoch)
+        if self.store is not None:
+            self.store.committed(epoch)
+        self._runtime.post(lambda core, now: core.committed(self.name, epoch, now))
 
     def fail(self, error: BaseException) -> None:
         """End the current run because of ``error``; never blocks."""
         if self._failure is None:
             self._failure = error
         self._stop_spark_soon()
+
+    def hold(self) -> None:
+        """Let the running epoch end and begin no other; only of a query with operators.
+
+        Raises:
+            TimeoutError, CoordControlError: the core cannot be told.
+        """
+        self._runtime.call(lambda core, now: core.hold(self.name))
+
+    def release(self) -> None:
+        """Let a held query go on.
+
+        Raises:
+            TimeoutError, CoordControlError: the core cannot be told.
+        """
+        self._runtime.call(lambda core, now: core.release(self.name, now))
+
+    def start_again(self) -> None:
+        """Go on after :meth:`request_stop`; a start that fails ends the query like any other failure."""
+        if self.state is not QueryState.STOPPED:
+            return
+        self._stop.clear()
+        self.state = QueryState.RUNNING
+        self._thread = self._new_thread()
+        try:
+            self.start()
+        except Exception as error:
+            self._fail(error)
+        self._changed()
 
     def request_stop(self, deadline: float) -> None:
         """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds); returns when Spark was told
@@ -201,7 +265,7 @@ class ManagedQuery:
         except Exception as error:  # nothing that went wrong here may leave a query that only looks alive
             self._fail(error)
         _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
-        self._ended()
+        self._changed()
 
     def _run_until_end(self) -> None:
         while True:
@@ -230,6 +294,7 @@ class ManagedQuery:
             delay = self._policy.delay(self._fruitless)
             _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
             self.state = QueryState.RESTARTING
+            self._changed()
             self._fruitless += 1
             self.restarts += 1
             if self._stop.wait(delay):
@@ -242,6 +307,7 @@ class ManagedQuery:
                 self._finish_run()
                 continue
             self.state = QueryState.RUNNING
+            self._changed()
             return True
 
     def _begin(self) -> None:
@@ -307,6 +373,7 @@ class ManagedQuery:
         except CoordControlError as error:  # the next run looks again before it begins
             _log.warning("= query %s: %s", self.name, error)
             committed = self.last_committed
+        self.last_committed = max(self.last_committed, committed)
         if committed > self._committed_at_start:
             self._fruitless = 0
             self._committed_at_start = committed  # once: the next run may end before it has looked

@@ -197,7 +197,7 @@ def main(folder: Path) -> None:
         trial.start(coordinator)
         trial.run_until(lambda: len(trial.executors()) == _EXECUTORS)
         victims = {moment.name: asdict(trial.kill(moment)) for moment in Moment}
-        address = job._endpoint.address
+        address = job._driver.endpoint.address
         (operator,) = job.status().operators
         query = query_status(job)
         result = {
@@ -213,7 +213,7 @@ def main(folder: Path) -> None:
             "failure": query.last_failure,
             "rows": [row.asDict() for row in spark.read.parquet(str(folder / "out")).collect()],
         }
-        lineage = job._queries[QueryName("q")].lineage
+        lineage = job._driver.queries[QueryName("q")].lineage
     result["book"] = coordinator.state.model_dump()
     result["checkpoint"], result["records"] = lineage.checkpoint, lineage.epochs
     (folder / "result.json").write_text(json.dumps(result))

@@ -37,7 +37,6 @@ def test_the_other_defaults_are_those_of_the_table() -> None:
         {"max_concurrent": 0},
         {"tolerable_consecutive_failures": -1},
         {"retained": 0},
-        {"coordinator_timeout_seconds": 0},
         {"history_size": 0},
         {"queue_limit": 0},
     ],
@@ -53,7 +52,6 @@ def test_the_smallest_values_are_accepted() -> None:
         interval_seconds=0.01,
         timeout_seconds=0.01,
         tolerable_consecutive_failures=0,
-        coordinator_timeout_seconds=0.01,
         history_size=1,
         queue_limit=1,
     )

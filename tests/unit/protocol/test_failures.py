@@ -103,7 +103,7 @@ def test_every_sentence_says_what_happened_and_what_to_do_next(reason: FailureRe
     [
         (FailureReason.QUEUE_FULL, "queue_limit"),
         (FailureReason.MIN_PAUSE, "min_pause_seconds"),
-        (FailureReason.COORDINATOR_TIMEOUT, "coordinator_timeout_seconds"),
+        (FailureReason.COORDINATOR_TIMEOUT, "snapshot_timeout_seconds"),
         (FailureReason.EXPIRED, "timeout_seconds"),
         (FailureReason.FILES_PURGED, "spark.sql.streaming.minBatchesToRetain"),
     ],

@@ -1,0 +1,84 @@
+"""What a program gets when it asks its job for a checkpoint.
+
+Threads: any; the outcome is set once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from coord_control.errors import CheckpointNotCompleted
+from coord_control.ids import CheckpointId
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.tickets import CheckpointRequest, Outcome, TicketId
+
+__all__ = ["CheckpointHandle", "CompletedCheckpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCheckpoint:
+    """A checkpoint or savepoint that exists.
+
+    Attributes:
+        id: its number in the job.
+        path: the folder with its ``_metadata``: what a restore is given.
+    """
+
+    id: CheckpointId
+    path: str
+
+
+class CheckpointHandle:
+    """A requested checkpoint or savepoint."""
+
+    def __init__(self, request: CheckpointRequest, abort: Callable[[CheckpointHandle], None]) -> None:
+        self.request = request
+        self.ticket: TicketId | None = None  # set by the service
+        self._abort = abort
+        self._checkpoint: CheckpointId | None = None
+        self._progress: Callable[[], Progress | None] = lambda: None
+        self._outcome: Future[Outcome] = Future()
+
+    @property
+    def id(self) -> CheckpointId | None:
+        """The checkpoint's number; None: it waits, or was refused."""
+        return self._checkpoint
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._outcome.done()
+
+    def wait(self, timeout_seconds: float | None = None) -> CompletedCheckpoint:
+        """Wait until it is complete.
+
+        Raises:
+            CheckpointNotCompleted: it came to nothing; the error says why and what to do.
+            TimeoutError: it has not ended within the time, and goes on.
+        """
+        outcome = self._outcome.result(timeout_seconds)
+        if outcome.reason is not None:
+            raise CheckpointNotCompleted(self.request.kind.value, outcome.reason.code, outcome.message)
+        assert self._checkpoint is not None, "completed ones were started"
+        assert outcome.path is not None, "completed ones lie somewhere"
+        return CompletedCheckpoint(self._checkpoint, outcome.path)
+
+    def progress(self) -> Progress | None:
+        """How far it is; None: it waits, or all its subtasks have passed."""
+        return self._progress()
+
+    def abort(self) -> None:
+        """Give it up, unless it is complete by then; :meth:`wait` tells."""
+        self._abort(self)
+
+    # For the service.
+
+    def started(self, checkpoint: CheckpointId, progress: Callable[[], Progress | None]) -> None:
+        self._checkpoint, self._progress = checkpoint, progress
+
+    def finish(self, outcome: Outcome, checkpoint: CheckpointId | None = None) -> None:
+        if not self._outcome.done():
+            self._checkpoint = checkpoint or self._checkpoint
+            self._outcome.set_result(outcome)

@@ -1,0 +1,317 @@
+"""One checkpoint or savepoint while it is being made: what has been cut, what is pinned, and how it ends.
+
+It ends once: completed when its ``_metadata`` is written, failed otherwise, and then nothing of it is left on the
+storage. A failure that comes while the metadata is being written comes too late.
+
+Threads: everything runs on the checkpoint service's thread, but for the pinning of one query and the writing of the
+metadata, each on a thread of its own that only touches what it was given and posts its result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.lineage import OperatorRecord
+from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
+from coord_control.errors import CoordControlError, StateFileMissing
+from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.failures import FailureReason, reason_of
+from coord_control.protocol.messages import QueryCaptured
+from coord_control.protocol.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    QueryStatistics,
+    operator_statistics,
+    to_json,
+)
+from coord_control.protocol.tickets import CheckpointRequest, Outcome
+from coord_control.spark.query import ManagedQuery
+from coord_control.spark.runtime import JobRuntime
+
+__all__ = ["CheckpointWork", "JobDescription"]
+
+_log = logging.getLogger("coord_control.checkpoints")
+
+# How often a checkpoint is cut again when Spark has removed its files before they were pinned.
+_CUTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What a checkpoint's metadata says about its job."""
+
+    job: str
+    generation: Generation
+    spark_version: str
+    operator: Callable[[OperatorUid], OperatorRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One query of the checkpoint, pinned."""
+
+    snapshot: QuerySnapshot
+    cuts: tuple[OperatorCut, ...]
+    statistics: QueryStatistics
+
+
+@dataclass(slots=True)
+class CheckpointWork:
+    """A checkpoint that has started.
+
+    Attributes:
+        post: runs a call on the service's thread.
+        ended: told once, on the service's thread, how it ended.
+    """
+
+    checkpoint: CheckpointId
+    request: CheckpointRequest
+    requested_at: datetime.datetime
+    store: CheckpointStore
+    runtime: JobRuntime
+    queries: Sequence[ManagedQuery]
+    job: JobDescription
+    verify: Callable[[], None]
+    post: Callable[[Callable[[], None]], None]
+    ended: Callable[[CheckpointWork, Outcome], None]
+    _triggered_at: float = field(default_factory=time.monotonic)
+    _triggered: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    _barrier: BarrierId = NO_CHECKPOINT
+    _cuts: int = 0
+    _missing: dict[QueryName, ManagedQuery] = field(default_factory=dict)
+    _boundaries: set[QueryName] = field(default_factory=set)  # queries whose boundary is waited for
+    _parts: dict[QueryName, _Part] = field(default_factory=dict)
+    _threads: int = 0
+    _is_claimed: bool = False
+    _is_finalising: bool = False
+    _failure: Outcome | None = None
+    _metadata_bytes: int = 0
+
+    @property
+    def waits_for_boundary(self) -> bool:
+        """Whether the end of an epoch is all that is waited for somewhere."""
+        return bool(self._boundaries) and self._failure is None
+
+    def begin(self) -> None:
+        """Claim its place, and cut."""
+        try:
+            self.store.claim(
+                self.checkpoint, self.request.kind.value, target=self.request.target, label=self.request.label
+            )
+            self._is_claimed = True
+            self._cut()
+        except Exception as error:
+            self.fail_with(error)
+
+    def look(self) -> None:
+        """See whether Spark has committed the epochs that are waited for."""
+        for name in list(self._boundaries):
+            self._missing[name].look()
+
+    def captured(self, captured: QueryCaptured) -> None:
+        """The core has cut a query."""
+        query = self._missing.get(captured.query)
+        if self._failure is None and query is not None and captured.barrier == self._barrier:
+            self._boundaries.discard(captured.query)
+            self._pin(query, captured.boundary, captured.cuts)
+
+    def fail_with(self, error: BaseException) -> None:
+        """Give it up because of an error."""
+        self.fail(reason_of(error), str(error))
+
+    def fail(self, reason: FailureReason, detail: str) -> None:
+        """Give it up, unless its metadata is being written."""
+        if self._failure is not None or self._is_finalising:
+            return
+        self._failure = Outcome(reason, detail)
+        self._boundaries.clear()
+        self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+        self._end_if_quiet()
+
+    def progress(self) -> Progress | None:
+        """How far its subtasks are; from any thread."""
+        return self.runtime.call(lambda core, now: core.checkpoint_progress(self.checkpoint))
+
+    def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
+        """What is known of it."""
+        status = CheckpointStatus.IN_PROGRESS
+        if outcome is not None:
+            status = CheckpointStatus.COMPLETED if outcome.reason is None else CheckpointStatus.FAILED
+        return CheckpointStatistics(
+            checkpoint=self.checkpoint,
+            kind=self.request.kind,
+            triggered_at_seconds=self._triggered.timestamp(),
+            periodic=self.request.periodic,
+            label=self.request.label,
+            cause=self.request.cause,
+            status=status,
+            duration_seconds=None if outcome is None else time.monotonic() - self._triggered_at,
+            reason=outcome.reason if outcome is not None else None,
+            message=outcome.message if outcome is not None else "",
+            path=outcome.path if outcome is not None else None,
+            metadata_bytes=self._metadata_bytes,
+            queries=tuple(part.statistics for part in self._parts.values()),
+        )
+
+    # Cutting and pinning.
+
+    def _cut(self) -> None:
+        self._cuts += 1
+        self._missing = {query.name: query for query in self.queries}
+        self._parts = {}
+        for query in self.queries:
+            query.look()
+        coordinated = [query.name for query in self.queries if query.has_operators and query.is_active]
+        self._boundaries = set(coordinated)
+        if coordinated:
+            self._barrier = self.runtime.call(
+                lambda core, now: core.trigger_checkpoint(self.checkpoint, coordinated, now)
+            )
+        for query in self.queries:
+            if query.name not in coordinated:
+                self._pin_at_last_commit(query)
+
+    def _pin_at_last_commit(self, query: ManagedQuery) -> None:
+        boundary = query.look()
+        self._pin(query, boundary, query.offline_cuts() if query.has_operators else ())
+
+    def _pin(self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...]) -> None:
+        began = time.monotonic()
+        cut = self._cuts
+
+        def pin() -> None:
+            pinned = self.store.pin(self.checkpoint, query.name, query.lineage.name, query.lineage.checkpoint, boundary)
+            snapshot = pinned.snapshot(query_id=query.lineage.query_id, spark_version=self.job.spark_version)
+            now = time.monotonic()
+            statistics = QueryStatistics(
+                query=query.name,
+                boundary=boundary,
+                boundary_seconds=began - self._triggered_at,
+                pin_seconds=now - began,
+                files=len(snapshot.files),
+                file_bytes=snapshot.size,
+                linked_bytes=pinned.linked_bytes,
+                copied_bytes=pinned.copied_bytes,
+                operators=tuple(operator_statistics(each) for each in cuts),
+            )
+            part = _Part(snapshot, cuts, statistics)
+            self.post(lambda: self._pinned(cut, query, part))
+
+        self._spawn(pin, lambda error: self._not_pinned(cut, query, error))
+
+    def _pinned(self, cut: int, query: ManagedQuery, part: _Part) -> None:
+        self._threads -= 1
+        if cut == self._cuts and self._failure is None:
+            self._parts[query.name] = part
+            del self._missing[query.name]
+            if not self._missing:
+                self._finalise()
+                return
+        self._end_if_quiet()
+
+    def _not_pinned(self, cut: int, query: ManagedQuery, error: Exception) -> None:
+        self._threads -= 1
+        if cut == self._cuts and self._failure is None:
+            if isinstance(error, StateFileMissing) and self._cuts < _CUTS:
+                _log.info("= checkpoint %d: %s; it is cut again", self.checkpoint, error)
+                self._cut_again()
+                return
+            self.fail_with(error)
+        self._end_if_quiet()
+
+    def _cut_again(self) -> None:
+        self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+        try:
+            self._cut()
+        except Exception as error:
+            self.fail_with(error)
+
+    # The end.
+
+    def _finalise(self) -> None:
+        self._is_finalising = True
+        metadata = self._metadata()
+
+        def write() -> None:
+            self.verify()
+            path = self.store.complete(metadata)
+            self.post(lambda: self._completed(path))
+
+        self._spawn(write, self._not_written)
+
+    def _metadata(self) -> CheckpointMetadata:
+        now = datetime.datetime.now(datetime.UTC)
+        operators = {cut.operator: self._operator(name, cut) for name, part in self._parts.items() for cut in part.cuts}
+        return CheckpointMetadata(
+            checkpoint=self.checkpoint,
+            kind=self.request.kind.value,
+            job=self.job.job,
+            label=self.request.label,
+            generation=self.job.generation,
+            barrier=self._barrier,
+            trigger=Trigger(
+                cause=self.request.cause,
+                key=self.request.key,
+                requested_at=self.requested_at,
+                details={"requested_by": self.request.requested_by} if self.request.requested_by else {},
+            ),
+            triggered_at=self._triggered,
+            completed_at=now,
+            queries={name: part.snapshot for name, part in self._parts.items()},
+            operators=operators,
+            statistics=to_json(self.statistics()),
+        )
+
+    def _operator(self, query: QueryName, cut: OperatorCut) -> OperatorSnapshot:
+        record = self.job.operator(cut.operator)
+        return OperatorSnapshot.of(
+            query=query,
+            parallelism=record.parallelism,
+            state=record.state,
+            down_types=record.down,
+            up_types=record.up,
+            coordinator_state=cut.coordinator_state,
+            subtask_states=cut.states,
+            down=cut.down,
+            up=cut.up,
+        )
+
+    def _completed(self, path: str) -> None:
+        self._threads -= 1
+        self.runtime.post(lambda core, now: core.checkpoint_stored(self.checkpoint))
+        self.ended(self, Outcome(path=path))
+
+    def _not_written(self, error: Exception) -> None:
+        self._threads -= 1
+        self._is_finalising = False
+        self.fail_with(error)
+
+    def _end_if_quiet(self) -> None:
+        if self._failure is None or self._threads:
+            return  # what is being pinned must be through before it can be removed
+        if self._is_claimed:
+            try:
+                self.store.discard(self.checkpoint)
+            except CoordControlError as error:  # the next driver removes what is left
+                _log.warning("= checkpoint %d: what it has left could not be removed: %s", self.checkpoint, error)
+        self.ended(self, self._failure)
+
+    def _spawn(self, action: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        def run() -> None:
+            try:
+                action()
+            except Exception as error:
+                self.post(functools.partial(failed, error))
+
+        self._threads += 1
+        threading.Thread(target=run, name=f"coord-checkpoint-{self.checkpoint}", daemon=True).start()

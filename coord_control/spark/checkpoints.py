@@ -1,0 +1,278 @@
+"""The checkpoints and savepoints of a running job: from a request to a directory that can be restored.
+
+What happens when is the scheduler's decision (``protocol/scheduling.py``), where channels are cut is the core's
+(``protocol/cut.py``), what is written is :mod:`.checkpoint_work`'s. Here they meet:
+
+1. a checkpoint starts: its id is claimed on the storage, Spark's newest commits are looked up;
+2. the core cuts the operators and announces each query when it is captured; a query without operators, or one that has
+   ended, is taken at its last commit;
+3. the files that Spark needs from that commit on are pinned, query by query, while the query runs on;
+4. the generation is verified and ``_metadata`` is written: now the checkpoint exists, and its coordinators are told.
+
+Whatever fails before the last step ends the checkpoint, opens its gateways and leaves nothing; the job goes on. When
+Spark removes a file before it could be pinned, the checkpoint is cut again at a newer epoch, a few times.
+
+Threads: one of its own that runs everything in turn, except that files are pinned and metadata is written on threads
+made for it. Public methods and the core's news may come from any thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.errors import CoordControlError, JobClosed
+from coord_control.ids import CheckpointId
+from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.protocol.failures import FailureReason, reason_of
+from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
+from coord_control.protocol.scheduling import Abort, CheckpointScheduler, FailJob, Finished, Start, State
+from coord_control.protocol.statistics_history import Overview, StatisticsHistory
+from coord_control.protocol.tickets import CheckpointRequest, Outcome, Ticket, TicketId
+from coord_control.spark.checkpoint_handle import CheckpointHandle
+from coord_control.spark.checkpoint_work import CheckpointWork, JobDescription
+from coord_control.spark.query import ManagedQuery, QueryState
+from coord_control.spark.runtime import JobRuntime
+
+__all__ = ["CheckpointService"]
+
+_log = logging.getLogger("coord_control.checkpoints")
+
+# While a checkpoint waits for the end of an epoch its commit is looked for this often: Spark reports it later.
+_LOOK_SECONDS: Final = 0.01
+
+
+class CheckpointService:
+    """The checkpoints of one job in one driver.
+
+    Args:
+        store: where they lie.
+        runtime: the way to the core.
+        options: when they are taken.
+        queries: the job's queries at the moment.
+        job: what metadata says about the job.
+        verify: raises Fenced when a newer generation exists.
+        fail_job: told when too many checkpoints in a row have failed.
+        first_delay_seconds: see :class:`CheckpointScheduler`.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        runtime: JobRuntime,
+        options: CheckpointOptions,
+        *,
+        job: JobDescription,
+        queries: Callable[[], Sequence[ManagedQuery]],
+        verify: Callable[[], None],
+        fail_job: Callable[[CoordControlError], None],
+        first_delay_seconds: float | None = None,
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._options = options
+        self._queries = queries
+        self._job = job
+        self._verify = verify
+        self._fail_job = fail_job
+        self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
+        self._history = StatisticsHistory(options.history_size)
+        self._works: dict[CheckpointId, CheckpointWork] = {}
+        self._handles: dict[TicketId, list[CheckpointHandle]] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_wanted = False  # somebody may trigger: all queries of the job have been started
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="coord-checkpoints", daemon=True)
+
+    # From any thread.
+
+    def start(self) -> None:
+        """Take up what earlier drivers have left, and begin to listen."""
+        self._post(self._take_up)
+        self._thread.start()
+
+    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
+        """Ask for a checkpoint; refusals come out of the handle."""
+        handle = CheckpointHandle(request, self._abort_request)
+        if self._is_closed:
+            handle.finish(Outcome(FailureReason.JOB_ENDING))
+        else:
+            self._post(lambda: self._submit(request, handle))
+        return handle
+
+    def begin(self) -> None:
+        """All queries of the job have been started: checkpoints may start from now on. More than once."""
+        self._is_wanted = True
+        self.queries_changed()
+
+    def queries_changed(self) -> None:
+        """A query has been started, has failed, runs again or has ended."""
+        self._post(self._follow_queries)
+
+    def captured(self, captured: QueryCaptured) -> None:
+        """The core has cut all operators of a query."""
+        self._post(lambda: self._with(captured.checkpoint, lambda work: work.captured(captured)))
+
+    def core_failed(self, failed: CheckpointFailed) -> None:
+        """The core has given a checkpoint up."""
+        self._post(lambda: self._with(failed.checkpoint, lambda work: work.fail(failed.reason, failed.detail)))
+
+    def overview(self) -> Overview:
+        """Statistics of the job's checkpoints.
+
+        Raises:
+            JobClosed: the job has ended.
+        """
+        answer: queue.SimpleQueue[Overview] = queue.SimpleQueue()
+        self._post(lambda: answer.put(self._history.overview()))
+        try:
+            return answer.get(timeout=10.0)
+        except queue.Empty:
+            raise JobClosed(self._job.job) from None
+
+    def close(self, timeout_seconds: float) -> None:
+        """Refuse what waits, abort what runs, and end; whoever waits is told."""
+        self._post(lambda: self._scheduler.shutdown(time.monotonic()))
+        self._inbox.put(None)
+        self._thread.join(timeout_seconds)
+        self._is_closed = True
+        for handles in list(self._handles.values()):
+            for handle in handles:
+                handle.finish(Outcome(FailureReason.JOB_ENDING))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._inbox.put(call)
+
+    def _abort_request(self, handle: CheckpointHandle) -> None:
+        self._post(lambda: self._abort_handle(handle))
+
+    # On the service's thread.
+
+    def _run(self) -> None:
+        is_closing = False
+        while not (is_closing and self._scheduler.is_idle):
+            try:
+                call = self._inbox.get(timeout=self._wait_seconds())
+            except queue.Empty:
+                call = self._look
+            if call is None:
+                is_closing = True
+                continue
+            try:
+                call()
+                self._scheduler.tick(time.monotonic())
+                self._apply()
+            except Exception:  # one that goes wrong must not take the others with it
+                _log.exception("x the checkpoint service met an error of its own; please report it")
+
+    def _wait_seconds(self) -> float | None:
+        if any(work.waits_for_boundary for work in self._works.values()):
+            return _LOOK_SECONDS
+        wakeup = self._scheduler.next_wakeup()
+        return None if wakeup is None else max(0.0, wakeup - time.monotonic())
+
+    def _look(self) -> None:
+        for work in list(self._works.values()):
+            work.look()
+
+    def _take_up(self) -> None:
+        for request, metadata, path in self._store.completed_requests():
+            self._scheduler.remember(request, metadata, time.monotonic(), path)
+        self._scheduler.skip(self._store.newest_id())
+
+    def _follow_queries(self) -> None:
+        states = [query.state for query in self._queries()]
+        runs = QueryState.RUNNING in states and QueryState.RESTARTING not in states
+        state, now = self._scheduler.state, time.monotonic()
+        if runs and self._is_wanted and state in (State.STARTING, State.SUSPENDED):
+            self._scheduler.resume(now)
+        elif not runs and state is State.ACTIVE and QueryState.RESTARTING in states:
+            self._scheduler.suspend(now)
+
+    def _submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        ticket = self._scheduler.submit(request, time.monotonic())
+        handle.ticket = ticket.id
+        if ticket.outcome is not None:
+            handle.finish(ticket.outcome, ticket.checkpoint)
+        else:
+            self._handles.setdefault(ticket.id, []).append(handle)
+
+    def _abort_handle(self, handle: CheckpointHandle) -> None:
+        if handle.ticket is not None:
+            self._scheduler.abort(handle.ticket, time.monotonic())
+
+    def _apply(self) -> None:
+        while self._scheduler.has_output:
+            for effect in self._scheduler.take():
+                match effect:
+                    case Start():
+                        self._begin(effect.ticket, effect.checkpoint)
+                    case Abort():
+                        self._abort(effect)
+                    case Finished():
+                        self._finished(effect.ticket)
+                    case FailJob():
+                        self._fail_job(effect.error)
+
+    def _begin(self, ticket: Ticket, checkpoint: CheckpointId) -> None:
+        work = CheckpointWork(
+            checkpoint,
+            ticket.request,
+            self._requested_at(ticket),
+            self._store,
+            self._runtime,
+            self._queries(),
+            self._job,
+            verify=self._verify,
+            post=self._post,
+            ended=self._ended,
+        )
+        self._works[checkpoint] = work
+        self._history.update(work.statistics())
+        for handle in self._handles.get(ticket.id, ()):
+            handle.started(checkpoint, work.progress)
+        work.begin()
+
+    def _requested_at(self, ticket: Ticket) -> datetime.datetime:
+        waited = time.monotonic() - ticket.requested_at
+        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=waited)
+
+    def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+        del self._works[work.checkpoint]
+        now = time.monotonic()
+        self._history.update(work.statistics(outcome))
+        if outcome.reason is None:
+            _log.info("= %s %d is complete: %s", work.request.kind.value, work.checkpoint, outcome.path)
+            self._scheduler.completed(work.checkpoint, now, outcome.path)
+            self._retain()
+        else:
+            _log.warning("x %s %d failed: %s", work.request.kind.value, work.checkpoint, outcome.message)
+            self._scheduler.failed(work.checkpoint, outcome.reason, now, outcome.detail)
+
+    def _retain(self) -> None:
+        try:
+            for checkpoint in self._store.retain(self._options.retained):
+                self._history.discarded(checkpoint)
+        except CoordControlError as error:  # the next one tries again
+            _log.warning("= old checkpoints could not be removed: %s", error)
+
+    def _finished(self, ticket: Ticket) -> None:
+        assert ticket.outcome is not None, "it has finished"
+        for handle in self._handles.pop(ticket.id, ()):
+            handle.finish(ticket.outcome, ticket.checkpoint)
+
+    def _abort(self, abort: Abort) -> None:
+        self._with(abort.checkpoint, lambda work: work.fail(abort.reason, abort.detail))
+
+    def _with(self, checkpoint: CheckpointId, call: Callable[[CheckpointWork], None]) -> None:
+        if (work := self._works.get(checkpoint)) is not None:
+            try:
+                call(work)
+            except Exception as error:
+                work.fail(reason_of(error), str(error))

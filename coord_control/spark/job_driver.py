@@ -1,0 +1,314 @@
+"""Everything that runs inside a job, opened and closed as one: its claim, its threads, its queries.
+
+:class:`~coord_control.spark.job.Job` is what users see of it. Opening claims the next generation before anything else;
+closing happens in the reverse order, also when opening fails half way: queries have ended, coordinators are closed, the
+writer has written, the endpoint closes, the generation is released.
+
+Threads: those of :mod:`coord_control.spark.runtime`, one per query (:mod:`coord_control.spark.query`), that of the
+checkpoints, and one that watches the generation and slow callbacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import Files, join
+from coord_control.durable.lineage import Lineage
+from coord_control.errors import (
+    CoordControlError,
+    Fenced,
+    JobClosed,
+    StoreError,
+)
+from coord_control.ids import Epoch, OperatorUid, QueryName
+from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
+from coord_control.protocol.records import Record
+from coord_control.spark.checkpoint_work import JobDescription
+from coord_control.spark.checkpoints import CheckpointService
+from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.declarations import Declarations
+from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.models import EventTypes, StateType
+from coord_control.spark.progress import ProgressListener
+from coord_control.spark.query import ManagedQuery, RestartPolicy
+from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.session import advertised_host, is_local, retained_epochs
+from coord_control.spark.session import bind_address as spark_address
+from coord_control.spark.subtask import TaskPlan
+from coord_control.spark.takeover import take_over
+
+__all__ = ["CLOSE_SECONDS", "JobDriver"]
+
+_log = logging.getLogger("coord_control.job")
+
+CLOSE_SECONDS: Final = 5.0
+# A driver that has lost its claim must notice within this time; its successor waits longer (see takeover).
+_WATCH_SECONDS: Final = 0.5
+_DRAIN_SECONDS: Final = 10.0
+
+
+class JobDriver:
+    """The inside of one job in one driver; the arguments are those of the job.
+
+    Args:
+        stop: ends the job; called when another driver has taken over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spark: SparkSession,
+        root: str,
+        *,
+        port: int | range,
+        bind_address: str | None,
+        tls: bool | None,
+        restart: RestartPolicy,
+        snapshot_timeout_seconds: float,
+        slow_callback_seconds: float,
+        checkpoints: CheckpointOptions,
+        stop: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.files = files_for(root, spark)
+        self.folder = join(root, name)
+        self._spark = spark
+        self._policy = restart
+        self._stop = stop
+        self._claim = take_over(self.files, self.folder, spark)
+        self.generation = self._claim.generation
+        self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
+        self.queries: dict[QueryName, ManagedQuery] = {}
+        self.error: CoordControlError | None = None  #: ends the whole job
+        self.changed = threading.Condition()
+        self.closed = threading.Event()
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._release)
+            self.runtime = JobRuntime(
+                JobCore(self.generation),
+                self.declared.coordinators,
+                tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
+                append=self._append,
+                verify=self._verify,
+                query_failed=self._query_failed,
+                fenced=self._fenced,
+                settled=self._settled,
+                captured=self._captured,
+                checkpoint_failed=self._checkpoint_failed,
+            )
+            opened.callback(self.runtime.close, JobClosed(name))
+            self.endpoint = self.runtime.endpoint
+            self.endpoint.start(bind_address or spark_address(spark), port, advertise=advertised_host(spark))
+            self.runtime.start()
+            opened.callback(self.runtime.writer.close, CLOSE_SECONDS)
+            self.thread = CoordinatorThread(slow_callback_seconds)
+            self.thread.start()
+            opened.callback(self.thread.close, CLOSE_SECONDS)
+            opened.callback(ProgressListener(spark, self._heard).close)
+            self.checkpoints = self._checkpoint_service(checkpoints)
+            self.checkpoints.start()
+            opened.callback(self.checkpoints.close, CLOSE_SECONDS)
+            self._opened = opened.pop_all()
+        threading.Thread(target=self._watch, name="coord-watch", daemon=True).start()
+        _log.info("= job %s generation %d", name, self.generation, extra={"action": "job_started", "job": name})
+
+    def start_query(
+        self, name: QueryName, writer: DataStreamWriter, operators: Sequence[OperatorUid], lineage: Lineage
+    ) -> ManagedQuery:
+        """Start a query in its lineage; one that cannot be started may be corrected and started again."""
+        writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
+        query = self._managed(name, writer, lineage, operators)
+        specs = [self.declared.spec(uid) for uid in operators]
+        self.runtime.call(lambda core, now: core.add_query(name, lineage.query_id, specs))
+        self.queries[name] = query
+        for uid in operators:
+            self.declared.owner[uid] = name
+        try:
+            query.start()
+        except BaseException:
+            del self.queries[name]
+            for uid in operators:
+                del self.declared.owner[uid]
+            raise
+        self.checkpoints.queries_changed()
+        return query
+
+    def has_ended(self) -> bool:
+        """Whether nothing runs any more, or something has failed for good."""
+        return (
+            self.closed.is_set()
+            or self.first_error() is not None
+            or not any(query.is_active for query in list(self.queries.values()))
+        )
+
+    def first_error(self) -> CoordControlError | None:
+        """What has ended the job, or a query for good."""
+        return self.error or next((query.error for query in list(self.queries.values()) if query.error), None)
+
+    def close(self) -> None:
+        """Close everything; the queries have ended."""
+        self.closed.set()
+        for coordinator in self.declared.coordinators.values():
+            coordinator.close()
+        try:
+            self._opened.close()
+        except StoreError as error:  # the claim's release; the next driver then looks for our processes instead
+            _log.warning("= job %s: %s", self.name, error)
+        _log.info("x job %s generation %d", self.name, self.generation, extra={"action": "job_ended", "job": self.name})
+
+    # Parts.
+
+    def _checkpoint_service(self, options: CheckpointOptions) -> CheckpointService:
+        job = JobDescription(self.name, self.generation, self._spark.version, self.declared.record)
+        return CheckpointService(
+            CheckpointStore(self.files, self.folder, self.generation, storage=self._storage),
+            self.runtime,
+            options,
+            job=job,
+            queries=lambda: list(self.queries.values()),
+            verify=self._verify,
+            fail_job=self._fail_queries,
+        )
+
+    def _storage(self, path: str) -> Files:
+        # What can be the same object is: files are linked within one, and copied between two.
+        files = files_for(path, self._spark)
+        return self.files if type(files) is type(self.files) else files
+
+    def _bind(
+        self, uid: OperatorUid, coordinator: OperatorCoordinator, parallelism: int, down: EventTypes, up: EventTypes
+    ) -> BoundCoordinator:
+        return BoundCoordinator(uid, coordinator, parallelism, down, up, self.thread, self.runtime.post)
+
+    def _plan(
+        self, uid: OperatorUid, parallelism: int, state: StateType[Any], down: EventTypes, up: EventTypes
+    ) -> TaskPlan:
+        return TaskPlan(self.endpoint.address, self.generation, uid, parallelism, state, down, up)
+
+    def _managed(
+        self, name: QueryName, writer: DataStreamWriter, lineage: Lineage, operators: Sequence[OperatorUid]
+    ) -> ManagedQuery:
+        store = None
+        if operators:
+            store = EpochStore(self.files, lineage.epochs, self.generation, retained_epochs(self._spark))
+        return ManagedQuery(
+            name,
+            writer,
+            lineage,
+            store,
+            operators,
+            self.files,
+            self.runtime,
+            self._policy,
+            started=lambda: self._start_coordinators(operators),
+            settled=lambda: self._drain_coordinators(operators),
+            changed=self._query_changed,
+            verify=self._verify,
+        )
+
+    def _drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+        if operators and not self.thread.drain(_DRAIN_SECONDS):
+            _log.warning("a coordinator has not seen the last events of its query within %g s", _DRAIN_SECONDS)
+
+    def _start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+        if self.error is not None:  # fenced while the query was between two runs
+            raise self.error
+        for uid in operators:
+            self.declared.coordinators[uid].start()
+
+    def _query_changed(self) -> None:
+        self.checkpoints.queries_changed()
+        with self.changed:
+            self.changed.notify_all()
+
+    def _release(self) -> None:
+        # A query that has not ended may still commit an epoch, which a driver that recovers meanwhile would not see.
+        if any(query.is_active for query in self.queries.values()):
+            _log.warning("= job %s: a query has not ended in time; the next driver waits for this one's end", self.name)
+            return
+        self._claim.release()
+
+    # Called by the runtime and by the writer.
+
+    def _append(self, query: QueryName, records: Sequence[Record]) -> None:
+        store = self.queries[query].store
+        assert store is not None, "only queries with operators have records"
+        store.append(records)
+
+    def _verify(self) -> None:
+        if not self._claim.is_current():
+            error = Fenced(self.name, self.generation)
+            self._fenced(error)
+            raise error
+
+    def _query_failed(self, query: QueryName, error: CoordControlError) -> None:
+        if (managed := self.queries.get(query)) is not None:
+            managed.fail(error)
+
+    def _fenced(self, error: Fenced) -> None:
+        if self.error is None:
+            _log.error("x %s", error, extra={"action": "fenced", "job": self.name})
+        self._fail_queries(error)
+
+    def _fail_queries(self, error: CoordControlError) -> None:
+        if self.error is None:
+            self.error = error
+        for query in list(self.queries.values()):
+            query.fail(error)
+        with self.changed:
+            self.changed.notify_all()
+
+    def _settled(self, epoch: EpochSettled) -> None:
+        if epoch.nondeterministic_subtasks:
+            _log.warning(
+                "operator %s: %d subtasks gave different results for the same input in epoch %d; exactly-once needs "
+                "functions that "
+                "depend on their rows, state and events only",
+                epoch.operator,
+                epoch.nondeterministic_subtasks,
+                epoch.epoch,
+            )
+
+    def _captured(self, captured: QueryCaptured) -> None:
+        self.checkpoints.captured(captured)
+
+    def _checkpoint_failed(self, failed: CheckpointFailed) -> None:
+        self.checkpoints.core_failed(failed)
+
+    def _heard(self, query_id: str, epoch: int, progress: dict[str, Any]) -> None:
+        for query in list(self.queries.values()):
+            if query.lineage.query_id == query_id:
+                query.committed(Epoch(epoch), progress)
+
+    def _watch(self) -> None:
+        while not self.closed.wait(_WATCH_SECONDS):
+            if (slow := self.thread.slow()) is not None:
+                _log.warning(
+                    "the coordinator of operator %s has been in %s for %.1f s; every coordinator of the job waits "
+                    "for it: move slow work "
+                    "to context.run_in_background",
+                    slow.operator,
+                    slow.callback,
+                    slow.seconds,
+                )
+            try:
+                current = self._claim.is_current()
+            except CoordControlError as error:
+                _log.warning("the generation cannot be checked: %s", error)
+                continue
+            if not current:
+                self._fenced(Fenced(self.name, self.generation))
+                self._stop()  # now: the driver after us waits until we say that we have ended
+                return
