@@ -136,6 +136,18 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "if True:",
     ),
     Mutation(
+        "fail the query when a coordinator is too slow for a checkpoint",
+        JobCore.tick,
+        "if (checkpoint := self._checkpoints.of_barrier(barrier)) is None:",
+        "if (checkpoint := None) is None:",
+    ),
+    Mutation(
+        "fail the query when a coordinator refuses its state for a checkpoint",
+        JobCore.snapshot_failed,
+        "if (checkpoint := self._checkpoints.of_barrier(barrier)) is not None:",
+        "if (checkpoint := None) is not None:",
+    ),
+    Mutation(
         "let a checkpoint go on when a query of it restarts",
         Checkpoints.run_ended,
         "if query in pending.cuts:",

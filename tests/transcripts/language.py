@@ -1,12 +1,14 @@
 """The words of a transcript: commands to a job's core or to one channel, and what comes out as lines.
 
-A job (``job p=2 [watched]``) lives on the stage of tests/core_kit.py. Its commands:
+A job (``job p=2 [watched] [ops=a,b]``) lives on the stage of tests/core_kit.py. Where it has several operators,
+commands name theirs with ``op=``, and lines that belong to one end with its name. Its commands:
 
 - ``start``, ``end-run``, ``new-driver``: a run of the query, its end, and a driver that died
 - ``hello SUBTASK e=EPOCH t=TASK``, ``ack SUBTASK e=EPOCH t=TASK [state=S] [out=x,y]``,
   ``ended SUBTASK e=EPOCH t=TASK``, ``disconnect t=TASK``; an attempt of another time says ``run=`` or ``generation=``
 - ``send SUBTASK EVENT``, ``snapshot STATE``, ``coordinator-fails``: what the coordinator does
 - ``checkpoint C``, ``abort C``, ``stored C``, ``snapshot-fails``: a triggered checkpoint and how it ends
+- ``wait SECONDS``: nothing happens for so long
 - ``spark-plans EPOCH``, ``spark-commits EPOCH``: Spark's files, which the driver has not seen; ``commit EPOCH``: it has
 - ``crash=before-persist|after-persist|after-answers`` after ``snapshot`` or ``ack``: the driver dies there
 - ``log``, ``mailboxes``: what is durable, what waits
@@ -40,7 +42,10 @@ def world(words: list[str]) -> World:
     options = _options(words)
     parallelism = int(options["p"])
     if words[0] == "job":
-        return JobWorld(Stage(specs=[spec(parallelism=parallelism, observes_attempts="watched" in words)]))
+        operators = options.get("ops", OP).split(",")
+        return JobWorld(
+            Stage(specs=[spec(uid, parallelism, observes_attempts="watched" in words) for uid in operators])
+        )
     assert words[0] == "channel", f"a transcript begins with 'job' or 'channel', not {words[0]!r}"
     return ChannelWorld(OperatorChannel(OP, parallelism, incarnation=1))
 
@@ -53,38 +58,47 @@ class JobWorld:
         name, options = words[0], _options(words)
         plain = [word for word in words[1:] if "=" not in word]
         crash = Crash(options["crash"]) if "crash" in options else None
+        operator = options.get("op", OP)
         commands: dict[str, Callable[[], list[str]]] = {
-            "start": lambda: _lines(self.stage.start()),
-            "end-run": lambda: _lines(self.stage.end_run()),
+            "start": lambda: self._lines(self.stage.start()),
+            "end-run": lambda: self._lines(self.stage.end_run()),
             "new-driver": self._new_driver,
-            "hello": lambda: _lines(self._hello(int(plain[0]), options)),
-            "ack": lambda: _lines(self._ack(int(plain[0]), options, crash), crash),
-            "ended": lambda: _lines(self.stage.attempt_ended(int(plain[0]), int(options["e"]), int(options["t"]))),
-            "disconnect": lambda: _lines(self.stage.disconnect(int(options["t"]))),
-            "send": lambda: _lines(self.stage.send(int(plain[0]), plain[1])),
-            "snapshot": lambda: _lines(self.stage.snapshot(plain[0].encode(), crash=crash), crash),
-            "coordinator-fails": lambda: _lines(self._coordinator_fails()),
+            "hello": lambda: self._lines(self._hello(int(plain[0]), options)),
+            "ack": lambda: self._lines(self._ack(int(plain[0]), options, crash), crash),
+            "ended": lambda: self._lines(
+                self.stage.attempt_ended(int(plain[0]), int(options["e"]), int(options["t"]), operator)
+            ),
+            "disconnect": lambda: self._lines(self.stage.disconnect(int(options["t"]))),
+            "send": lambda: self._lines(self.stage.send(int(plain[0]), plain[1], operator)),
+            "snapshot": lambda: self._lines(self.stage.snapshot(plain[0].encode(), operator, crash=crash), crash),
+            "coordinator-fails": lambda: self._lines(self._coordinator_fails()),
             "spark-plans": lambda: self._spark_plans(int(plain[0])),
             "spark-commits": lambda: self._spark_commits(int(plain[0])),
-            "commit": lambda: _lines(self.stage.commit(int(plain[0]))),
-            "checkpoint": lambda: _lines(self.stage.trigger_checkpoint(int(plain[0]))),
-            "abort": lambda: _lines(self.stage.abort_checkpoint(int(plain[0]))),
-            "stored": lambda: _lines(self.stage.checkpoint_stored(int(plain[0]))),
-            "snapshot-fails": lambda: _lines(self.stage.snapshot_fails()),
-            "log": lambda: [_record(record) for record in self.stage.log] or ["(empty)"],
+            "commit": lambda: self._lines(self.stage.commit(int(plain[0]))),
+            "checkpoint": lambda: self._lines(self.stage.trigger_checkpoint(int(plain[0]))),
+            "abort": lambda: self._lines(self.stage.abort_checkpoint(int(plain[0]))),
+            "stored": lambda: self._lines(self.stage.checkpoint_stored(int(plain[0]))),
+            "snapshot-fails": lambda: self._lines(self.stage.snapshot_fails(operator)),
+            "wait": lambda: self._lines(self._wait(float(plain[0]))),
+            "log": lambda: [self._record(record) for record in self.stage.log] or ["(empty)"],
             "mailboxes": self._mailboxes,
         }
         return commands[name]()
 
     def _hello(self, subtask: int, options: Mapping[str, str]) -> Batch:
         stale = self._stale(subtask, options)
-        return self.stage.hello(subtask, int(options["e"]), int(options["t"]), stale=stale)
+        operator = options.get("op", OP)
+        return self.stage.hello(subtask, int(options["e"]), int(options["t"]), operator, stale=stale)
+
+    def _ended(self, subtask: int, options: Mapping[str, str]) -> Batch:
+        return self.stage.attempt_ended(subtask, int(options["e"]), int(options["t"]), options.get("op", OP))
 
     def _ack(self, subtask: int, options: Mapping[str, str], crash: Crash | None) -> Batch:
         state = options["state"].encode() if "state" in options else None
         outbox = options.get("out", "").replace(",", " ")
         epoch, task = int(options["e"]), int(options["t"])
-        return self.stage.ack(subtask, epoch, task, state, outbox, crash=crash, stale=self._stale(subtask, options))
+        operator, stale = options.get("op", OP), self._stale(subtask, options)
+        return self.stage.ack(subtask, epoch, task, state, outbox, operator, crash=crash, stale=stale)
 
     def _stale(self, subtask: int, options: Mapping[str, str]) -> AttemptId | None:
         if "run" not in options and "generation" not in options:
@@ -104,6 +118,11 @@ class JobWorld:
         self.stage.core.coordinator_failed(OP, self.stage.incarnation(), error)
         return self.stage.execute()
 
+    def _wait(self, seconds: float) -> Batch:
+        self.stage.now += seconds
+        self.stage.core.tick(self.stage.now)
+        return self.stage.execute()
+
     def _spark_plans(self, epoch: int) -> list[str]:
         self.stage.planned = Epoch(epoch)
         return self._spark()
@@ -116,8 +135,31 @@ class JobWorld:
         return [f"spark planned={self.stage.planned} committed={self.stage.committed}"]
 
     def _mailboxes(self) -> list[str]:
-        [operator] = self.stage.core.operators()
-        return _gateways(operator.channel)
+        return [
+            line + self._of(operator.spec.uid)
+            for operator in self.stage.core.operators()
+            for line in _gateways(operator.channel)
+        ]
+
+    # Printing.
+
+    def _lines(self, batch: Batch, crash: Crash | None = None) -> list[str]:
+        groups = [
+            ["persist " + self._record(persist.record) for persist in batch.persist],
+            [f"answer t={answered.token}: {_answer(answered.answer)}" for answered in batch.answers],
+            [f"notice {_notice(notice)}{self._of(getattr(notice, 'operator', None))}" for notice in batch.notices],
+        ]
+        if crash is None:
+            return [line for group in groups for line in group]
+        done = list(Crash).index(crash)
+        lost = ["lost: " + line for group in groups[done:] for line in group]
+        return [*(line for group in groups[:done] for line in group), "x the driver dies", *lost]
+
+    def _record(self, record: Record) -> str:
+        return _record(record) + self._of(getattr(record, "operator", None))
+
+    def _of(self, operator: str | None) -> str:
+        return f" ({operator})" if operator is not None and len(self.stage.specs) > 1 else ""
 
 
 class ChannelWorld:
@@ -167,19 +209,6 @@ class ChannelWorld:
 
 def _options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
-
-
-def _lines(batch: Batch, crash: Crash | None = None) -> list[str]:
-    groups = [
-        ["persist " + _record(persist.record) for persist in batch.persist],
-        [f"answer t={answered.token}: {_answer(answered.answer)}" for answered in batch.answers],
-        ["notice " + _notice(notice) for notice in batch.notices],
-    ]
-    if crash is None:
-        return [line for group in groups for line in group]
-    done = list(Crash).index(crash)
-    lost = ["lost: " + line for group in groups[done:] for line in group]
-    return [*(line for group in groups[:done] for line in group), "x the driver dies", *lost]
 
 
 def _record(record: Record) -> str:

@@ -41,7 +41,7 @@ from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.spark import Run, RunStage, SparkLog
-from coord_control.testing.simulation.values import Event, batch_of, events_of
+from coord_control.testing.simulation.values import Event, Violation, batch_of, events_of
 
 __all__ = ["Driver", "DriverStage", "Notify"]
 
@@ -207,8 +207,24 @@ class Driver:
     def let_time_pass(self, seconds: float) -> None:
         """The loop looks at its clock: coordinators that owe their state for too long are given up."""
         self.now += seconds
+        notices, may_fail = len(self.core._batch.notices), self._owe_epochs()
         self.core.tick(self.now)
+        self._check_failed(notices, may_fail)
         self._check_all()
+
+    def _owe_epochs(self) -> set[QueryName]:
+        # The queries in which a coordinator owes its state for an epoch, and not for a checkpoint.
+        return {
+            operator.query
+            for operator in self.core.operators()
+            if operator.epoch is not None and operator.channel.asked == operator.epoch.barrier
+        }
+
+    def _check_failed(self, notices: int, may_fail: set[QueryName]) -> None:
+        # C17: a coordinator that gives no state for a checkpoint fails it, and no query.
+        for notice in self.core._batch.notices[notices:]:
+            if isinstance(notice, messages.FailQuery) and notice.query not in may_fail:
+                raise Violation(f"C17: {notice.query} fails for the sake of a checkpoint: {notice.error}")
 
     def is_beginning(self) -> bool:
         """Whether an operator of some query has begun an epoch that another one has not."""
@@ -254,7 +270,12 @@ class Driver:
         error = CoordinatorFailed(uid, "checkpoint_coordinator", "simulated")
 
         def post() -> None:
+            operator = self.operator(uid)
+            epoch = operator.epoch if operator is not None else None
+            may_fail = {self.query_of[uid]} if epoch is not None and epoch.barrier == barrier else set()
+            notices = len(self.core._batch.notices)
             self.core.snapshot_failed(uid, incarnation, barrier, error, self.now)
+            self._check_failed(notices, may_fail)
             self._check_all()
 
         self.inbox.append(post)
