@@ -17,7 +17,6 @@ No field has a default, so that a new reason cannot be forgotten by one of these
 | NOT_RUNNING                        | NOT_ALL_REQUIRED_TASKS_RUNNING, CHECKPOINT_DECLINED_TASK_NOT_READY             |
 | KEY_REUSED, LABEL_TAKEN            | none: it has neither labels nor a check of trigger ids                         |
 | INVALID_TARGET                     | IO_EXCEPTION; counted there, although it is the request that is wrong          |
-| UNSUPPORTED_QUERY                  | BLOCKING_OUTPUT_EXIST                                                          |
 | QUERY_RESTARTING                   | CHECKPOINT_COORDINATOR_SUSPEND                                                 |
 | QUERY_FAILED                       | JOB_FAILOVER_REGION, TASK_FAILURE, TASK_CHECKPOINT_FAILURE                     |
 | JOB_ENDING                         | CHECKPOINT_COORDINATOR_SHUTDOWN, PERIODIC_SCHEDULER_SHUTDOWN                   |
@@ -51,6 +50,8 @@ from coord_control.errors import (
     CoordinatorTimeout,
     Fault,
     Fenced,
+    SavepointTargetTaken,
+    StateFileMissing,
     StoreError,
     UserDataError,
 )
@@ -122,13 +123,6 @@ class FailureReason(enum.Enum):
         preflight=True,
         sentence="the target cannot hold a savepoint; name a folder that does not exist or is empty, on storage that "
         "the driver can write to",
-    )
-    UNSUPPORTED_QUERY = _Rules(
-        fault=Fault.USER,
-        retry=False,
-        counts=True,
-        preflight=True,
-        sentence="a query of the job cannot be checkpointed; change what the detail names",
     )
 
     # The job goes another way; the checkpoint is not to blame.
@@ -285,6 +279,8 @@ _REASONS: Final[tuple[tuple[type[BaseException], FailureReason], ...]] = (
     (CoordinatorTimeout, FailureReason.COORDINATOR_TIMEOUT),
     (CoordinatorFailed, FailureReason.COORDINATOR_FAILED),
     (UserDataError, FailureReason.COORDINATOR_FAILED),  # for example a state that does not fit its model
+    (StateFileMissing, FailureReason.FILES_PURGED),
+    (SavepointTargetTaken, FailureReason.INVALID_TARGET),
     (StoreError, FailureReason.STORAGE_ERROR),
     (OSError, FailureReason.STORAGE_ERROR),
 )

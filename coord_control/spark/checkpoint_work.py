@@ -294,7 +294,8 @@ class CheckpointWork:
     def _not_written(self, error: Exception) -> None:
         self._threads -= 1
         self._is_finalising = False
-        self.fail_with(error)
+        reason = reason_of(error)
+        self.fail(FailureReason.FINALISE_FAILED if reason is FailureReason.STORAGE_ERROR else reason, str(error))
 
     def _end_if_quiet(self) -> None:
         if self._failure is None or self._threads:

@@ -21,7 +21,6 @@ from coord_control.protocol.failures import FailureReason, reason_of
 
 #: Those that fail a job in the end; all others are not the checkpoint's own doing.
 COUNTED = {
-    FailureReason.UNSUPPORTED_QUERY,
     FailureReason.COORDINATOR_FAILED,
     FailureReason.COORDINATOR_TIMEOUT,
     FailureReason.EXPIRED,
@@ -39,7 +38,6 @@ PREFLIGHT = {
     FailureReason.KEY_REUSED,
     FailureReason.LABEL_TAKEN,
     FailureReason.INVALID_TARGET,
-    FailureReason.UNSUPPORTED_QUERY,
 }
 
 NOBODYS = {
@@ -74,7 +72,6 @@ def test_the_same_request_may_succeed_unless_somebody_has_to_act_first() -> None
         FailureReason.KEY_REUSED,
         FailureReason.LABEL_TAKEN,
         FailureReason.INVALID_TARGET,
-        FailureReason.UNSUPPORTED_QUERY,
         FailureReason.JOB_ENDING,
         FailureReason.FENCED,
         FailureReason.DISK_FULL,
