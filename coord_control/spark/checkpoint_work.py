@@ -94,6 +94,7 @@ class CheckpointWork:
     _threads: int = 0
     _is_claimed: bool = False
     _is_finalising: bool = False
+    _is_over: bool = False
     _failure: Outcome | None = None
     _metadata_bytes: int = 0
 
@@ -298,8 +299,9 @@ class CheckpointWork:
         self.fail(FailureReason.FINALISE_FAILED if reason is FailureReason.STORAGE_ERROR else reason, str(error))
 
     def _end_if_quiet(self) -> None:
-        if self._failure is None or self._threads:
+        if self._failure is None or self._threads or self._is_over:
             return  # what is being pinned must be through before it can be removed
+        self._is_over = True
         if self._is_claimed:
             try:
                 self.store.discard(self.checkpoint)

@@ -1,0 +1,265 @@
+"""Checkpoints of running jobs that meet trouble: slow coordinators, purged files, failed queries, aborts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coord_control as cc
+from coord_control.errors import (
+    CheckpointNotCompleted,
+    StateFileMissing,
+    StoreUnavailable,
+    TooManyFailedCheckpoints,
+)
+from tests.spark.jobs import (
+    SECONDS,
+    Dialogue,
+    MakeJob,
+    Memory,
+    Once,
+    Trouble,
+    apply,
+    eventually,
+    followed,
+    rows,
+    talk,
+    write,
+)
+from tests.spark.streams import FileStream
+from tests.spark.test_checkpoints import committed, metadata, run
+
+
+class Slow(Dialogue):
+    """Keeps its answers for itself while told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_slow = False
+        self.kept: list[cc.SnapshotResult] = []
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: cc.SnapshotResult) -> None:
+        if self.is_slow:
+            self.kept.append(result)
+        else:
+            super().checkpoint_coordinator(checkpoint_id, result)
+
+
+def reason(handle: cc.CheckpointHandle) -> str:
+    with pytest.raises(CheckpointNotCompleted) as failed:
+        handle.wait(SECONDS)
+    return failed.value.reason
+
+
+def goes_on(job: cc.Job, source: FileStream, coordinator: Dialogue) -> None:
+    """The job processes what comes, and no event was lost or doubled."""
+    for epoch in range(committed(job) + 1, committed(job) + 3):
+        source.add(rows(epoch))
+    last = committed(job) + 2
+    eventually(lambda: committed(job) == last)
+    job.stop()
+    coordinator.check(range(8 * (last + 1)))
+
+
+def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, source: FileStream) -> None:
+    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=0.3)), Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    assert reason(job.trigger_checkpoint()) == "expired"
+    coordinator.is_slow = False
+    coordinator.kept[0].complete(b"{}")  # late news
+    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    goes_on(job, source, coordinator)
+
+
+def test_a_coordinator_that_never_answers_fails_its_checkpoint_and_not_the_later_ones(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job, coordinator = make_job(snapshot_timeout_seconds=0.3), Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    assert reason(job.trigger_savepoint()) == "coordinator_timeout"
+    coordinator.is_slow = False
+    assert job.trigger_savepoint().wait(SECONDS).id == 2
+    goes_on(job, source, coordinator)
+
+
+def test_several_at_once_each_have_a_snapshot_of_their_own(make_job: MakeJob, source: FileStream) -> None:
+    job = make_job(checkpoints=cc.CheckpointOptions(max_concurrent=2, retained=5))
+    coordinator = Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    handles = [job.trigger_checkpoint(), job.trigger_checkpoint(), job.trigger_savepoint()]
+    eventually(lambda: coordinator.kept)
+    coordinator.is_slow = False
+    coordinator.kept[0].complete(b"first")
+    taken = [handle.wait(SECONDS) for handle in handles]
+    states = [metadata(each.path).operators["op"].coordinator_state for each in taken]  # type: ignore[index]
+    assert states[0] == b"first"
+    assert states[1] == states[2] == coordinator.snapshot()
+    assert len({metadata(each.path).barrier for each in taken}) == 3
+
+
+def test_an_aborted_one_leaves_nothing_and_drops_nothing(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+    job, coordinator = make_job(), Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    handle = job.trigger_savepoint(target=str(tmp_path / "given-up"))
+    eventually(lambda: coordinator.kept)
+    handle.abort()
+    assert reason(handle) == "aborted"
+    coordinator.is_slow = False
+    assert not list((tmp_path / "given-up").glob("*"))
+    goes_on(job, source, coordinator)
+
+
+def test_a_failed_query_ends_what_is_under_way_and_requests_wait_for_its_restart(
+    make_job: MakeJob, source: FileStream, tmp_path: Path
+) -> None:
+    once = Once(tmp_path / "once")
+    job, coordinator = make_job(), Slow()
+    arrived = tmp_path / "arrived"
+
+    def fail(subtask: cc.Subtask[Memory]) -> None:
+        if subtask.epoch == 3 and once():
+            arrived.touch()
+            raise Trouble("in epoch 3")
+
+    operator = talk(job, coordinator)
+    frame = operator.apply(source.read(), followed(fail), schema="key STRING, value LONG", partition_by=["key"])
+    job.start("q", write(frame).trigger(processingTime="50 milliseconds"))
+    eventually(lambda: committed(job) == 2)
+    coordinator.is_slow = True
+    handle = job.trigger_checkpoint()
+    eventually(lambda: coordinator.kept)
+    # Epoch 3 waits for this answer; given to a checkpoint that fails with the query.
+    source.add(rows(3))
+    coordinator.is_slow = False
+    job._driver.queries["q"].fail(Trouble("from outside"))  # type: ignore[index]
+    assert reason(handle) in ("query_failed", "query_restarting")
+    assert job.trigger_checkpoint().wait(SECONDS).id > 1
+    eventually(lambda: committed(job) == 3)
+    assert job.status().queries[0].restarts >= 1
+    goes_on(job, source, coordinator)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_files_that_spark_removes_first_are_cut_again(
+    make_job: MakeJob, source: FileStream, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    run(job, source, coordinator)
+    store = job._driver.checkpoints._store
+    pin, left = store.pin, [times]
+
+    def purged(*args: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise StateFileMissing("state/0/0/3.delta", "Spark was faster")
+        return pin(*args)
+
+    monkeypatch.setattr(store, "pin", purged)
+    handle = job.trigger_checkpoint()
+    if times < 3:
+        assert handle.wait(SECONDS).id == 1
+    else:
+        with pytest.raises(CheckpointNotCompleted, match="minBatchesToRetain"):
+            handle.wait(SECONDS)
+    goes_on(job, source, coordinator)
+
+
+def test_a_storage_that_fails_fails_the_checkpoint_and_not_the_job(
+    make_job: MakeJob, source: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    run(job, source, coordinator)
+
+    def full(*args: Any) -> Any:
+        raise StoreUnavailable("/checkpoints/1/_metadata", "create", OSError(28, "No space left on device"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job._driver.checkpoints._store, "complete", full)
+        assert reason(job.trigger_checkpoint()) == "disk_full"
+    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    goes_on(job, source, coordinator)
+
+
+def test_too_many_failures_in_a_row_end_the_job_when_that_is_wanted(make_job: MakeJob, source: FileStream) -> None:
+    options = cc.CheckpointOptions(tolerable_consecutive_failures=0, timeout_seconds=0.2)
+    job, coordinator = make_job(checkpoints=options), Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    assert reason(job.trigger_checkpoint()) == "expired"
+    with pytest.raises(TooManyFailedCheckpoints):
+        job.await_termination(SECONDS)
+
+
+def test_periodic_ones_come_by_themselves_once_somebody_waits_for_the_job(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job = make_job(checkpoints=cc.CheckpointOptions(interval_seconds=0.2, min_pause_seconds=0.05, retained=2))
+    run(job, source, Dialogue())
+    assert not job.await_termination(1.5)
+    overview = job.checkpoint_statistics()
+    assert overview.counts.completed >= 3
+    assert overview.counts.failed == 0
+    assert all(each.periodic for each in overview.history)
+
+
+def test_a_stop_with_savepoint_that_fails_leaves_every_query_running(make_job: MakeJob, source: FileStream) -> None:
+    job, coordinator = make_job(), Slow()
+    run(job, source, coordinator)
+    counts = source.read().groupBy("key").count()
+    job.start("plain", counts.writeStream.format("noop").outputMode("update"))
+    eventually(lambda: job.status().queries[1].committed == 2)
+    coordinator.is_slow = True
+    with pytest.raises(CheckpointNotCompleted):
+        job.stop_with_savepoint(timeout_seconds=0.5)
+    coordinator.is_slow = False
+    assert [query.state for query in job.status().queries] == ["running", "running"]
+    source.add(rows(3))
+    eventually(lambda: [query.committed for query in job.status().queries] == [3, 3])
+    taken = job.stop_with_savepoint()
+    found = metadata(taken.path)
+    assert {str(name): query.epoch for name, query in found.queries.items()} == {"q": 3, "plain": 3}
+    coordinator.check(range(32))
+
+
+def test_a_query_that_has_finished_is_part_of_it(make_job: MakeJob, source: FileStream) -> None:
+    job, coordinator = make_job(), Dialogue()
+    job.start("done", write(apply(talk(job, coordinator), source.read())).trigger(availableNow=True))
+    eventually(lambda: job.status().queries[0].state == "finished")
+    job.start("plain", source.read().writeStream.format("noop"))
+    eventually(lambda: job.status().queries[1].committed == 2)
+    found = metadata(job.trigger_savepoint().wait(SECONDS).path)
+    assert {str(name): query.epoch for name, query in found.queries.items()} == {"done": 2, "plain": 2}
+    operator = found.operators["op"]  # type: ignore[index]
+    states = [Memory.model_validate_json(state) for state in operator.subtask_states.values() if state]
+    assert sorted(value for state in states for value in state.values) == list(range(24))
+
+
+def test_a_running_epoch_is_waited_for_and_measured(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+    job, coordinator = make_job(), Dialogue()
+
+    def linger(subtask: cc.Subtask[Memory]) -> None:
+        if subtask.epoch == 0:
+            (tmp_path / f"running-{subtask.index}").touch()
+            eventually((tmp_path / "go-on").exists)
+
+    operator = talk(job, coordinator)
+    frame = operator.apply(source.read(), followed(linger), schema="key STRING, value LONG", partition_by=["key"])
+    job.start("q", write(frame))
+    eventually(lambda: len(list(tmp_path.glob("running-*"))) == 2)
+    handle = job.trigger_checkpoint()
+    eventually(lambda: (progress := handle.progress()) is not None and not progress.waiting_for)
+    assert not handle.done
+    (tmp_path / "go-on").touch()
+    taken = handle.wait(SECONDS)
+    assert metadata(taken.path).queries["q"].epoch == 0  # type: ignore[index]
+    each = next(one for one in job.checkpoint_statistics().history if one.checkpoint == taken.id)
+    assert each.acknowledged_subtasks == each.subtasks == 2
+    assert each.blocked_seconds > 0
+    assert each.state_bytes > 0
+    assert job.checkpoint_statistics().to_json()["history"][0]["queries"][0]["boundary"] is not None
