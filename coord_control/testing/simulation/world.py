@@ -173,6 +173,7 @@ class World:
                 files = self.disk.seen_by(self.faults[generation])
                 lineage.seed(files, query, generation)
                 driver.stores[query] = lineage.store(files, query, generation)
+                lineage.undamaged.pop(query, None)  # nothing of it was read
             view = driver.start_run(query)
         except StoreUnavailable:
             self.say(f"{driver} cannot read the storage now")
