@@ -29,9 +29,11 @@ from coord_control.durable.files import Files, join
 from coord_control.errors import AlreadyExists, DamagedRecord, UnsupportedFormat
 from coord_control.ids import Generation
 
-__all__ = ["Aliveness", "Claim", "ClaimRecord", "Holder", "Process", "claim", "decide", "previous_may_live"]
+__all__ = ["Aliveness", "Claim", "ClaimRecord", "Holder", "Process", "claim", "decide", "may_live", "previous_may_live"]
 
 FORMAT_VERSION: Final = 1
+
+NO_GENERATION: Final = Generation(0)
 
 #: Claims older than this many generations are deleted; only the newest decide anything, some more tell a story.
 _KEPT: Final = 10
@@ -121,20 +123,25 @@ class Claim:
         return previous is not None and self._files.exists(_released_path(self._folder, previous.generation))
 
 
-def claim(files: Files, folder: str, holder: Holder) -> Claim:
+def claim(files: Files, folder: str, holder: Holder, *, above: Generation = NO_GENERATION) -> Claim:
     """Claim the next generation: from now on every older driver is fenced.
 
     Args:
         files: the job's storage.
         folder: the job's ``generations`` folder.
         holder: this driver.
+        above: claim one after the other until one is above this: what was restored from another job, or from another
+            place, has seen the barrier ids of that generation (rule C9).
 
     Raises:
         DamagedRecord, UnsupportedFormat: the newest claim cannot be read; nothing was claimed.
     """
+    ours: set[int] = set()
+    before_us: ClaimRecord | None = None
     while True:
         newest = max(_claimed(files, folder), default=0)
-        previous = _read(files, folder, newest) if newest else None
+        if newest not in ours:
+            before_us = _read(files, folder, newest) if newest else None
         mine = ClaimRecord(
             generation=Generation(newest + 1), holder=holder, claimed_at=datetime.datetime.now(datetime.UTC)
         )
@@ -142,20 +149,35 @@ def claim(files: Files, folder: str, holder: Holder) -> Claim:
             files.create(_path(folder, mine.generation), mine.model_dump_json(indent=2).encode())
         except AlreadyExists:
             continue
-        _forget_old(files, folder, mine.generation)
-        return Claim(files, folder, mine.generation, previous)
+        ours.add(mine.generation)
+        if mine.generation > above:  # numbers are never left out, a fenced driver looks for the next one
+            _forget_old(files, folder, mine.generation)
+            return Claim(files, folder, mine.generation, before_us)
+
+
+def newest_claim(files: Files, folder: str) -> tuple[ClaimRecord, bool] | None:
+    """The newest claim, and whether its driver said that it has ended; None: nobody has ever claimed.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: it cannot be read.
+    """
+    newest = max(_claimed(files, folder), default=0)
+    if not newest:
+        return None
+    return _read(files, folder, newest), files.exists(_released_path(folder, newest))
 
 
 def previous_may_live(claim: Claim) -> Aliveness:
     """Look whether the driver before this one may still run; DEAD when there was none."""
     if claim.previous is None:
         return Aliveness.DEAD
-    processes = claim.previous.holder.processes
-    return decide(
-        claim.previous.holder,
-        is_released=claim.is_previous_released(),
-        here=Holder.of(process.pid for process in processes if _exists(process.pid)),
-    )
+    return may_live(claim.previous.holder, is_released=claim.is_previous_released())
+
+
+def may_live(holder: Holder, *, is_released: bool = False) -> Aliveness:
+    """Look whether any of these processes may still run; ``is_released``: they said that they have ended."""
+    here = Holder.of(process.pid for process in holder.processes if _exists(process.pid))
+    return decide(holder, is_released=is_released, here=here)
 
 
 def decide(previous: Holder, *, is_released: bool, here: Holder) -> Aliveness:

@@ -5,7 +5,7 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
-        - NonRestoredState, RestoreRefused, RescaleFailed
+        - NonRestoredState, RestoredQueryUnused, RestoreRefused, RescaleFailed
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
           ChannelFull, CoordinatorNotStarted
@@ -13,10 +13,11 @@
     - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
+    - JobRunning                     a job has a driver, or may have, and must not
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
-        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken
+        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, NothingToSave
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - SparkLost                      the driver's JVM, or its Spark context, is gone
@@ -43,7 +44,9 @@ from coord_control.errors.system import (
     Fenced,
     FrameInvalid,
     JobClosed,
+    JobRunning,
     MissingRecord,
+    NothingToSave,
     QueryFailed,
     SavepointTargetTaken,
     SparkLost,
@@ -75,6 +78,7 @@ from coord_control.errors.user import (
     OutputNotConsumed,
     ParallelismChanged,
     RescaleFailed,
+    RestoredQueryUnused,
     RestoreRefused,
     StateInvalid,
     StateTooLarge,
@@ -115,11 +119,13 @@ __all__ = [
     "InvalidName",
     "InvalidTransition",
     "JobClosed",
+    "JobRunning",
     "LineageMismatch",
     "MissingRecord",
     "NoSuchSubtask",
     "NonRestoredState",
     "NotStreaming",
+    "NothingToSave",
     "OperatorReused",
     "OperatorUnused",
     "OperatorsChanged",
@@ -128,6 +134,7 @@ __all__ = [
     "QueryFailed",
     "RescaleFailed",
     "RestoreRefused",
+    "RestoredQueryUnused",
     "SavepointTargetTaken",
     "SparkLost",
     "StateFileMissing",

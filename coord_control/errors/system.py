@@ -22,7 +22,9 @@ __all__ = [
     "Fenced",
     "FrameInvalid",
     "JobClosed",
+    "JobRunning",
     "MissingRecord",
+    "NothingToSave",
     "QueryFailed",
     "SavepointTargetTaken",
     "SparkLost",
@@ -154,6 +156,34 @@ class SavepointTargetTaken(StoreError):
         super().__init__(
             f"{path} cannot hold a new savepoint: {problem}; name a folder that does not exist or is empty"
         )
+
+
+class NothingToSave(StoreError):
+    """There is no state of which a savepoint could be taken."""
+
+    fault = Fault.USER
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"there is nothing to save in {path}: {problem}; look whether it is the right folder")
+
+
+class JobRunning(CoordControlError):
+    """Something needs a job without a driver, and it has one, or may have."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, job: str, generation: int, host: str, *, is_known: bool) -> None:
+        self.job, self.generation, self.host, self.is_known = job, generation, host, is_known
+        if is_known:
+            found = f"is running (generation {generation}, on {host}): stop it first, or ask it by its own interface"
+        else:
+            found = (
+                f"may be running (generation {generation}, on {host}), which cannot be looked at from here: make sure "
+                "that it has ended and say --force, which fences it off if it has not"
+            )
+        super().__init__(f"the driver of job {job!r} {found}")
 
 
 class EndpointError(CoordControlError):

@@ -27,6 +27,7 @@ __all__ = [
     "ParallelismChanged",
     "RescaleFailed",
     "RestoreRefused",
+    "RestoredQueryUnused",
     "StateInvalid",
     "StateTooLarge",
     "SubtaskFailed",
@@ -145,6 +146,15 @@ class NonRestoredState(DeclarationError):
         super().__init__(
             f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
             "restore with allow_non_restored_state"
+        )
+
+
+class RestoredQueryUnused(DeclarationError):
+    def __init__(self, checkpoint: str, queries: list[str]) -> None:
+        self.checkpoint, self.queries = checkpoint, queries
+        super().__init__(
+            f"the job was restored from {checkpoint}, and does not start the queries {queries} of it: their state "
+            "would be left behind; start them, or restore with allow_non_restored_state"
         )
 
 
