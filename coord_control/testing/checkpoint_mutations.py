@@ -166,6 +166,18 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "pass",
     ),
     Mutation(
+        "begin an epoch in a query that is held",
+        JobCore.hello,
+        "if query.held and not self._has_epoch(query):",
+        "if False:",
+    ),
+    Mutation(
+        "forget whoever waited when a query is released",
+        JobCore.release,
+        "for message, token in parked:",
+        "for message, token in ():",
+    ),
+    Mutation(
         "leave frozen inputs out of an offline savepoint",
         cut.cut_of,
         "recovered.replay.inputs if recovered.replay is not None else {}",

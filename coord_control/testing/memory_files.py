@@ -220,6 +220,18 @@ class MemoryFiles(OneByOne):
         self._faults.after_write(target)
         return Linked(len(data), modified, self._has_links)
 
+    def delete_all(self, path: str, names: Sequence[str]) -> None:
+        super().delete_all(path, names)
+        with self._disk.lock:
+            for name in names:
+                folder = name.rpartition("/")[0]
+                while folder and not any(one.startswith(f"{path}/{folder}/") for one in self._everything()):
+                    self._disk.folders.discard(f"{path}/{folder}")
+                    folder = folder.rpartition("/")[0]
+
+    def _everything(self) -> Iterable[str]:
+        return itertools.chain(self._disk.files, self._disk.folders)
+
     def _before(self, path: str, data: bytes) -> None:
         try:
             self._faults.before_write(path)

@@ -230,6 +230,27 @@ def _observe(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _hold(world: World, rng: random.Random) -> bool:
+    found = _some_run(world, rng)
+    if found is None:
+        return False
+    driver, run = found
+    world.say(f"{driver} holds {run.query}")
+    world.statistics.held += 1
+    driver.hold(run.query)
+    return True
+
+
+def _release(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None or not driver.held:
+        return False
+    query = rng.choice(sorted(driver.held))
+    world.say(f"{driver} lets {query} go on")
+    driver.release(query)
+    return True
+
+
 # Faults, and what follows them.
 
 
@@ -349,6 +370,8 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),
+    "hold": (0.3, _hold),
+    "release": (1, _release),
     "start driver": (4, _start_driver),
     "start query": (6, _start_query),
     "end run": (4, _end_run),

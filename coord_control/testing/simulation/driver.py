@@ -33,7 +33,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Batch, Hello
 from coord_control.protocol.operator import OperatorRun, OperatorSpec
-from coord_control.protocol.records import Begin, Record, count
+from coord_control.protocol.records import Begin, Record
 from coord_control.protocol.recovery import Facts
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation.checkpoints import Desk, UnderWay, Watched
@@ -89,6 +89,7 @@ class Driver:
     run_number: int = 0
     task_attempts: int = 0
     now: float = 0.0
+    held: set[QueryName] = field(default_factory=set)  #: no epoch may begin in them
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
@@ -116,6 +117,7 @@ class Driver:
         Raises:
             StoreError: the epoch store cannot be read; nothing was started.
         """
+        self.held.discard(query)
         log = self.logs[query]
         store = self.stores[query]
         committed, planned = log.committed, log.planned
@@ -153,7 +155,11 @@ class Driver:
     # What subtasks say, on the loop.
 
     def hello(self, attempt: AttemptId, token: str) -> None:
+        query = self.query_of[attempt.operator]
+        may_run = query not in self.held or attempt.epoch in self._epochs_of(query)
         self.core.hello(Hello(attempt), token, self.now)
+        if not may_run and attempt.epoch in self._epochs_of(query):
+            raise Violation(f"hold: epoch {attempt.epoch} begins although {query} is held")
         self._check(attempt.operator)
 
     def acknowledge(self, ack: Acknowledge, token: str) -> None:
@@ -178,6 +184,17 @@ class Driver:
         self.core.committed(query, committed, self.now)
         for spec in self.specs[query]:
             self._check(spec.uid)
+
+    def hold(self, query: QueryName) -> None:
+        """The epoch that is under way may end, and no other begin."""
+        self.held.add(query)
+        self.core.hold(query)
+
+    def release(self, query: QueryName) -> None:
+        """The next epoch may begin."""
+        self.held.discard(query)
+        self.core.release(query, self.now)
+        self._check_all()
 
     # Checkpoints.
 
@@ -232,9 +249,8 @@ class Driver:
 
     def _boundary(self, query: QueryName) -> Epoch:
         # The end of the epoch that is under way in any operator, or the last commit that the driver knows of.
-        operators = self._operators_of(query)
-        running = [operator.epoch.epoch for operator in operators if operator.epoch is not None]
-        return max(running, default=max((operator.committed for operator in operators), default=NO_EPOCH))
+        committed = (operator.committed for operator in self._operators_of(query))
+        return max(self._epochs_of(query), default=max(committed, default=NO_EPOCH))
 
     # What coordinators say, first in, first out.
 
@@ -431,6 +447,9 @@ class Driver:
     def operator(self, uid: OperatorUid) -> OperatorRun | None:
         return next((operator for operator in self.core.operators() if operator.spec.uid == uid), None)
 
+    def _epochs_of(self, query: QueryName) -> list[Epoch]:
+        return [operator.epoch.epoch for operator in self._operators_of(query) if operator.epoch is not None]
+
     def _operators_of(self, query: QueryName) -> list[OperatorRun]:
         return [operator for operator in self.core.operators() if operator.query == query]
 
@@ -462,7 +481,7 @@ class Driver:
                 self.invariants.captured(
                     self.core.generation, operators[watched.operator], watched, self._durable_soon(watched.query)
                 )
-                self._count_cut(watched)
+                self.lineage.statistics.count_cut(watched.cut.captured)
         self.desk.forget({(uid, barrier) for uid, operator in operators.items() for barrier in operator.cuts})
 
     def _durable_soon(self, query: QueryName) -> View:
@@ -470,9 +489,3 @@ class Driver:
         batches = [*self.writer, self.core._batch]
         records = [persist.record for batch in batches for persist in batch.persist if persist.query == query]
         return View.of([*self.lineage.view(query, self.core.generation).records, *records])
-
-    def _count_cut(self, watched: Watched) -> None:
-        cut, statistics = watched.cut.captured, self.lineage.statistics
-        assert cut is not None
-        statistics.cut_down += sum(map(count, cut.down.values()))
-        statistics.cut_up += sum(count(outbox.events) for outbox in cut.up)

@@ -28,6 +28,7 @@ _WAY: Final = (
     "start driver",
     "end run",
     "start query",
+    "release",
     "drain",
     "flush",
     "write",

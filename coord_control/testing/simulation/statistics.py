@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.records import count
+
 __all__ = ["Statistics"]
 
 
@@ -36,7 +39,14 @@ class Statistics:
     held_in_begins: int = 0  #: begin records with events that a checkpoint held back
     offline_savepoints: int = 0
     restores: int = 0
+    held: int = 0  #: queries in which no epoch might begin for a while
 
     def add(self, other: Statistics) -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def count_cut(self, cut: OperatorCut | None) -> None:
+        """An operator was captured for a checkpoint."""
+        if cut is not None:
+            self.cut_down += sum(map(count, cut.down.values()))
+            self.cut_up += sum(count(outbox.events) for outbox in cut.up)

@@ -584,3 +584,25 @@ def test_a_held_query_can_be_checkpointed_at_its_last_commit(stage: Stage) -> No
     assert captured.boundary == 0
     assert captured.cuts[0].states == {0: b"s"}
     assert stage.core.is_quiet(QUERY)
+
+
+def test_a_released_query_begins_its_next_epoch_for_all_who_waited(stage: Stage) -> None:
+    stage.core.hold(QUERY)
+    stage.hello(0, 0, task=1)
+    stage.hello(1, 0, task=2)
+    assert stage.core.is_quiet(QUERY)
+    stage.core.release(QUERY, 0.0)
+    assert len(of_type(AskSnapshot, stage.execute())) == 1
+    assert not stage.core.is_quiet(QUERY)
+    batch = stage.snapshot()
+    assert [answer_to(batch, task) for task in (1, 2)] == [Welcome(None, ())] * 2
+    assert answer_to(stage.hello(0, 0, task=3), 3) == Welcome(None, ()), "nobody waits any more"
+
+
+def test_whoever_waited_in_a_run_that_has_ended_is_not_greeted_by_a_release(stage: Stage) -> None:
+    stage.core.hold(QUERY)
+    stage.hello(0, 0, task=1)
+    assert "stopped" in refusal(stage.end_run(), 1)
+    stage.start()
+    stage.core.release(QUERY, 0.0)
+    assert not stage.execute()
