@@ -24,8 +24,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.errors import CoordControlError, JobClosed
 from coord_control.ids import CheckpointId
@@ -44,27 +44,27 @@ __all__ = ["CheckpointService"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
-# While a checkpoint waits for the end of an epoch its commit is looked for this often: Spark reports it later.
-_LOOK_SECONDS: Final = 0.01
-
 
 class CheckpointService:
     """The checkpoints of one job in one driver.
 
     Args:
         store: where they lie.
+        catalog: finds those that are there.
         runtime: the way to the core.
         options: when they are taken.
         queries: the job's queries at the moment.
         job: what metadata says about the job.
         verify: raises Fenced when a newer generation exists.
         fail_job: told when too many checkpoints in a row have failed.
+        look_seconds: how often a commit is looked for while a checkpoint waits for it; Spark reports it later.
         first_delay_seconds: see :class:`CheckpointScheduler`.
     """
 
     def __init__(
         self,
         store: CheckpointStore,
+        catalog: Catalog,
         runtime: JobRuntime,
         options: CheckpointOptions,
         *,
@@ -72,9 +72,12 @@ class CheckpointService:
         queries: Callable[[], Sequence[ManagedQuery]],
         verify: Callable[[], None],
         fail_job: Callable[[CoordControlError], None],
+        look_seconds: float,
         first_delay_seconds: float | None = None,
     ) -> None:
         self._store = store
+        self._catalog = catalog
+        self._look_seconds = look_seconds
         self._runtime = runtime
         self._options = options
         self._queries = queries
@@ -103,7 +106,7 @@ class CheckpointService:
         if self._is_closed:
             handle.finish(Outcome(FailureReason.JOB_ENDING))
         else:
-            self._post(lambda: self._submit(request, handle))
+            self._post(lambda: self._try_submit(request, handle))
         return handle
 
     def begin(self) -> None:
@@ -173,7 +176,7 @@ class CheckpointService:
 
     def _wait_seconds(self) -> float | None:
         if any(work.waits_for_boundary for work in self._works.values()):
-            return _LOOK_SECONDS
+            return self._look_seconds
         wakeup = self._scheduler.next_wakeup()
         return None if wakeup is None else max(0.0, wakeup - time.monotonic())
 
@@ -195,13 +198,29 @@ class CheckpointService:
         elif not runs and state is State.ACTIVE and QueryState.RESTARTING in states:
             self._scheduler.suspend(now)
 
+    def _try_submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        try:
+            self._submit(request, handle)
+        except Exception as error:
+            handle.finish(Outcome(reason_of(error), str(error)))
+
     def _submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        if self._is_label_taken(request):
+            handle.finish(Outcome(FailureReason.LABEL_TAKEN, f"label {request.label!r}"))
+            return
         ticket = self._scheduler.submit(request, time.monotonic())
         handle.ticket = ticket.id
         if ticket.outcome is not None:
             handle.finish(ticket.outcome, ticket.checkpoint)
         else:
             self._handles.setdefault(ticket.id, []).append(handle)
+
+    def _is_label_taken(self, request: CheckpointRequest) -> bool:
+        if request.label is None or (request.key is not None and self._scheduler.by_key(request.key) is not None):
+            return False  # whoever repeats a request is given what it has brought
+        pending = (*self._scheduler.queued, *self._scheduler.running)
+        labels = {ticket.request.label for ticket in pending} | {entry.label for entry in self._catalog.entries()}
+        return request.label in labels
 
     def _abort_handle(self, handle: CheckpointHandle) -> None:
         if handle.ticket is not None:

@@ -34,6 +34,10 @@ def test_a_savepoint_holds_both_ends_of_the_dialogue(make_job: MakeJob, source: 
     job = make_job()
     run(job, source, Dialogue())
     taken = job.trigger_savepoint(target=str(tmp_path / "mine"), label="before-upgrade").wait(SECONDS)
+    with pytest.raises(CheckpointNotCompleted, match="label_taken"):
+        job.trigger_savepoint(label="before-upgrade").wait(SECONDS)
+    with pytest.raises(CheckpointNotCompleted, match="invalid_target"):
+        job.trigger_savepoint(target=str(tmp_path / "mine")).wait(SECONDS)
     assert taken.path == str(tmp_path / "mine")
     found = metadata(taken.path)
     assert (found.kind, found.label, found.checkpoint) == ("savepoint", "before-upgrade", taken.id)
