@@ -543,13 +543,16 @@ def test_a_held_query_that_runs_an_epoch_is_not_quiet_even_when_another_operator
     assert stage.core.is_quiet(QUERY)
 
 
-def test_a_held_query_runs_again_after_its_next_start(stage: Stage) -> None:
+def test_a_held_query_stays_held_over_a_restart_until_it_is_released(stage: Stage) -> None:
     stage.core.hold(QUERY)
-    stage.hello(0, 0, task=1)
     stage.end_run()
+    stage.planned = stage.committed = Epoch(0)
     stage.start()
-    stage.hello(0, 0, task=2)
-    assert not stage.core.is_quiet(QUERY)
+    assert stage.hello(0, 1, task=2).answers == []
+    assert stage.core.is_quiet(QUERY)
+    stage.core.release(QUERY, 0.0)
+    stage.execute()
+    assert answer_to(stage.snapshot(), 2) == Welcome(None, ())
 
 
 def test_what_is_known_for_people(stage: Stage) -> None:
