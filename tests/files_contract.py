@@ -188,3 +188,9 @@ class FilesContract:
         assert [found.path for found in files.walk(root)] == ["0/keep"]
         files.create(join(root, names[0]), b"again")
         assert files.read(join(root, names[0])) == b"again"
+
+    def test_deleting_many_never_removes_a_folder_with_something_in_it(self, files: Files, root: str) -> None:
+        files.create(join(root, "folder/_claim"), b"x")
+        files.create(join(root, "folder/.hidden"), b"of somebody")
+        files.delete_all(root, ["folder/_claim"])
+        assert files.read(join(root, "folder/.hidden")) == b"of somebody"

@@ -33,11 +33,12 @@ from coord_control.durable.checkpoint_folder import (
     checkpoint_folder,
     encode_claim,
     look,
+    read_claim,
     shared_folder,
     shared_names,
 )
 from coord_control.durable.checkpoint_takeover import Found, take_over
-from coord_control.durable.disposal import NEWEST, refuse_if_held, remove_claim, remove_savepoint
+from coord_control.durable.disposal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.files import Files, join
 from coord_control.durable.holds import active_hold
 from coord_control.durable.layout import files_of_epoch
@@ -191,9 +192,16 @@ class CheckpointStore:
             return pin_shared(live, self.shared, checkpoint, prefix)
         target = join(record.target, QUERIES_NAME, query, "spark")
         storage = self._storage(target)
+        self._verify_target(record, record.target)
         if storage.exists(target):  # pinned at an earlier epoch
             storage.delete(target)
-        return pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
+        pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
+        try:
+            self._verify_target(record, record.target)
+        except Fenced:
+            storage.delete(target)  # whoever has removed the folder has not seen these
+            raise
+        return pinned
 
     def complete(self, metadata: CheckpointMetadata) -> str:
         """Let a claimed checkpoint exist.
@@ -299,6 +307,11 @@ class CheckpointStore:
         except AlreadyExists:
             raise SavepointTargetTaken(target, "another savepoint is being written to it") from None
 
+    def _verify_target(self, record: ClaimRecord, target: str) -> None:
+        found = read_claim(self._storage(target), target)
+        if found is None or found.token != record.token:
+            raise Fenced(self._job, self._generation)
+
     def _create(self, files: Files, path: str, data: bytes) -> None:
         try:
             files.create(path, data)
@@ -343,15 +356,14 @@ class CheckpointStore:
         Raises:
             CheckpointInUse: it does not exist any more, but somebody reads its files.
         """
-        home = record.target or self._home(checkpoint)
-        storage = self._storage(home)
         if record.target is None:
-            storage.delete(join(home, METADATA_NAME))
+            home = self._home(checkpoint)
+            self._files.delete(join(home, METADATA_NAME))
             refuse_if_held(self._storage, home)
             self.shared.release(checkpoint)
             self.shared.remove_unneeded()
         else:
-            remove_savepoint(storage, home, record.token)
+            dispose_of_savepoint(self._files, self._folder, record, self._storage)
         self._remove_claim(checkpoint, record)
 
     def _remove_claim(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:

@@ -152,7 +152,7 @@ class _TakeOver:
             found = look(self._files, self._folder, entry.checkpoint, self._storage)
             return found is None or self._take(*found)
         if claim.target is not None:
-            remove_savepoint(self._storage(claim.target), claim.target, claim.token)
+            remove_savepoint(self._storage(claim.target), claim.target, claim)
         if not remove_claim(self._files, self._folder, entry.checkpoint, claim.kind, self._found.highest):
             self._found.emptied[entry.checkpoint] = claim
         return True
@@ -178,6 +178,9 @@ class _TakeOver:
         """Without a claim nothing counts: its removal was interrupted."""
         if checkpoint < self._found.highest:
             self._files.delete(checkpoint_folder(self._folder, checkpoint))
+        else:
+            nobody = ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
+            self._found.emptied[checkpoint] = nobody
 
 
 def _request(entry: CheckpointEntry, claim: ClaimRecord) -> CheckpointRequest:

@@ -19,6 +19,7 @@ from coord_control.durable.checkpoint_folder import (
     VOID,
     CheckpointEntry,
     CheckpointState,
+    ClaimRecord,
     Storage,
     checkpoint_folder,
     checkpoint_ids,
@@ -31,7 +32,14 @@ from coord_control.durable.metadata import METADATA_NAME, Kind
 from coord_control.errors import AlreadyExists, CheckpointInUse
 from coord_control.ids import CheckpointId
 
-__all__ = ["NEWEST", "dispose_without_owner", "refuse_if_held", "remove_claim", "remove_savepoint"]
+__all__ = [
+    "NEWEST",
+    "dispose_of_savepoint",
+    "dispose_without_owner",
+    "refuse_if_held",
+    "remove_claim",
+    "remove_savepoint",
+]
 
 #: Why the newest one stays.
 NEWEST: Final = "it is the newest completed checkpoint of the job, a recovery would need it; take another one first"
@@ -46,27 +54,48 @@ def refuse_if_held(storage: Storage, path: str) -> None:
         raise CheckpointInUse(path, str(held))
 
 
-def remove_savepoint(files: Files, path: str, token: str | None = None) -> None:
+def remove_savepoint(files: Files, path: str, claim: ClaimRecord | None = None) -> None:
     """Remove a savepoint, complete or not; nothing if it is not there any more.
 
     Args:
         path: its folder.
-        token: of its claim; None: whatever savepoint lies there.
+        claim: which one it must be; None: whatever savepoint lies there.
 
     Raises:
         CheckpointInUse: it does not exist any more, but somebody reads its files: repeat it later.
         DamagedRecord: nobody can tell whose folder it is.
     """
-    claim = read_claim(files, path)
-    if token is not None and (claim is None or claim.token != token):
+    found = read_claim(files, path)
+    if claim is not None and found is not None and found.token != claim.token:
         return
-    files.delete(join(path, METADATA_NAME))
-    refuse_if_held(lambda path: files, path)
-    files.delete(join(path, QUERIES_NAME))
-    files.delete(join(path, HOLDS_NAME))
-    files.delete(join(path, CLAIM_NAME))
-    if not files.list(path):
-        files.delete(path)
+    if claim is None or found is not None:
+        files.delete(join(path, METADATA_NAME))
+        refuse_if_held(lambda path: files, path)
+        files.delete(join(path, QUERIES_NAME))
+        files.delete(join(path, HOLDS_NAME))
+    # The folder goes with its last file. If anything of the user is in it, also what is never listed, it stays.
+    parent, _, name = path.rpartition("/")
+    files.delete_all(parent, [f"{name}/{CLAIM_NAME}"])
+    if claim is not None and claim.requested_target is None and not files.list(path):
+        files.delete(path)  # a place of the job's own: what is hidden there was left by a crash
+
+
+def dispose_of_savepoint(files: Files, job_folder: str, claim: ClaimRecord, storage: Storage) -> None:
+    """Remove a savepoint of the job's list, but for its claim. Repeatable.
+
+    Raises:
+        CheckpointInUse: it does not exist any more, but somebody reads its files: repeat it later.
+        DamagedRecord: nobody can tell whose folder it is.
+    """
+    assert claim.target is not None, "savepoints have one"
+    target = storage(claim.target)
+    found = read_claim(target, claim.target)
+    if found is not None and found.token == claim.token:
+        target.delete(join(claim.target, METADATA_NAME))
+        refuse_if_held(storage, claim.target)
+    # From here on it is told from one that the user has moved.
+    files.replace(join(checkpoint_folder(job_folder, claim.checkpoint), COMPLETED_NAME), VOID)
+    remove_savepoint(target, claim.target, claim)
 
 
 def remove_claim(files: Files, job_folder: str, checkpoint: CheckpointId, kind: Kind, highest: CheckpointId) -> bool:
@@ -116,8 +145,10 @@ def dispose_without_owner(files: Files, job_folder: str, entry: CheckpointEntry,
     if entry.kind == "checkpoint":
         files.delete(join(entry.path, METADATA_NAME))
         return False
-    remove_savepoint(storage(entry.path), entry.path, entry.claim.token if entry.claim is not None else None)
-    if entry.claim is not None:
+    if entry.claim is None:
+        remove_savepoint(storage(entry.path), entry.path)
+    else:
+        dispose_of_savepoint(files, job_folder, entry.claim, storage)
         remove_claim(files, job_folder, entry.checkpoint, entry.kind, max(checkpoint_ids(files, job_folder)))
     return True
 

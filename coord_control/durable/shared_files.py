@@ -15,15 +15,18 @@ Threads: any. A file that is being removed is never given to a new owner: who wa
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from coord_control.durable.files import Checksum, FileInfo, Files, join
 from coord_control.ids import CheckpointId, Generation
 
 __all__ = ["Acquired", "SharedFiles"]
+
+_GENERATION: Final = re.compile(r"\.[0-9a-f]+-[0-9a-f]+-([0-9a-f]+)$")
 
 
 class Acquired(NamedTuple):
@@ -148,9 +151,11 @@ class SharedFiles:
             StoreUnavailable: some may still be there.
         """
         with self._changed:
-            orphans = [info.path for info in self._files.walk(self.folder) if info.path not in self._known]
+            found = [info.path for info in self._files.walk(self.folder)]
+            # What a newer driver has made is not ours: it has fenced us just now.
+            orphans = sorted(name for name in found if name not in self._known and self._is_ours_to_remove(name))
         if orphans:
-            self._files.delete_all(self.folder, sorted(orphans))
+            self._files.delete_all(self.folder, orphans)
 
     def owners(self) -> dict[str, int]:
         """By name of a shared file, how many checkpoints need it."""
@@ -186,6 +191,10 @@ class SharedFiles:
             owned.add(name)
             shared.owners += 1
             self._unneeded.discard(name)
+
+    def _is_ours_to_remove(self, name: str) -> bool:
+        generation = _GENERATION.search(name)
+        return generation is not None and int(generation[1], 16) <= self._generation
 
     def _end_removing(self, removed: Iterable[str]) -> None:
         with self._changed:
