@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coord_control.spark.job import Job
     from coord_control.spark.operator import Operator
     from coord_control.spark.query import RestartPolicy
+    from coord_control.spark.rescaling import SubtaskSnapshot
     from coord_control.spark.status import JobStatus
     from coord_control.spark.subtask import Subtask
 
@@ -50,6 +51,7 @@ __all__ = [
     "StatefulCoordinator",
     "Subtask",
     "SubtaskGateway",
+    "SubtaskSnapshot",
 ]
 
 _MODULES: Final = {
@@ -63,6 +65,7 @@ _MODULES: Final = {
     "Operator": "coord_control.spark.operator",
     "RestartPolicy": "coord_control.spark.query",
     "Subtask": "coord_control.spark.subtask",
+    "SubtaskSnapshot": "coord_control.spark.rescaling",
 }
 
 

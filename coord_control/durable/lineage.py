@@ -51,6 +51,7 @@ __all__ = [
     "OperatorRecord",
     "current_lineage",
     "open_lineage",
+    "read_query_id",
     "recorded_lineage",
     "spark_position",
     "write_query_id",
@@ -165,6 +166,21 @@ def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
     return committed, max(planned, committed)
 
 
+def read_query_id(files: Files, checkpoint: str) -> str:
+    """Read Spark's file with the query id.
+
+    Raises:
+        FileNotFoundError: there is none: nothing was ever started there.
+        DamagedRecord: it holds something else.
+    """
+    path = join(checkpoint, "metadata")
+    data = files.read(path)
+    try:
+        return str(json.loads(data)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedRecord(path, f"it does not hold a query id ({error!r})") from error
+
+
 def write_query_id(files: Files, checkpoint: str, query_id: str) -> None:
     """Make Spark's file with the query id; there must be none.
 
@@ -219,24 +235,15 @@ def _lineage(folder: str, record: LineageRecord, restored: RestoredFrom | None =
 
 
 def _query_id(files: Files, checkpoint: str) -> str:
-    path = join(checkpoint, "metadata")
     try:
-        return _read_query_id(files, path)
+        return read_query_id(files, checkpoint)
     except FileNotFoundError:
         query_id = str(uuid.uuid4())
     try:
         write_query_id(files, checkpoint, query_id)
     except AlreadyExists:
-        return _read_query_id(files, path)
+        return read_query_id(files, checkpoint)
     return query_id
-
-
-def _read_query_id(files: Files, path: str) -> str:
-    data = files.read(path)
-    try:
-        return str(json.loads(data)["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedRecord(path, f"it does not hold a query id ({error!r})") from error
 
 
 def _check_location(record: LineageRecord, declared: str | None) -> None:

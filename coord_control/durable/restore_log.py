@@ -20,12 +20,9 @@ from coord_control.durable.files import Files, join
 from coord_control.errors import AlreadyExists, DamagedRecord, Fenced, UnsupportedFormat
 from coord_control.ids import CheckpointId, Generation
 
-__all__ = ["LATEST", "RestoreRecord", "commit_restore", "newest_restore", "read_restore"]
+__all__ = ["RestoreRecord", "commit_restore", "newest_restore", "read_restore"]
 
 FORMAT_VERSION: Final = 1
-
-#: The reference that means another checkpoint with every new one.
-LATEST: Final = "latest"
 
 _NAME: Final = re.compile(r"([1-9]\d*)\.json")
 

@@ -23,66 +23,31 @@ from __future__ import annotations
 
 import datetime
 import uuid
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from coord_control.durable.catalog import LATEST
+from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.files import Files, join
-from coord_control.durable.layout import relocated
-from coord_control.durable.lineage import current_lineage, write_query_id
+from coord_control.durable.lineage import current_lineage
+from coord_control.durable.lineage_builder import LineageBuilder
 from coord_control.durable.lineage_record import (
     RECORD_NAME,
-    LineageRecord,
-    OperatorRecord,
-    RestoredFrom,
-    encode_record,
     lineage_names,
     next_name,
     query_folder,
     read_record,
-    record_path,
 )
-from coord_control.durable.metadata import CheckpointMetadata, FileEntry, QuerySnapshot
-from coord_control.durable.restore_log import LATEST, RestoreRecord, commit_restore, newest_restore, read_restore
-from coord_control.durable.seeding import write_seed
-from coord_control.errors import DamagedRecord, MissingRecord
+from coord_control.durable.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
 from coord_control.ids import Generation, QueryName
 
 __all__ = [
-    "CheckpointSource",
     "PreparedRestore",
     "is_applied",
     "prepare_restore",
     "queries_of",
     "remove_leftovers",
 ]
-
-_REMEDY = "Nothing was changed; restore from another checkpoint, or put the file back from a copy of the storage"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSource:
-    """A checkpoint that can be restored.
-
-    Attributes:
-        path: the folder that holds its ``_metadata``.
-        files: the storage of that folder.
-    """
-
-    path: str
-    metadata: CheckpointMetadata
-    files: Files
-
-    def folder_of(self, query: QueryName) -> str:
-        """The folder below which the files of a query lie."""
-        if self.metadata.kind == "savepoint":
-            return join(self.path, "queries", query, "spark")
-        job_folder = self.path.rstrip("/").rsplit("/", 2)[0]
-        return join(job_folder, "shared", query, self.metadata.queries[query].lineage)
-
-    def name_of(self, entry: FileEntry) -> str:
-        """The name of a file below that folder."""
-        return entry.path if entry.tag is None else f"{entry.path}.{entry.tag}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +136,7 @@ def prepare_restore(
         query: next_name(lineage_names(files, query_folder(job_folder, query)))
         for query in sorted({*source.metadata.queries, *begun})
     }
-    builder = _Builder(files, job_folder, source, number, restore_id, is_fork, allow_non_restored_state)
+    builder = LineageBuilder(files, job_folder, source, number, restore_id, is_fork, allow_non_restored_state)
     for query in source.metadata.queries:
         verify_claim()
         builder.build(query, names[query])
@@ -189,7 +154,9 @@ def prepare_restore(
         queries={query: names[query] for query in source.metadata.queries},
         begun={query: names[query] for query in sorted(begun)},
     )
-    return PreparedRestore(record, source, builder.linked, builder.copied, files, job_folder, verify_claim)
+    return PreparedRestore(
+        record, source, builder.placed.linked, builder.placed.copied, files, job_folder, verify_claim
+    )
 
 
 def remove_leftovers(files: Files, job_folder: str) -> None:
@@ -214,137 +181,3 @@ def _remove_lineage(files: Files, lineage: str) -> None:
             files.delete(join(lineage, name))
     files.delete(join(lineage, RECORD_NAME))
     files.delete(lineage)
-
-
-@dataclass(slots=True)
-class _Builder:
-    """Builds the lineages of one restore."""
-
-    files: Files
-    job_folder: str
-    source: CheckpointSource
-    number: int
-    restore_id: str
-    is_fork: bool
-    allow_non_restored_state: bool
-    linked: int = 0
-    copied: int = 0
-
-    def build(self, query: QueryName, name: str) -> None:
-        snapshot = self.source.metadata.queries[query]
-        folder = query_folder(self.job_folder, query)
-        record = self._record(query, snapshot, join(folder, name, "spark"))
-        self.files.create(record_path(folder, name), encode_record(record))
-        write_seed(self.files, join(folder, name), self.source.metadata, query)
-        write_query_id(self.files, record.checkpoint_location, record.query_id)
-        self._fill(query, snapshot, record.checkpoint_location)
-
-    def _record(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> LineageRecord:
-        operators = _operators(self.source.metadata, query)
-        before = current_lineage(self.files, query_folder(self.job_folder, query), query)
-        return LineageRecord(
-            query=query,
-            query_id=str(uuid.uuid4()) if self.is_fork else snapshot.query_id,
-            checkpoint_location=checkpoint,
-            operators=operators,
-            restored_from=RestoredFrom(
-                path=self.source.path,
-                checkpoint=self.source.metadata.checkpoint,
-                restore=self.number,
-                id=self.restore_id,
-                epoch=snapshot.epoch,
-                operators=operators,
-                replaced=None if before is None else before.checkpoint,
-                allow_non_restored_state=self.allow_non_restored_state,
-            ),
-        )
-
-    def _fill(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> None:
-        base = self.source.folder_of(query)
-        changed = self._relocate(base, snapshot.files, checkpoint)
-        # Spark's own checksum of a file that was written anew would not fit any more; without one it checks nothing.
-        skipped = {*changed, *(f"{path}.crc" for path in changed)}
-        entries = [entry for entry in snapshot.files if entry.path not in skipped]
-        if self.source.files is self.files:
-            self._link(base, entries, checkpoint)
-        else:
-            for entry in entries:
-                self._copy(join(base, self.source.name_of(entry)), entry, join(checkpoint, entry.path))
-
-    def _relocate(self, base: str, entries: tuple[FileEntry, ...], checkpoint: str) -> set[str]:
-        changed = set()
-        for entry in entries:
-            if "/_metadata/" not in entry.path:
-                continue
-            path = join(base, self.source.name_of(entry))
-            content = self._read(path, entry)
-            moved = relocated(entry.path, content, checkpoint)
-            if moved != content:
-                self.files.create(join(checkpoint, entry.path), moved)
-                self.copied += len(moved)
-                changed.add(entry.path)
-        return changed
-
-    def _read(self, path: str, entry: FileEntry) -> bytes:
-        try:
-            content = self.source.files.read(path)
-        except FileNotFoundError:
-            raise _missing(path, self.source.path) from None
-        _check(path, entry, len(content), f"{zlib.crc32(content):08x}")
-        return content
-
-    def _link(self, base: str, entries: list[FileEntry], checkpoint: str) -> None:
-        names = [(self.source.name_of(entry), entry.path) for entry in entries]
-        try:
-            linked = self.files.link_all(base, checkpoint, names)
-        except FileNotFoundError as error:
-            raise _missing(str(error.filename or error), self.source.path) from None
-        for entry, (name, _), each in zip(entries, names, linked, strict=True):
-            _check(join(base, name), entry, each.size)
-            if each.is_linked:
-                self.linked += each.size
-        copied = [entry for entry, each in zip(entries, linked, strict=True) if not each.is_linked]
-        found = self.files.checksum_all(checkpoint, [entry.path for entry in copied])
-        for entry, checksum in zip(copied, found, strict=True):
-            path = join(base, self.source.name_of(entry))
-            if checksum is None:
-                raise _missing(path, self.source.path)
-            _check(path, entry, checksum.size, checksum.crc32)
-            self.copied += entry.size
-
-    def _copy(self, path: str, entry: FileEntry, target: str) -> None:
-        size, crc = 0, 0
-
-        def chunks() -> Iterator[bytes]:
-            nonlocal size, crc
-            for chunk in self.source.files.chunks(path):
-                size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-                yield chunk
-
-        try:
-            self.files.write_chunks(target, chunks())
-        except FileNotFoundError:
-            raise _missing(path, self.source.path) from None
-        _check(path, entry, size, f"{crc:08x}")
-        self.copied += size
-
-
-def _missing(path: str, checkpoint: str) -> MissingRecord:
-    return MissingRecord(path, f"the manifest of {checkpoint} names it")
-
-
-def _check(path: str, entry: FileEntry, size: int, crc32: str | None = None) -> None:
-    if size != entry.size:
-        raise DamagedRecord(path, f"it has {size} bytes, the manifest says {entry.size}", _REMEDY)
-    if crc32 not in (None, entry.crc32):
-        raise DamagedRecord(path, "its checksum is not the one in the manifest", _REMEDY)
-
-
-def _operators(metadata: CheckpointMetadata, query: QueryName) -> dict[str, OperatorRecord]:
-    return {
-        uid: OperatorRecord(
-            parallelism=operator.parallelism, state=operator.state, down=operator.down_types, up=operator.up_types
-        )
-        for uid, operator in metadata.operators.items()
-        if operator.query == query
-    }

@@ -24,8 +24,9 @@ from coord_control.durable.lineage import Lineage
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot, decode_metadata, encode_metadata
 from coord_control.durable.records_codec import Header
 from coord_control.errors import MissingRecord
-from coord_control.ids import Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, seed
+from coord_control.protocol.job import first_barrier
 from coord_control.protocol.recovery import Inputs, Outbox
 
 __all__ = ["Redistribution", "Rescale", "read_seed", "seed_lineage", "snapshot_cut", "write_seed"]
@@ -93,11 +94,13 @@ def seed_lineage(
         return
     metadata = read_seed(files, lineage.folder)
     boundary = metadata.queries[lineage.query].epoch
+    # Where no query ran, no barrier went through; a coordinator is told of one all the same, or else it is not reset.
+    barrier = metadata.barrier if metadata.barrier != NO_CHECKPOINT else first_barrier(metadata.generation)
     records = [
         record
         for uid, (parallelism, rescale) in sorted(operators.items())
         if (snapshot := metadata.operators.get(uid)) is not None
-        for record in seed(_adapted(uid, snapshot, parallelism, rescale), boundary, metadata.barrier)
+        for record in seed(_adapted(uid, snapshot, parallelism, rescale), boundary, barrier)
     ]
     log = GenerationLog(files, lineage.epochs, generation)
     log.remove()

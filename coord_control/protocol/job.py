@@ -37,7 +37,7 @@ from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 
-__all__ = ["JobCore"]
+__all__ = ["JobCore", "first_barrier"]
 
 # Barrier ids grow strictly across generations without being written down: the generation is their upper half (rule C9).
 _BARRIERS_PER_GENERATION = 1 << 32
@@ -61,6 +61,11 @@ class _Query:
     held: bool = False  #: no epoch may begin any more
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
     parked: list[tuple[Hello, Token]] = field(default_factory=list)  #: hellos of the epoch that may not begin
+
+
+def first_barrier(generation: Generation) -> BarrierId:
+    """The first barrier id of a generation: above those of all earlier ones, below those of all later ones (C9)."""
+    return BarrierId(_BARRIERS_PER_GENERATION * generation + 1)
 
 
 class JobCore:

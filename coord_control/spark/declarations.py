@@ -14,12 +14,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.durable.lineage import OperatorRecord
+from coord_control.durable.seeding import Rescale
 from coord_control.errors import DeclarationError, DuplicateOperator, InvalidName, OperatorReused
 from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark.coordinator_thread import BoundCoordinator
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.operator import Operator, operators_in_plan
+from coord_control.spark.rescaling import RescaleFunction, rescaling
 from coord_control.spark.subtask import TaskPlan
 
 __all__ = ["Declarations"]
@@ -45,6 +47,7 @@ class Declarations:
         self._snapshot_timeout = snapshot_timeout_seconds
         self._operators: dict[OperatorUid, Operator] = {}
         self.coordinators: dict[OperatorUid, BoundCoordinator] = {}
+        self.rescales: dict[OperatorUid, Rescale] = {}  #: how states are redistributed after a restore
         self.owner: dict[OperatorUid, QueryName] = {}  #: of the operators that are part of a started query
 
     def operator(
@@ -55,6 +58,7 @@ class Declarations:
         state: type[BaseModel],
         down: Sequence[type[BaseModel]],
         up: Sequence[type[BaseModel]],
+        rescale: RescaleFunction | None = None,
     ) -> Operator:
         """Declare an operator; see :meth:`coord_control.Job.operator`."""
         if not is_valid_name(uid):
@@ -78,6 +82,8 @@ class Declarations:
         plan = self._plan(operator_uid, parallelism, state_type, down_types, up_types)
         operator = self._operators[operator_uid] = Operator(spec, plan)
         self.coordinators[operator_uid] = bound
+        if rescale is not None:
+            self.rescales[operator_uid] = rescaling(uid, state_type, down_types, parallelism, rescale)
         return operator
 
     def in_query(self, writer: DataStreamWriter, query: QueryName) -> list[OperatorUid]:
@@ -106,6 +112,9 @@ class Declarations:
             down=tuple(model.__qualname__ for model in plan.down.models),
             up=tuple(model.__qualname__ for model in plan.up.models),
         )
+
+    def state(self, uid: OperatorUid) -> StateType[Any]:
+        return self._operators[uid].plan.state
 
     def unused(self) -> list[OperatorUid]:
         """Operators that are part of no started query, sorted."""

@@ -42,6 +42,8 @@ from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.operator import Operator
 from coord_control.spark.query import RestartPolicy
+from coord_control.spark.rescaling import RescaleFunction
+from coord_control.spark.restore import JobRestore, declared_query, restore_settings
 from coord_control.spark.session import use_this_interpreter
 from coord_control.spark.status import JobStatus, QueryStatus, operator_statuses
 from coord_control.spark.stopping import savepoint_and_hold, stop_queries
@@ -77,8 +79,16 @@ class Job:
         slow_callback_seconds: a callback of a coordinator that takes longer is reported.
         checkpoints: when checkpoints are taken by themselves, how long they may take, how many are kept; by default
             only on request.
+        restore_from: a checkpoint or savepoint to go on from: an id, a label, ``latest``, or a path; of another job, or
+            of this one. By default what ``coordctl run --restore-from`` says, in ``COORD_RESTORE_FROM``. It is applied
+            once: as long as the job's newest restore came from that checkpoint (for ``latest``: was asked for as
+            ``latest``) the job just goes on from where it stands. It takes place when the first query is started.
+        allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
+            begin empty.
 
     Raises:
+        CheckpointNotFound: ``restore_from`` means no checkpoint, or several.
+        RestoreRefused: the checkpoint cannot be restored; nothing was changed.
         InvalidName: ``name`` cannot be used.
         Fenced: another driver was faster.
         StoreUnavailable: ``root`` cannot be written.
@@ -98,6 +108,8 @@ class Job:
         snapshot_timeout_seconds: float = 60.0,
         slow_callback_seconds: float = 1.0,
         checkpoints: CheckpointOptions | None = None,
+        restore_from: str | None = None,
+        allow_non_restored_state: bool = False,
     ) -> None:
         if not is_valid_name(name):
             raise InvalidName("job", name)
@@ -105,10 +117,16 @@ class Job:
         use_this_interpreter(spark)
         self._spark = spark
         self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
+        root = _absolute(root)
+        restore_from, allowed = restore_settings(restore_from, allow_non_restored_state)
+        restore = None
+        if restore_from is not None:
+            ref = _absolute(restore_from) if "/" in restore_from else restore_from
+            restore = JobRestore.wanted(name, spark, root, ref, allow_non_restored_state=allowed)
         self._driver = JobDriver(
             name,
             spark,
-            _absolute(root),
+            root,
             port=port,
             bind_address=bind_address,
             tls=tls,
@@ -116,6 +134,7 @@ class Job:
             snapshot_timeout_seconds=snapshot_timeout_seconds,
             slow_callback_seconds=slow_callback_seconds,
             checkpoints=checkpoints or CheckpointOptions(),
+            restore=restore,
             stop=self.stop,
         )
         self.generation = self._driver.generation
@@ -130,23 +149,28 @@ class Job:
         state: type[BaseModel],
         down: Sequence[type[BaseModel]] = (),
         up: Sequence[type[BaseModel]] = (),
+        rescale: RescaleFunction | None = None,
     ) -> Operator:
         """Declare an operator.
 
         Args:
             uid: its name in this job, for ever: state is found by it.
             coordinator: its coordinator; one object serves one operator.
-            parallelism: number of subtasks; fixed once the operator has run.
+            parallelism: number of subtasks; fixed once the operator has run, but for a restore with ``rescale``.
             state: pydantic model of a subtask's state, default constructible, at most 1 MiB as JSON.
             down: models of the events coordinator -> subtask. New ones go behind the ones that have been used.
             up: models of the events subtask -> coordinator, likewise.
+            rescale: ``rescale(subtasks, parallelism)`` gives the subtasks of a restored operator that had another
+                parallelism their states: it takes a list of :class:`SubtaskSnapshot` (state, waiting events) of the old
+                subtasks and returns one of ``parallelism`` new ones. Events of old subtasks that were on their way
+                to the coordinator arrive as of subtask ``old % parallelism``.
 
         Raises:
             DeclarationError: the declaration cannot be used (InvalidName, DuplicateOperator, InvalidModel).
             JobClosed: the job has ended.
         """
         self._check_open()
-        return self._driver.declared.operator(uid, coordinator, parallelism, state, down, up)
+        return self._driver.declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
 
     def start(self, name: str, writer: DataStreamWriter, *, checkpoint_location: str | None = None) -> StreamingQuery:
         """Start a query, with any operators that are part of it, where it stood when it ended.
@@ -163,6 +187,7 @@ class Job:
         Raises:
             InvalidName, DuplicateOperator, OperatorReused: the declaration cannot be used.
             OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it does not fit what has run.
+            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was.
             DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used; nothing was started.
             JobClosed: the job has ended.
         """
@@ -176,9 +201,13 @@ class Job:
             QueryFailed: a query failed for good; the others are stopped.
             Fenced: a newer driver owns the job.
             OperatorUnused: an operator was declared and is part of no started query.
+            RestoredQueryUnused: a query was restored and not started.
         """
-        if not self._driver.closed.is_set() and (unused := self._driver.declared.unused()):
-            raise OperatorUnused(unused[0])
+        if not self._driver.closed.is_set():
+            if unused := self._driver.declared.unused():
+                raise OperatorUnused(unused[0])
+            if self._driver.restore is not None:
+                self._driver.restore.check_all_started(self._driver.queries)
         self._driver.checkpoints.begin()
         with self._driver.changed:
             ended = self._driver.changed.wait_for(self._driver.has_ended, timeout_seconds)
@@ -323,7 +352,13 @@ class Job:
         folder = join(self._driver.folder, "queries", name)
         if checkpoint_location is not None:
             checkpoint_location = self._reachable(checkpoint_location)
-        lineage = open_lineage(self._driver.files, folder, query_name, records, checkpoint_location)
+        rescalable = [uid for uid in operators if uid in self._driver.declared.rescales]
+        if self._driver.restore is not None:
+            states = {uid: self._driver.declared.state(uid) for uid in operators}
+            self._driver.restore.starts(declared_query(query_name, writer._df, records, rescalable), states)
+        lineage = open_lineage(
+            self._driver.files, folder, query_name, records, checkpoint_location, rescalable=rescalable
+        )
         return self._driver.start_query(query_name, writer, operators, lineage).spark_query
 
     def _reachable(self, location: str) -> str:

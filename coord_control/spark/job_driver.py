@@ -23,7 +23,9 @@ from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, join
+from coord_control.durable.generations import NO_GENERATION
 from coord_control.durable.lineage import Lineage
+from coord_control.durable.seeding import seed_lineage
 from coord_control.errors import (
     CoordControlError,
     Fenced,
@@ -43,6 +45,7 @@ from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.progress import ProgressListener
 from coord_control.spark.query import ManagedQuery, RestartPolicy
+from coord_control.spark.restore import JobRestore
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.session import advertised_host, is_local, retained_epochs
 from coord_control.spark.session import bind_address as spark_address
@@ -79,6 +82,7 @@ class JobDriver:
         snapshot_timeout_seconds: float,
         slow_callback_seconds: float,
         checkpoints: CheckpointOptions,
+        restore: JobRestore | None,
         stop: Callable[[], None],
     ) -> None:
         self.name = name
@@ -87,7 +91,9 @@ class JobDriver:
         self._spark = spark
         self._policy = restart
         self._stop = stop
-        self._claim = take_over(self.files, self.folder, spark)
+        self.restore = restore
+        above = NO_GENERATION if restore is None else restore.above
+        self._claim = take_over(self.files, self.folder, spark, above=above)
         self.generation = self._claim.generation
         self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
         self.queries: dict[QueryName, ManagedQuery] = {}
@@ -96,6 +102,8 @@ class JobDriver:
         self.closed = threading.Event()
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
+            if restore is not None:
+                restore.prepare(self.files, self.folder, self.generation, spark, self._verify)
             self.runtime = JobRuntime(
                 JobCore(self.generation),
                 self.declared.coordinators,
@@ -128,6 +136,8 @@ class JobDriver:
         self, name: QueryName, writer: DataStreamWriter, operators: Sequence[OperatorUid], lineage: Lineage
     ) -> ManagedQuery:
         """Start a query in its lineage; one that cannot be started may be corrected and started again."""
+        seeds = {uid: (self.declared.spec(uid).parallelism, self.declared.rescales.get(uid)) for uid in operators}
+        seed_lineage(self.files, lineage, self.generation, seeds)
         writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
         query = self._managed(name, writer, lineage, operators)
         specs = [self.declared.spec(uid) for uid in operators]

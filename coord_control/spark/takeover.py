@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from coord_control.durable import generations
 from coord_control.durable.files import Files, join
 from coord_control.durable.generations import Aliveness, Claim, Holder
+from coord_control.ids import Generation
 
 __all__ = ["take_over"]
 
@@ -30,15 +31,20 @@ _ALIVE_SECONDS: Final = 15.0
 _UNKNOWN_SECONDS: Final = 2.0
 
 
-def take_over(files: Files, folder: str, spark: SparkSession) -> Claim:
+def take_over(
+    files: Files, folder: str, spark: SparkSession, *, above: Generation = generations.NO_GENERATION
+) -> Claim:
     """Claim the next generation of the job in ``folder`` and wait for its predecessor to end.
+
+    Args:
+        above: claim one above this: that of a checkpoint from elsewhere that is to be restored.
 
     Raises:
         DamagedRecord, UnsupportedFormat: the newest claim cannot be read; nothing was claimed.
         StoreUnavailable: the storage cannot be written.
     """
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]))
+    claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]), above=above)
     began = time.monotonic()
     while (previous := generations.previous_may_live(claim)) is not Aliveness.DEAD:
         waited = time.monotonic() - began

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.files import Files, join
 from coord_control.durable.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
 from coord_control.durable.metadata import (
@@ -15,7 +16,7 @@ from coord_control.durable.metadata import (
     QuerySnapshot,
     encode_metadata,
 )
-from coord_control.durable.restoring import CheckpointSource, PreparedRestore, prepare_restore
+from coord_control.durable.restoring import PreparedRestore, prepare_restore
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Outbox

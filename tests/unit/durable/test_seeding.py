@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
 from coord_control.durable.seeding import Redistribution, Rescale, read_seed, seed_lineage, snapshot_cut
@@ -19,7 +20,7 @@ from coord_control.errors import (
     OperatorsChanged,
     ParallelismChanged,
 )
-from coord_control.ids import Epoch, Generation, OperatorUid, SubtaskIndex
+from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.cut import cut_of
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
@@ -94,6 +95,16 @@ def test_operators_recover_what_the_checkpoint_holds(files: MemoryFiles) -> None
     # Again, by the same driver and by later ones.
     assert start(files) == found
     assert start(files, 9) == found
+
+
+def test_a_checkpoint_of_a_job_that_did_not_run_has_states_to_go_back_to(files: MemoryFiles) -> None:
+    source = put_checkpoint(files, "/savepoints/two", checkpoint=8)
+    idle = source.metadata.model_copy(update={"barrier": NO_CHECKPOINT})
+    prepared(files, CheckpointSource(source.path, idle, files)).commit()
+    found = start(files)
+    assert found.coordinator_state == b"the coordinator's"
+    # With that id its coordinator would not be reset.
+    assert found.barrier != NO_CHECKPOINT
 
 
 def test_once_something_has_run_nothing_is_seeded(files: MemoryFiles) -> None:

@@ -1,0 +1,61 @@
+"""One line of what is looked at before something is done: what was found, whether it can work, and the way out.
+
+Threads: values.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from coord_control.errors import RestoreRefused
+
+__all__ = ["ALLOW", "Check", "Verdict", "refuse"]
+
+#: The way out when operators or queries have come or gone.
+ALLOW: Final = "restore with --allow-non-restored-state (allow_non_restored_state=True)"
+
+
+class Verdict(enum.Enum):
+    """What a check has found."""
+
+    OK = "ok"
+    WARNING = "warning"  #: it works; know what it means
+    REFUSED = "refused"  #: it cannot work, or would lose something
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table.
+
+    Attributes:
+        subject: the query or operator that it is about; empty: all of it.
+        way_out: what to do, when it is not ok.
+    """
+
+    name: str
+    subject: str
+    verdict: Verdict
+    found: str
+    way_out: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "verdict": self.verdict.value}
+
+    def __str__(self) -> str:
+        subject = f" of {self.subject}" if self.subject else ""
+        way_out = f" ({self.way_out})" if self.way_out else ""
+        return f"{self.name}{subject}: {self.found}{way_out}"
+
+
+def refuse(checkpoint: str, checks: Iterable[Check]) -> None:
+    """Raise if a check refuses.
+
+    Raises:
+        RestoreRefused: with all that was found.
+    """
+    problems = [str(check) for check in checks if check.verdict is Verdict.REFUSED]
+    if problems:
+        raise RestoreRefused(checkpoint, problems)
