@@ -58,7 +58,7 @@ class _Query:
     # The newest will do: the older ones' task attempts are below the floor.
     ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
-    held: bool = False  #: no epoch may begin any more
+    held: bool = False  #: no epoch may begin, in this run or the ones after it, until it is released
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
     parked: list[tuple[Hello, Token]] = field(default_factory=list)  #: hellos of the epoch that may not begin
 
@@ -135,7 +135,6 @@ class JobCore:
         query.committed = facts.committed
         query.starts += 1
         query.running = True
-        query.held = False
 
     def end_run(self, name: QueryName, run: RunId | None, now: float) -> None:
         """The query's run has ended, whatever the reason: its attempts are refused from now on."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,9 +21,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import Files, join
+from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.durable.generations import NO_GENERATION
 from coord_control.durable.lineage import Lineage
 from coord_control.durable.seeding import seed_lineage
@@ -60,6 +62,9 @@ CLOSE_SECONDS: Final = 5.0
 # A driver that has lost its claim must notice within this time; its successor waits longer (see takeover).
 _WATCH_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 10.0
+# To look for a commit is two listings: some microseconds on a local disk, requests elsewhere.
+_LOCAL_LOOK_SECONDS: Final = 0.01
+_REMOTE_LOOK_SECONDS: Final = 0.25
 
 
 class JobDriver:
@@ -182,14 +187,19 @@ class JobDriver:
 
     def _checkpoint_service(self, options: CheckpointOptions) -> CheckpointService:
         job = JobDescription(self.name, self.generation, self._spark.version, self.declared.record)
+        period = options.period_seconds
         return CheckpointService(
             CheckpointStore(self.files, self.folder, self.generation, storage=self._storage),
+            Catalog(self.files, self.folder, self._storage),
             self.runtime,
             options,
             job=job,
             queries=lambda: list(self.queries.values()),
             verify=self._verify,
             fail_job=self._fail_queries,
+            look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.files, LocalFiles) else _REMOTE_LOOK_SECONDS,
+            # Jobs that start together must not checkpoint together.
+            first_delay_seconds=period and random.uniform(options.min_pause_seconds, period),
         )
 
     def _storage(self, path: str) -> Files:
