@@ -7,21 +7,23 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import spark_position
-from coord_control.ids import Generation, OperatorUid, SubtaskIndex
+from coord_control.durable.lineage import Lineage, current_lineage, spark_position
+from coord_control.durable.seeding import seed_lineage
+from coord_control.ids import NO_EPOCH, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
 from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Page, Report
 from tests.kill.life import Trial
 
-__all__ = ["Balance", "audit", "check_counts", "check_output", "recovered"]
+__all__ = ["Balance", "audit", "balance", "check_counts", "check_output", "recovered", "recovered_in"]
 
 _ORDERS: Final = TypeAdapter(list[Order])
 _REPORTS: Final = TypeAdapter(list[Report])
@@ -50,7 +52,32 @@ def audit(trial: Trial) -> Balance:
 
     Python must be dead; the JVM may live.
     """
-    committed, operator = recovered(trial)
+    return balance(*recovered(trial))
+
+
+def recovered(trial: Trial) -> tuple[int, RecoveredOperator]:
+    """Where the next driver's operator will start, and Spark's last commit."""
+    lineage = current_lineage(LocalFiles(), str(trial.job / "queries" / "ledger"), QueryName("ledger"))
+    if lineage is None:  # nothing was ever started
+        return -1, recover(Facts((), NO_EPOCH, NO_EPOCH), _OPERATOR)
+    return recovered_in(lineage, trial.folder / "audited", Generation(max(trial.generations()) + 1))
+
+
+def recovered_in(lineage: Lineage, copy: Path, generation: Generation) -> tuple[int, RecoveredOperator]:
+    """As :func:`recovered`, in any lineage; also in one that was restored, and in which nothing has run."""
+    files = LocalFiles()
+    committed, planned = spark_position(files, lineage.checkpoint)
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(lineage.folder, copy, ignore=shutil.ignore_patterns("spark"))
+    lineage = replace(lineage, folder=str(copy))
+    seed_lineage(files, lineage, generation, {_OPERATOR: (PARTICIPANTS, None)})
+    store = EpochStore(files, lineage.epochs, generation, RETAIN)
+    store.committed(committed)
+    return committed, recover(Facts(tuple(store.open()), committed, planned), _OPERATOR)
+
+
+def balance(committed: int, operator: RecoveredOperator) -> Balance:
+    """What both sides know once everything has arrived that is on its way; they must agree."""
     books = Books() if operator.coordinator_state is None else Books.model_validate_json(operator.coordinator_state)
     for outbox in operator.undelivered:
         for report in _parsed(_REPORTS, outbox.events):
@@ -67,20 +94,6 @@ def audit(trial: Trial) -> Balance:
         _must_agree(f"reports of subtask {index}", ledger.sent, books.received[index])
         ledgers.append(ledger)
     return Balance(committed, books, tuple(ledgers))
-
-
-def recovered(trial: Trial) -> tuple[int, RecoveredOperator]:
-    """Where the next driver's operator will start, and Spark's last commit."""
-    files, lineage = LocalFiles(), trial.query("ledger")
-    committed, planned = spark_position(files, str(lineage / "spark"))
-    copy = trial.folder / "audited"
-    shutil.rmtree(copy, ignore_errors=True)
-    if (lineage / "epochs").exists():
-        shutil.copytree(lineage / "epochs", copy)
-    generation = Generation(max(trial.generations()) + 1)
-    store = EpochStore(files, str(copy), generation, RETAIN)
-    store.committed(committed)
-    return committed, recover(Facts(tuple(store.open()), committed, planned), _OPERATOR)
 
 
 def check_output(rows: list[dict[str, Any]], keys: list[int], balance: Balance) -> None:
@@ -107,7 +120,7 @@ def check_output(rows: list[dict[str, Any]], keys: list[int], balance: Balance) 
 
 def check_counts(trial: Trial, keys: Iterable[int]) -> None:
     """The query without an operator counted every row once."""
-    newest = max((trial.folder / "counts").glob("*.json"), key=lambda path: int(path.stem))
+    newest = max((trial.story / "counts").glob("*.json"), key=lambda path: int(path.stem))
     found: Mapping[str, int] = json.loads(newest.read_text())
     assert {int(key): count for key, count in found.items()} == Counter(keys)
 

@@ -16,7 +16,18 @@ from typing import Final
 
 from pydantic import BaseModel
 
-__all__ = ["PARTICIPANTS", "RETAIN", "Books", "Ledger", "Order", "Page", "Report", "Violation", "violated"]
+__all__ = [
+    "PARTICIPANTS",
+    "RETAIN",
+    "Books",
+    "Ledger",
+    "Order",
+    "Page",
+    "Report",
+    "Violation",
+    "story_folder",
+    "violated",
+]
 
 #: Subtasks of the operator.
 PARTICIPANTS: Final = 4
@@ -80,3 +91,10 @@ def violated(folder: Path, what: str) -> Violation:
     folder.mkdir(exist_ok=True)
     (folder / f"{uuid.uuid4().hex}.txt").write_text(what)
     return Violation(what)
+
+
+def story_folder(folder: Path, restore: str | None) -> Path:
+    """Where a job writes, and notes what it was served; after a restore in another place than before."""
+    if restore is None:
+        return folder
+    return folder / f"story-{zlib.crc32(restore.encode()):08x}"

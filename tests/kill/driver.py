@@ -1,20 +1,24 @@
-"""The job that is killed: `python driver.py FOLDER SEED [--finish]`.
+"""The job that is killed: `python driver.py FOLDER SEED [--finish] [--saving] [--restore REF]`.
 
 Query `ledger` has an operator of four subtasks that talks with its coordinator in numbered events, both ways; query
 `counts` is a plain stateful aggregation. Both read the numbered rows in FOLDER/in, a file per epoch. Tasks and whole
 batches fail at random, in the user's function and behind it (after the acknowledgement). Whatever is seen that must
 not be is noted in FOLDER/violations, which outlives every process.
 
-With `--finish` the queries process what is there and end; then the output is read back as Spark shows it.
+With `--finish` the queries process what is there and end; then the output is read back as Spark shows it. With
+`--saving` checkpoints and savepoints are taken one after the other. With `--restore` the job goes on from one of them,
+and what it writes from then on, and is served, is another story: it has a folder of its own.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import os
 import random
-import sys
 import threading
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,11 +31,15 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
-from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Report, Violation, violated
+from coord_control.errors import CheckpointNotCompleted, JobClosed
+from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Report, Violation, story_folder, violated
+from tests.kill.pausing import pause_if_asked
 
 _OUTPUT: Final = "n long, subtask int, epoch long, first_order long, last_order long, first_report long"
 _INPUT: Final = "n LONG, key LONG"
 _ATTEMPTS: Final = 3  # of a task, see the master
+#: Why a checkpoint of a job may come to nothing whose batches fail on purpose.
+_EXPECTED: Final = {"query_restarting", "query_failed", "job_ending", "not_running"}
 
 
 class Accountant(cc.OperatorCoordinator):
@@ -178,6 +186,25 @@ def count_into(folder: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
+def write_into(folder: Path) -> Callable[[DataFrame, int], None]:
+    """The sink of `ledger` after a restore: a folder for each epoch.
+
+    Spark's file sink cannot begin in the middle: its log in a new folder lacks what lies before.
+    """
+
+    def write(frame: DataFrame, epoch: int) -> None:
+        frame.write.mode("overwrite").parquet(str(folder / str(epoch)))
+
+    return write
+
+
+def outputs(story: Path) -> list[str]:
+    """What `ledger` has written, as Spark reads it."""
+    out = story / "out"
+    is_file_sink = (out / "_spark_metadata").exists()
+    return [str(out)] if is_file_sink else [str(path) for path in out.iterdir()]
+
+
 def session(folder: Path) -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
@@ -198,8 +225,26 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
-def main(folder: Path, seed: int, finish: bool) -> None:
+def save_again_and_again(job: cc.Job, folder: Path) -> None:
+    """Take checkpoints, and now and then a savepoint, until the job ends."""
+    for number in itertools.count(1):
+        try:
+            handle = job.trigger_savepoint() if number % 3 == 0 else job.trigger_checkpoint()
+            handle.wait()
+        except JobClosed:
+            return
+        except CheckpointNotCompleted as error:
+            if error.reason == "job_ending":
+                return
+            if error.reason not in _EXPECTED:
+                raise violated(folder / "violations", f"a checkpoint failed: {error}") from error
+        time.sleep(random.uniform(0.0, 0.2))
+
+
+def main(folder: Path, seed: int, *, finish: bool, saving: bool, restore: str | None) -> None:
+    pause_if_asked(folder)
     spark = session(folder)
+    story = story_folder(folder, restore)
     trigger: dict[str, Any] = {"availableNow": True} if finish else {"processingTime": "0 seconds"}
 
     def rows() -> DataFrame:
@@ -208,23 +253,36 @@ def main(folder: Path, seed: int, finish: bool) -> None:
     def query(frame: DataFrame) -> Any:
         return frame.writeStream.trigger(**trigger)
 
-    with cc.Job("killed", spark, root=str(folder / "jobs")) as job:
-        worker = Worker(folder, seed)
+    checkpoints = cc.CheckpointOptions(retained=2)
+    with cc.Job("killed", spark, root=str(folder / "jobs"), checkpoints=checkpoints, restore_from=restore) as job:
+        worker = Worker(story, seed)
         accountant = job.operator(
-            "accountant", Accountant(folder), parallelism=PARTICIPANTS, state=Ledger, down=[Order], up=[Report]
+            "accountant", Accountant(story), parallelism=PARTICIPANTS, state=Ledger, down=[Order], up=[Report]
         )
         worked = accountant.apply(rows(), worker.work, schema=_OUTPUT, partition_by=["key"])
         output = query(worked.mapInArrow(worker.stumble, _OUTPUT))
-        job.start("ledger", output.format("parquet").option("path", str(folder / "out")))
-        counts = query(rows().groupBy("key").count()).outputMode("complete").foreachBatch(count_into(folder / "counts"))
+        if restore is None:
+            output = output.format("parquet").option("path", str(folder / "out"))
+        else:
+            output = output.foreachBatch(write_into(story / "out"))
+        job.start("ledger", output)
+        counts = query(rows().groupBy("key").count()).outputMode("complete").foreachBatch(count_into(story / "counts"))
         job.start("counts", counts)
+        if saving:
+            threading.Thread(target=save_again_and_again, args=(job, folder), daemon=True).start()
         job.await_termination()
         if finish:
-            found = [row.asDict() for row in spark.read.parquet(str(folder / "out")).collect()]
-            totals = {"rows": found, "status": str(job.status())}
-            (folder / "result.json").write_text(json.dumps(totals))
+            for place in {folder, story}:
+                found = [row.asDict() for row in spark.read.parquet(*outputs(place)).collect()]
+                (place / "result.json").write_text(json.dumps({"rows": found}))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "--finish" in sys.argv[3:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--finish", action="store_true")
+    parser.add_argument("--saving", action="store_true")
+    parser.add_argument("--restore")
+    main(**vars(parser.parse_args()))

@@ -18,12 +18,17 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.lineage import current_lineage
 from coord_control.durable.records_codec import decode_segment
+from coord_control.ids import QueryName
 from coord_control.protocol.records import Ack, Begin
+from tests.kill.books import story_folder
+from tests.kill.pausing import PAUSE_VARIABLE, Step, paused_mark
 
 __all__ = ["CHECKOUT", "HANG_SECONDS", "Feeder", "Moment", "Trial", "Victim"]
 
@@ -110,22 +115,46 @@ class Trial:
         self.late_commits = 0  #: epochs that a JVM committed when its Python was dead already
         self.longest_afterlife = 0.0  #: seconds that a JVM outlived its Python
         self._watchers: list[threading.Thread] = []
-        for name in ("served", "failed", "counts"):
-            (folder / name).mkdir()
+        self.restore: str | None = None  #: what the job is restored from by each driver from now on
+        self.new_story()
         self.feeder = Feeder(folder / "in", seed, self._slowest)
+
+    @property
+    def story(self) -> Path:
+        """Where the job writes."""
+        return story_folder(self.folder, self.restore)
+
+    def new_story(self, restore: str | None = None) -> None:
+        """From now on the job is one that was restored."""
+        self.restore = restore
+        for name in ("served", "failed", "counts"):
+            (self.story / name).mkdir(parents=True)
+
+    def rows(self, story: Path) -> list[dict[str, Any]]:
+        """What the job has written in one of its stories, as the last driver has read it back."""
+        rows: list[dict[str, Any]] = json.loads((story / "result.json").read_text())["rows"]
+        return rows
 
     def query(self, name: str) -> Path:
         """The lineage of a query."""
-        return self.job / "queries" / name / "lineage-000001"
+        lineage = current_lineage(LocalFiles(), str(self.job / "queries" / name), QueryName(name))
+        return Path(lineage.folder) if lineage is not None else self.job / "queries" / name / "lineage-000001"
 
     def generations(self) -> list[int]:
         return sorted(int(path.stem) for path in (self.job / "generations").glob("*.json"))
 
-    def start(self, *args: str, command: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """Start a driver, or ``command`` with the driver's script, in a process group of its own."""
+    def start(self, *args: str, command: Sequence[str] = (), pause: Step | None = None) -> subprocess.Popen[bytes]:
+        """Start a driver, or ``command`` with the driver's script, in a process group of its own.
+
+        Args:
+            pause: where it stops and waits to be killed.
+        """
         self.lives += 1
         script = [str(Path(__file__).with_name("driver.py")), *self._arguments(), *args]
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SPARK_LOCAL_IP": "127.0.0.1", _MARK: self.mark}
+        if pause is not None:
+            environment[PAUSE_VARIABLE] = pause.name
+            paused_mark(self.folder).unlink(missing_ok=True)
         with self.log(self.lives).open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, *command, *script],
@@ -180,7 +209,7 @@ class Trial:
             case Moment.PLANNED:
                 self._wait_for_next(ledger / "spark" / "offsets")
             case Moment.WRITTEN:
-                self._wait_for_next(self.folder / "out" / "_spark_metadata")
+                self._wait_for_next(self.story / "out" / "_spark_metadata")
             case Moment.COMMITTED:
                 self._wait_for_next(ledger / "spark" / "commits")
             case Moment.BEGUN:
@@ -214,7 +243,8 @@ class Trial:
             assert not watcher.is_alive(), "a JVM outlives its Python for ever"
 
     def violations(self) -> list[str]:
-        return [path.read_text() for path in self.folder.glob("violations/*.txt")]
+        folders = {self.folder, self.story}
+        return [path.read_text() for folder in folders for path in folder.glob("violations/*.txt")]
 
     def leftovers(self) -> list[psutil.Process]:
         """Everything that the trial has started and that still runs."""
@@ -234,7 +264,8 @@ class Trial:
         self.longest_afterlife = max(self.longest_afterlife, time.monotonic() - since)
 
     def _arguments(self) -> list[str]:
-        return [str(self.folder), str(self.seed)]
+        restore = [] if self.restore is None else ["--restore", self.restore]
+        return [str(self.folder), str(self.seed), *restore]
 
     def _slowest(self) -> int:
         return min(_newest(self.query(name) / "spark" / "commits") for name in ("ledger", "counts")) + 1

@@ -6,7 +6,6 @@ number, COORD_KILL_SEED the seed.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -90,9 +89,8 @@ def _check_end(trial: Trial, kills: int) -> Balance:
     assert trial.violations() == []
     assert trial.generations()[-1] == trial.lives == kills + 1
     assert (trial.job / "generations" / f"{trial.lives}.released").exists()
-    result = json.loads((trial.folder / "result.json").read_text())
     balance = audit(trial)
-    check_output(result["rows"], trial.feeder.keys, balance)
+    check_output(trial.rows(trial.story), trial.feeder.keys, balance)
     check_counts(trial, trial.feeder.keys)
     assert recovered(trial)[1].replay is None, "everything that was planned is committed"
     assert balance.orders > 0
