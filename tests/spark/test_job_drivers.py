@@ -70,7 +70,7 @@ def test_a_clean_stop_cuts_no_epoch_in_half(make_job: MakeJob, source: FileStrea
         second.start("q", write(apply(talk(second, coordinator), source.read(), noted)))
         eventually(lambda: query_status(second).committed >= 4)
         second.stop(SECONDS)
-        committed = second._queries[QueryName("q")].last_committed
+        committed = second._driver.queries[QueryName("q")].last_committed
     assert 4 <= committed < 59
     # The epoch that Spark had planned when the first job stopped had not begun: it is run with empty inputs.
     coordinator.check(range(8 * (committed + 1)), prompt=False)
@@ -96,7 +96,7 @@ def test_a_stop_without_time_cuts_the_epoch_off_and_loses_nothing(
     assert stuck.wait(SECONDS)
     stopping = threading.Thread(target=first.stop, args=(0.0,))
     stopping.start()
-    eventually(first._queries[QueryName("q")]._stop.is_set)
+    eventually(first._driver.queries[QueryName("q")]._stop.is_set)
     cut_off.set()
     stopping.join(SECONDS)
     coordinator = Dialogue()
@@ -122,7 +122,7 @@ def test_a_second_driver_fences_the_first_one_off(make_job: MakeJob, source: Fil
     coordinator = Dialogue()
     with make_job() as second:
         # Making it has waited until the first one has ended and said so.
-        assert second._claim.is_previous_released()
+        assert second._driver._claim.is_previous_released()
         waiting.join(SECONDS)
         assert not query.isActive
         source.add(rows(3))
@@ -140,7 +140,7 @@ def test_a_driver_that_nobody_waits_for_ends_too_when_it_is_fenced(make_job: Mak
     query = first.start("q", write(apply(talk(first, Dialogue()), source.read())))
     eventually(lambda: query_status(first).committed == 2)
     with make_job() as second:
-        assert second._claim.is_previous_released()
+        assert second._driver._claim.is_previous_released()
         assert not query.isActive
 
 

@@ -314,13 +314,13 @@ def test_a_job_that_has_ended_says_so(make_job: MakeJob, source: FileStream) -> 
 
 def test_a_job_that_cannot_listen_leaves_nothing_behind(make_job: MakeJob, source: FileStream) -> None:
     with make_job("first") as first:
-        taken = first._endpoint.address.port
+        taken = first._driver.endpoint.address.port
         with pytest.raises(errors.EndpointNotBound, match=f"port {taken}.*choose another port"):
             make_job("second", port=taken)
         # Its generation was released, so nobody waits for it, and all of its threads have ended.
         with make_job("second") as second:
             assert second.generation == 2
-            assert second._claim.is_previous_released()
+            assert second._driver._claim.is_previous_released()
 
 
 def test_a_start_that_failed_can_be_corrected(make_job: MakeJob, source: FileStream) -> None:
