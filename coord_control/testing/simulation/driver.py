@@ -117,7 +117,6 @@ class Driver:
         Raises:
             StoreError: the epoch store cannot be read; nothing was started.
         """
-        self.held.discard(query)
         log = self.logs[query]
         store = self.stores[query]
         committed, planned = log.committed, log.planned
