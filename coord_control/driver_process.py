@@ -35,8 +35,10 @@ from typing import Final
 from coord_control.supervisor import DriverEnded, StopRequested
 
 __all__ = [
+    "ALLOW_VARIABLE",
     "GRACE_VARIABLE",
     "LIFELINE_VARIABLE",
+    "RESTORE_VARIABLE",
     "DriverProcess",
     "QueueInbox",
     "driver_environment",
@@ -45,6 +47,8 @@ __all__ = [
 
 LIFELINE_VARIABLE: Final = "COORD_LIFELINE_FD"  #: tells the driver the number of its end of the socket pair
 GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a stop may take
+RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to go on from
+ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may come and go
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
 _LEFTOVER_SECONDS: Final = 10.0  # for the JVM's shutdown hooks after the Python process ended
 _POLL_SECONDS: Final = 0.05

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli import doctor, run
+from coord_control.cli import doctor, restore, run, savepoint
 
 __all__ = ["app"]
 
@@ -19,6 +19,8 @@ app = typer.Typer(
 # The script's own options stand behind it and are not ours to read.
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
+app.command("restore")(restore.restore)
+app.add_typer(savepoint.app, name="savepoint")
 
 
 def _show_version(wanted: bool) -> None:

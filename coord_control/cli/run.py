@@ -17,7 +17,14 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.durations import parse_seconds
-from coord_control.driver_process import DriverProcess, QueueInbox, driver_environment
+from coord_control.cli.storage import reference
+from coord_control.driver_process import (
+    ALLOW_VARIABLE,
+    RESTORE_VARIABLE,
+    DriverProcess,
+    QueueInbox,
+    driver_environment,
+)
 from coord_control.supervisor import Policy, StopRequested, supervise
 
 __all__ = ["run"]
@@ -73,6 +80,22 @@ def run(
             help="A driver that lived this long was stable: the waits begin anew.",
         ),
     ] = 60.0,
+    restore_from: Annotated[
+        str | None,
+        typer.Option(
+            envvar=RESTORE_VARIABLE,
+            metavar="REF",
+            help="Let the script's job go on from this checkpoint or savepoint: an id, a label, latest, or a path.",
+        ),
+    ] = None,
+    allow_non_restored_state: Annotated[
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            envvar=ALLOW_VARIABLE,
+            help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
+        ),
+    ] = False,
 ) -> None:
     """Run SCRIPT as a Spark driver, and restart it when it fails.
 
@@ -81,13 +104,21 @@ def run(
     same code. All others are restarted. Asked to stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137
     when it had to kill the driver.
 
+    A restore is applied once: a driver that is restarted, or run again with the same REF, goes on from where the job
+    stands by then. To go back to the same checkpoint again, say coordctl restore.
+
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
     _log_to_stderr()
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()
     command = [sys.executable, "-m", "coord_control.spark.driver", str(script), *(args or [])]
-    driver = DriverProcess(command, driver_environment(os.environ, master=master, grace=grace), inbox)
+    environment = driver_environment(os.environ, master=master, grace=grace)
+    if restore_from is not None:
+        # Every driver that is started is told; a job applies it once (see Job's restore_from).
+        environment[RESTORE_VARIABLE] = reference(restore_from)
+        environment[ALLOW_VARIABLE] = "1" if allow_non_restored_state else "0"
+    driver = DriverProcess(command, environment, inbox)
 
     def request_stop(signum: int, frame: FrameType | None) -> None:
         inbox.put(StopRequested(signum))

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from coord_control.driver_process import ALLOW_VARIABLE, RESTORE_VARIABLE
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_source import open_checkpoint
 from coord_control.durable.checks import Check, Verdict, refuse
@@ -38,8 +39,6 @@ from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.models import StateType
 
 __all__ = [
-    "ALLOW_VARIABLE",
-    "RESTORE_VARIABLE",
     "JobRestore",
     "check_states",
     "count_sources",
@@ -48,10 +47,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("coord_control.job")
-
-#: What ``coordctl run --restore-from`` tells the driver.
-RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"
-ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"
 
 _SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass")
 
@@ -115,7 +110,7 @@ class JobRestore:
         with open_checkpoint(self.files, self.path) as source:
             allow = self.allow_non_restored_state
             checks = [
-                *check_files(source),
+                *check_files(source, verify=True),
                 *check_spark_version(source.metadata, spark.version),
                 *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
                 *check_sinks(files, job_folder, source, is_fork=is_fork),

@@ -9,7 +9,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["advertised_host", "bind_address", "is_local", "retained_epochs", "use_this_interpreter"]
+__all__ = [
+    "advertised_host",
+    "bind_address",
+    "is_local",
+    "retained_epochs",
+    "storage_session",
+    "use_this_interpreter",
+]
 
 # "local", "local[4]", "local[*,3]"; "local-cluster[...]" has executors in processes of their own.
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
@@ -42,3 +49,13 @@ def bind_address(spark: SparkSession) -> str:
 def retained_epochs(spark: SparkSession) -> int:
     """How many epochs Spark's checkpoints can be set back."""
     return int(spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
+
+
+def storage_session() -> SparkSession:
+    """The session of this process, or a small local one: for commands that only read and write files."""
+    builder = SparkSession.builder.appName("coordctl").config("spark.ui.enabled", "false")
+    if SparkSession.getActiveSession() is None and "PYSPARK_SUBMIT_ARGS" not in os.environ:
+        builder = builder.master("local[1]")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -115,6 +115,22 @@ def test_a_script_that_ends_has_finished_the_job(script: Callable[[str], Path], 
     assert "the job is finished (exit code 0)" in err
 
 
+def test_every_driver_is_told_what_to_restore(script: Callable[[str], Path], start: Run, tmp_path: Path) -> None:
+    path = script("""
+        import os, pathlib
+        print(os.environ["COORD_RESTORE_FROM"], os.environ["COORD_ALLOW_NON_RESTORED_STATE"], flush=True)
+        mark = pathlib.Path("mark")
+        if not mark.exists():
+            mark.touch()
+            raise ValueError("boom")
+    """)
+
+    out, _ = start(path, options=[*_FAST, "--restore-from", "savepoints/./one"]).communicate()
+
+    # A path is made absolute: the driver may change its directory. The job applies it once.
+    assert out.splitlines() == [f"{tmp_path}/savepoints/one 0"] * 2
+
+
 def test_a_script_that_fails_is_restarted_with_the_reason_in_the_log(
     script: Callable[[str], Path], start: Run, tmp_path: Path
 ) -> None:

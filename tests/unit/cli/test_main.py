@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 import pytest
 import typer
@@ -9,18 +11,29 @@ from typer.testing import CliRunner
 
 from coord_control.cli.main import app
 
-_COMMANDS = sorted(command.name or "" for command in app.registered_commands)
+
+def _names(group: typer.Typer, prefix: str = "") -> list[str]:
+    """All commands, those of groups with the group's name before them."""
+    names = [f"{prefix}{command.name}" for command in group.registered_commands]
+    for each in group.registered_groups:
+        assert each.typer_instance is not None
+        names += _names(each.typer_instance, f"{prefix}{each.name} ")
+    return sorted(names)
+
+
+_COMMANDS = _names(app)
 
 
 def _options(name: str) -> list[click.Option]:
-    group = typer.main.get_command(app)
-    command = group.commands[name]  # type: ignore[attr-defined]
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
     return [each for each in command.params if getattr(each, "param_type_name", "") == "option" and each.name != "help"]
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_every_option_has_an_environment_variable_that_the_help_shows(name: str) -> None:
-    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [name, "--help"]).stdout
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
 
     assert _options(name)
     for option in _options(name):

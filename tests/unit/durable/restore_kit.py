@@ -139,3 +139,20 @@ def prepared(files: Files, source: CheckpointSource, **options: Any) -> Prepared
 def seen_by(source: CheckpointSource, files: Files) -> CheckpointSource:
     """The same checkpoint through another view of its storage: it is on the job's own then."""
     return CheckpointSource(source.path, source.metadata, files)
+
+
+def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = False) -> None:
+    """What Spark leaves of a query with one aggregation in one partition, run up to an epoch, all snapshots."""
+    conf = {"spark.sql.shuffle.partitions": "1"}
+    description = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
+    }
+    files.replace(join(checkpoint, "state/0/_metadata/metadata"), f"v1\n{json.dumps(description)}".encode())
+    for number in range(epoch + 1 + planned):
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
+        files.replace(join(checkpoint, f"offsets/{number}"), f'v1\n{head}\n{{"logOffset":{number}}}'.encode())
+    for number in range(epoch + 1):
+        files.replace(join(checkpoint, f"commits/{number}"), b'v1\n{"nextBatchWatermarkMs":0}')
+        files.replace(join(checkpoint, f"sources/0/{number}"), b"v1\n{}")
+        files.replace(join(checkpoint, f"state/0/0/{number + 1}.snapshot"), b"%d" % number * 10)

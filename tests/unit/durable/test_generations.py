@@ -9,8 +9,18 @@ import threading
 import pytest
 
 from coord_control.durable.files import Files, LocalFiles
-from coord_control.durable.generations import Aliveness, Claim, Holder, Process, claim, decide, previous_may_live
+from coord_control.durable.generations import (
+    Aliveness,
+    Claim,
+    Holder,
+    Process,
+    claim,
+    decide,
+    newest_claim,
+    previous_may_live,
+)
 from coord_control.errors import DamagedRecord, UnsupportedFormat
+from coord_control.ids import Generation
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/job/generations"
@@ -118,6 +128,55 @@ class TestClaim:
         content = json.loads(files.read(f"{FOLDER}/1.json"))
         assert (content["format_version"], content["generation"]) == (1, 1)
         assert content["holder"]["host"] == "here"
+
+
+class TestAbove:
+    """What was restored from elsewhere has seen the barrier ids of a higher generation."""
+
+    def test_generations_are_claimed_one_after_the_other_until_one_is_above(self, files: MemoryFiles) -> None:
+        plain = claim(files, FOLDER, holder(1))
+        mine = claim(files, FOLDER, holder(2), above=Generation(4))
+        assert mine.generation == 5
+        # Nobody is left out: an older driver looks for the next number.
+        assert not plain.is_current()
+        assert files.list(FOLDER) == [f"{number}.json" for number in range(1, 6)]
+        assert mine.previous is not None
+        assert mine.previous.holder == holder(1)
+
+    def test_it_is_the_next_one_when_that_is_above_already(self, files: MemoryFiles) -> None:
+        for pid in range(1, 4):
+            claim(files, FOLDER, holder(pid))
+        assert claim(files, FOLDER, holder(9), above=Generation(3)).generation == 4
+
+    def test_a_new_job_has_nobody_before_it(self, files: MemoryFiles) -> None:
+        mine = claim(files, FOLDER, holder(1), above=Generation(30))
+        assert (mine.generation, mine.previous) == (31, None)
+        assert mine.is_current()
+
+    def test_who_comes_in_between_is_before_us(self, files: MemoryFiles) -> None:
+        class Overtake:
+            def before_write(self, path: str) -> None:
+                if path.endswith("/3.json") and not files.exists(path):
+                    claim(files, FOLDER, holder(77))
+
+            def after_write(self, path: str) -> None:
+                pass
+
+        mine = claim(files.seen_by(Overtake()), FOLDER, holder(1), above=Generation(5))
+        assert mine.generation == 6
+        assert mine.previous is not None
+        assert mine.previous.holder == holder(77)
+
+    def test_the_newest_claim_is_told_without_claiming(self, files: MemoryFiles) -> None:
+        assert newest_claim(files, FOLDER) is None
+        mine = claim(files, FOLDER, holder(1))
+        claimed = newest_claim(files, FOLDER)
+        assert claimed is not None
+        assert (claimed[0].generation, claimed[0].holder, claimed[1]) == (1, holder(1), False)
+        mine.release()
+        claimed = newest_claim(files, FOLDER)
+        assert claimed is not None
+        assert claimed[1]
 
 
 class TestDamage:

@@ -1,0 +1,102 @@
+"""``coordctl restore``: lets a job that does not run go on from a checkpoint or savepoint."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.options import Force, Json, Root
+from coord_control.cli.output import checks_table, human_bytes, print_json, reported
+from coord_control.cli.storage import absolute, reference, storage_of
+from coord_control.durable.checks import Check, Verdict
+from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
+from coord_control.exit_codes import ExitCode
+
+__all__ = ["restore"]
+
+
+def restore(
+    job: Annotated[str, typer.Argument(help="The job.")],
+    ref: Annotated[str, typer.Argument(help="What to restore: an id, a label, latest, or a path.")],
+    root: Root,
+    fork: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            envvar="COORD_RESTORE_AS",
+            metavar="NAME",
+            help="Let a new job of this name go on from it, beside the original (a fork).",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", envvar="COORD_CHECK", help="Only say whether it would work; change nothing.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify",
+            envvar="COORD_VERIFY",
+            help="Read all files and compare their checksums, not only their sizes.",
+        ),
+    ] = True,
+    allow_non_restored_state: Annotated[
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            envvar="COORD_ALLOW_NON_RESTORED_STATE",
+            help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
+        ),
+    ] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Let JOB go on from the checkpoint or savepoint REF; afterwards start its driver as ever.
+
+    Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
+    once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
+    what that means for the sinks. Operators and sources are compared when the driver starts; if they do not fit, it
+    says so before anything runs.
+
+    Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
+    """
+    with reported(as_json):
+        request = RestoreRequest(
+            absolute(root), job, reference(ref), fork, allow_non_restored_state, verify=verify, force=force
+        )
+        files = storage_of(request.root)
+        if check:
+            path, checks = check_restore(files, storage_of, request)
+            _show_check(path, checks, as_json)
+            return
+        _show_restore(restore_job(files, storage_of, request), request, as_json)
+
+
+def _show_check(path: str, checks: list[Check], as_json: bool) -> None:
+    refused = any(check.verdict is Verdict.REFUSED for check in checks)
+    if as_json:
+        print_json({"path": path, "refused": refused, "checks": [check.to_json() for check in checks]})
+    else:
+        checks_table(checks)
+        typer.echo(f"{path} {'cannot' if refused else 'can'} be restored; nothing was changed")
+    if refused:
+        raise typer.Exit(ExitCode.CONFIG)
+
+
+def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bool) -> None:
+    record = restored.record
+    if as_json:
+        print_json(
+            {
+                "restore": record.model_dump(mode="json"),
+                "linked_bytes": restored.linked_bytes,
+                "copied_bytes": restored.copied_bytes,
+                "checks": [check.to_json() for check in restored.checks],
+            }
+        )
+        return
+    checks_table(restored.checks)
+    kind = "forked" if record.is_fork else "restored"
+    typer.echo(f"job {request.target} was {kind} from {record.path}")
+    typer.echo(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
+    typer.echo("start its driver now: it goes on from there")

@@ -1,0 +1,50 @@
+"""The storage that a command works on: local paths at once, everything else through a Spark that is started for it.
+
+Threading: the command's thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import typer
+
+from coord_control.durable.files import Files, LocalFiles, scheme
+
+__all__ = ["absolute", "reference", "storage_of"]
+
+_LOCAL = LocalFiles()
+
+
+def absolute(path: str) -> str:
+    """A path that means the same everywhere; URIs stay as they are."""
+    return path.rstrip("/") if scheme(path) is not None else os.path.abspath(path)
+
+
+def reference(ref: str) -> str:
+    """A reference to a checkpoint: a path is made absolute, an id or a label stays as it is."""
+    return absolute(ref) if "/" in ref or scheme(ref) is not None else ref
+
+
+def storage_of(path: str) -> Files:
+    """The storage that an absolute path or a URI is on.
+
+    Raises:
+        typer.BadParameter: it needs Spark, and Spark cannot be started.
+    """
+    return _LOCAL if scheme(path) in (None, "file") else _through_spark(path)
+
+
+@functools.cache
+def _through_spark(path: str) -> Files:
+    try:
+        from coord_control.spark.hadoop_files import files_for
+        from coord_control.spark.session import storage_session
+
+        return files_for(path, storage_session())
+    except Exception as error:  # Spark, Java, or a missing file system class: many libraries have a say in it
+        raise typer.BadParameter(
+            f"{path} needs Spark to be read, which cannot be started here ({error}); see coordctl doctor, or copy it "
+            "to a local path"
+        ) from error

@@ -1,0 +1,134 @@
+"""A restore of a job that does not run: ``coordctl restore``, without Spark and without the job's program.
+
+The same steps as those of a driver (:mod:`.restoring`): check, claim the generation, build, commit. What only the
+program knows (operators, parallelism) is compared when it starts: until the first epoch is planned the restored
+lineage is open for that.
+
+Threads: the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coord_control.durable.catalog import Catalog
+from coord_control.durable.checkpoint_folder import Storage
+from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
+from coord_control.durable.checks import Check, refuse
+from coord_control.durable.files import Files, join
+from coord_control.durable.offline import installed_spark, own_job
+from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.restore_log import RestoreRecord
+from coord_control.durable.restoring import prepare_restore
+from coord_control.errors import Fenced, InvalidName
+from coord_control.ids import is_valid_name
+
+__all__ = ["OfflineRestore", "RestoreRequest", "check_restore", "restore_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What is to be restored into which job.
+
+    Attributes:
+        job: whose checkpoint it is, when ``ref`` is an id, a label or ``latest``; and the job that goes on from it.
+        fork: another job that goes on from it, beside the original; None: the job itself.
+        verify: read all files and compare their checksums, not only their sizes.
+        force: also when the job's driver runs where we cannot look.
+    """
+
+    root: str
+    job: str
+    ref: str
+    fork: str | None = None
+    allow_non_restored_state: bool = False
+    verify: bool = True
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (self.job, self.fork):
+            if name is not None and not is_valid_name(name):
+                raise InvalidName("job", name)
+
+    @property
+    def target(self) -> str:
+        """The job that goes on."""
+        return self.fork or self.job
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRestore:
+    """A restore that has taken place."""
+
+    record: RestoreRecord
+    checks: tuple[Check, ...]
+    linked_bytes: int
+    copied_bytes: int
+
+
+def check_restore(files: Files, storage: Storage, request: RestoreRequest) -> tuple[str, list[Check]]:
+    """Make the check alone; nothing is written but a hold on the checkpoint.
+
+    Returns:
+        The checkpoint's folder, and what was found.
+
+    Raises:
+        CheckpointNotFound: no checkpoint is meant, or several.
+        MissingRecord, DamagedRecord, UnsupportedFormat: it cannot be used.
+    """
+    path = _path(files, storage, request)
+    with open_checkpoint(storage(path), path, "it is being checked") as source:
+        return path, _checks(files, source, request)
+
+
+def restore_job(files: Files, storage: Storage, request: RestoreRequest) -> OfflineRestore:
+    """Restore a job; its driver is started afterwards, as ever.
+
+    Raises:
+        CheckpointNotFound: no checkpoint is meant, or several.
+        RestoreRefused: the check refuses; nothing was changed.
+        JobRunning: the job has a driver, or may have.
+        MissingRecord, DamagedRecord, UnsupportedFormat: the checkpoint cannot be used; nothing was changed.
+    """
+    path = _path(files, storage, request)
+    folder = join(request.root, request.target)
+    with open_checkpoint(storage(path), path) as source:
+        checks = _checks(files, source, request)
+        refuse(path, checks)
+        with own_job(files, folder, force=request.force, above=source.metadata.generation) as claim:
+
+            def verify() -> None:
+                if not claim.is_current():
+                    raise Fenced(request.target, claim.generation)
+
+            prepared = prepare_restore(
+                files,
+                folder,
+                source,
+                generation=claim.generation,
+                verify_claim=verify,
+                ref=request.ref,
+                is_fork=_is_fork(source, request),
+                allow_non_restored_state=request.allow_non_restored_state,
+            )
+            prepared.commit()
+    return OfflineRestore(prepared.record, tuple(checks), prepared.linked_bytes, prepared.copied_bytes)
+
+
+def _path(files: Files, storage: Storage, request: RestoreRequest) -> str:
+    return Catalog(files, join(request.root, request.job), storage).resolve(request.ref).path
+
+
+def _is_fork(source: CheckpointSource, request: RestoreRequest) -> bool:
+    return source.metadata.job != request.target
+
+
+def _checks(files: Files, source: CheckpointSource, request: RestoreRequest) -> list[Check]:
+    folder, is_fork = join(request.root, request.target), _is_fork(source, request)
+    allow = request.allow_non_restored_state
+    return [
+        *check_files(source, verify=request.verify),
+        *check_spark_version(source.metadata, installed_spark()),
+        *check_job(files, folder, source, is_fork=is_fork, allow_non_restored_state=allow),
+        *check_sinks(files, folder, source, is_fork=is_fork),
+    ]

@@ -1,0 +1,170 @@
+"""`coordctl savepoint` and `coordctl restore` on local paths: what they print, and how they end. No Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from coord_control.cli.main import app
+from coord_control.durable import generations
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.generations import Holder
+from coord_control.durable.lineage import current_lineage, open_lineage
+from coord_control.ids import QueryName
+from tests.unit.durable.restore_kit import OP, QUERIES, RECORD, put_checkpoint, run_spark
+
+DELAYS = QUERIES[0]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A root with a job of one query, which ran to epoch 3."""
+    root = str(tmp_path / "jobs")
+    lineage = open_lineage(LocalFiles(), f"{root}/flights/queries/delays", DELAYS, {})
+    run_spark(LocalFiles(), lineage.checkpoint, 3)
+    return root
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner(env={"COLUMNS": "300", "COORD_ROOT": None}).invoke(app, list(arguments))
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def run_json(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner(env={"COORD_ROOT": None}).invoke(app, [*arguments, "--json"])
+    assert result.exit_code == code, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def lineage_of(root: str, job: str = "flights") -> str:
+    lineage = current_lineage(LocalFiles(), f"{root}/{job}/queries/delays", DELAYS)
+    assert lineage is not None
+    return lineage.name
+
+
+def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "mine")
+    made = run_json("savepoint", "create", "flights", "--root", root, "--label", "end", "--target", target)
+    assert (made["path"], made["epochs"]) == (target, {"delays": 3})
+    [listed] = run_json("savepoint", "list", "flights", "--root", root)
+    assert (listed["checkpoint"], listed["kind"], listed["state"], listed["label"]) == (
+        1,
+        "savepoint",
+        "completed",
+        "end",
+    )
+    assert "end" in run("savepoint", "list", "flights", "--root", root)
+    shown = run("savepoint", "show", "end", "--job", "flights", "--root", root)
+    assert "savepoint 1 of job flights" in shown
+    assert "stateStoreSave" in shown
+    assert '{"logOffset": 3}' in shown
+    assert "all as they were" in run("savepoint", "verify", target)
+    assert "does not exist any more" in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
+    assert run_json("savepoint", "list", "flights", "--root", root) == []
+    assert not Path(target).exists()
+
+
+def test_show_has_samples_of_states_and_what_was_in_the_channels(tmp_path: Path) -> None:
+    source = put_checkpoint(LocalFiles(), str(tmp_path / "s"))
+    shown = run("savepoint", "show", source.path, "--sample", "1")
+    assert '{"n":1}' in shown
+    fields = run_json("savepoint", "show", source.path)
+    operator = fields["operators"][OP]
+    assert operator["subtask_states"] == {"0": {"n": 1}, "1": None}
+    assert operator["coordinator_state"] == "17 bytes"
+    assert operator["down"] == {"1": {"A": 1}}
+    assert operator["up"] == [{"subtask": 1, "B": 1}]
+    assert fields["queries"]["raw"]["files"]["count"] == 8
+    assert run_json("savepoint", "show", source.path, "--sample", "0")["operators"][OP]["subtask_states"] == {}
+
+
+def test_verify_names_what_is_damaged(tmp_path: Path) -> None:
+    source = put_checkpoint(LocalFiles(), str(tmp_path / "s"))
+    victim = Path(source.path) / "queries" / "raw" / "spark" / "state" / "0" / "0" / "6.zip"
+    victim.write_bytes(b"zup" * 5)
+    (victim.parent / "7.zip").write_bytes(b"extra")
+    output = run("savepoint", "verify", source.path, code=65)
+    assert str(victim) in output
+    assert "is damaged: 1 of 16 files" in output
+    problems = run_json("savepoint", "verify", source.path, code=65)["problems"]
+    assert {problem["kind"]: problem["fatal"] for problem in problems} == {"checksum": True, "extra": False}
+
+
+def test_a_job_that_has_a_driver_is_left_alone(root: str) -> None:
+    generations.claim(LocalFiles(), f"{root}/flights/generations", Holder.of([os.getpid()]))
+    assert "is running" in run("savepoint", "create", "flights", "--root", root, code=75)
+    error = run_json_error("savepoint", "create", "flights", "--root", root, code=75)
+    assert error["type"] == "JobRunning"
+
+
+def run_json_error(*arguments: str, code: int) -> Any:
+    return run_json(*arguments, code=code)["error"]
+
+
+def test_a_reference_that_means_nothing_is_answered_with_what_is_near(root: str, tmp_path: Path) -> None:
+    run("savepoint", "create", "flights", "--root", root, "--label", "before-the-upgrade")
+    arguments = ("--job", "flights", "--root", root)
+    assert "did you mean before-the-upgrade?" in run("savepoint", "show", "before-upgrade", *arguments, code=78)
+    assert "say of which job" in run("savepoint", "show", "end", code=2)
+    assert "there is nothing to save" in run("savepoint", "create", "flihgts", "--root", root, code=78)
+    assert not (tmp_path / "jobs" / "flihgts").exists()
+
+
+def test_a_directory_of_spark_is_adopted_and_given_back(root: str, tmp_path: Path) -> None:
+    plain, target, again = str(tmp_path / "plain"), str(tmp_path / "adopted"), str(tmp_path / "again")
+    run_spark(LocalFiles(), plain, 2, planned=True)
+    LocalFiles().create(f"{plain}/metadata", b'{"id":"its-own"}')
+    made = run("savepoint", "create", "new", "--adopt", plain, "--query", "delays", "--target", target)
+    assert "epoch 3 was planned and not committed" in made
+    assert "name it as the query's checkpointLocation" in run("savepoint", "export", target, "delays", again)
+    assert json.loads(Path(again, "metadata").read_text()) == {"id": "its-own"}
+    assert "is not among its queries" in run("savepoint", "export", target, "other", again, code=2)
+    restored = run_json("restore", "new", target, "--root", root)
+    assert restored["restore"]["queries"] == {"delays": "lineage-000001"}
+    assert "--adopt needs a --target" in run("savepoint", "create", "new", "--adopt", plain, code=2)
+
+
+def test_dispose_asks_first(root: str) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    arguments = ("savepoint", "dispose", "1", "--job", "flights", "--root", root)
+    result = CliRunner().invoke(app, list(arguments), input="n\n")
+    assert result.exit_code == 1
+    assert len(run_json("savepoint", "list", "flights", "--root", root)) == 1
+
+
+def test_restore_checks_first_and_tells_what_it_did(root: str) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    run_spark(LocalFiles(), f"{root}/flights/queries/delays/lineage-000001/spark", 6)
+    checked = run("restore", "flights", "1", "--root", root, "--check", "--no-verify")
+    assert "can be restored; nothing was changed" in checked
+    assert "epochs 4 to 6 have run after the checkpoint" in checked
+    assert lineage_of(root) == "lineage-000001"
+    assert "job flights was restored from" in run("restore", "flights", "1", "--root", root)
+    assert lineage_of(root) == "lineage-000002"
+    assert "job copy was forked from" in run("restore", "flights", "latest", "--root", root, "--as", "copy")
+    assert lineage_of(root, "copy") == "lineage-000001"
+
+
+def test_a_damaged_savepoint_is_refused(root: str) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    victim = Path(root, "flights", "savepoints", "1", "queries", "delays", "spark", "commits", "3")
+    victim.unlink()
+    victim.write_bytes(b"v1")
+    fields = run_json("restore", "flights", "1", "--root", root, "--check", code=78)
+    assert fields["refused"] is True
+    assert str(victim) in run("restore", "flights", "1", "--root", root, code=78)
+    assert lineage_of(root) == "lineage-000001"
+
+
+def test_a_query_that_would_be_left_behind_is_refused(root: str) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    open_lineage(LocalFiles(), f"{root}/flights/queries/more", QueryName("more"), {OP: RECORD})
+    assert "would begin empty" in run("restore", "flights", "1", "--root", root, code=78)
+    run("restore", "flights", "1", "--root", root, "--allow-non-restored-state")
+    assert lineage_of(root) == "lineage-000002"

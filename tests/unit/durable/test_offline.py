@@ -1,0 +1,279 @@
+"""Savepoints of jobs that do not run, and of Spark's own directories."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from coord_control.durable import generations
+from coord_control.durable.catalog import Catalog
+from coord_control.durable.checkpoint_folder import read_metadata
+from coord_control.durable.checkpoint_source import open_checkpoint
+from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.files import Files, LocalFiles, join
+from coord_control.durable.generations import Holder, Process
+from coord_control.durable.lineage import current_lineage, open_lineage
+from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.durable.offline import adopt, own_job, save
+from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
+from coord_control.durable.seeding import seed_lineage
+from coord_control.durable.spark_files import export_query
+from coord_control.durable.verifying import verify_files
+from coord_control.errors import (
+    Fenced,
+    JobRunning,
+    NothingToSave,
+    RestoreRefused,
+    SavepointTargetTaken,
+    StateFileMissing,
+)
+from coord_control.ids import BarrierId, Epoch, Generation, SubtaskIndex
+from coord_control.protocol.records import Ack, Begin, EventBatch
+from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.unit.durable.restore_kit import JOB, OP, QUERIES, RECORD, folder, run_spark
+
+DELAYS, RAW = QUERIES
+EVENT = EventBatch(0, 1, b'{"n":1}')
+
+
+def ran(files: Files, *, planned: bool = False) -> None:
+    """Both queries ran to epoch 3 under generation 1 and stopped; ``planned``: the driver died in epoch 4."""
+    claim = generations.claim(files, join(JOB, "generations"), Holder.of([os.getpid()]))
+    for query in QUERIES:
+        operators = {OP: RECORD} if query == DELAYS else {}
+        lineage = open_lineage(files, folder(query), query, operators)
+        run_spark(files, lineage.checkpoint, 3, planned=planned and query == DELAYS)
+        if not operators:
+            continue
+        store = EpochStore(files, lineage.epochs, Generation(1), 100)
+        store.append([Begin(OP, Epoch(3), BarrierId(9), b"before 3", {SubtaskIndex(1): (EVENT,)})])
+        store.append([Ack(OP, SubtaskIndex(0), Epoch(3), 7, b'{"s":0}', (EVENT,))])
+        if planned:
+            store.append([Begin(OP, Epoch(4), BarrierId(10), b"before 4", {SubtaskIndex(0): (EVENT, EVENT)})])
+            store.append([Ack(OP, SubtaskIndex(0), Epoch(4), 8, b"of epoch 4", ())])
+    claim.release()
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def saved(files: Files, **options: str) -> CheckpointMetadata:
+    made = save(files, JOB, **options)  # type: ignore[arg-type]
+    metadata = read_metadata(files, made.path)
+    assert metadata == made.metadata
+    assert list(verify_files(files, made.path, metadata)) == []
+    return metadata
+
+
+def test_a_stopped_job_is_saved_as_it_would_recover(files: MemoryFiles) -> None:
+    ran(files)
+    metadata = saved(files, label="end")
+    assert (metadata.checkpoint, metadata.generation, metadata.kind) == (1, 2, "savepoint")
+    assert {name: query.epoch for name, query in metadata.queries.items()} == {DELAYS: 3, RAW: 3}
+    operator = metadata.operators[OP]
+    assert operator.coordinator_state == b"before 3"
+    assert operator.subtask_states == {0: b'{"s":0}'}
+    assert operator.down == {1: (EVENT,)}  # had no rows in epoch 3
+    assert [entry.events for entry in operator.up] == [(EVENT,)]
+    assert (operator.parallelism, operator.state) == (RECORD.parallelism, RECORD.state)
+    assert Catalog(files, JOB).resolve("end").checkpoint == 1
+
+
+def test_a_dead_job_is_saved_without_the_epoch_that_it_died_in(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    made = save(files, JOB)
+    assert made.replayed == {DELAYS: 4}
+    operator = made.metadata.operators[OP]
+    assert operator.coordinator_state == b"before 4"
+    assert operator.subtask_states == {0: b'{"s":0}'}
+    assert operator.down == {0: (EVENT, EVENT)}  # frozen for epoch 4, and not consumed
+    assert "offsets/4" not in {entry.path for entry in made.metadata.queries[DELAYS].files}
+
+
+def test_what_was_restored_and_never_started_is_saved_again(files: MemoryFiles) -> None:
+    ran(files)
+    first = saved(files)
+    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    second = saved(files)
+    assert second.operators == first.operators
+    assert second.queries[DELAYS].lineage == "lineage-000002"
+
+
+def test_a_job_with_a_driver_is_left_alone(files: MemoryFiles) -> None:
+    ran(files)
+    generations.claim(files, join(JOB, "generations"), Holder.of([os.getpid()]))
+    before = files.paths()
+    with pytest.raises(JobRunning, match=r"is running \(generation 2"):
+        save(files, JOB, force=True)
+    assert files.paths() == before
+
+
+def test_a_driver_that_cannot_be_looked_at_is_fenced_off_only_on_request(files: MemoryFiles) -> None:
+    ran(files)
+    far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
+    theirs = generations.claim(files, join(JOB, "generations"), far)
+    with pytest.raises(JobRunning, match=r"may be running .*say --force"):
+        save(files, JOB)
+    assert theirs.is_current()
+    slept: list[float] = []
+    with own_job(files, JOB, force=True, sleep=slept.append) as claim:
+        assert (claim.generation, theirs.is_current(), len(slept)) == (3, False, 1)
+    with own_job(files, JOB) as claim:
+        assert claim.is_previous_released()
+
+
+def test_a_driver_that_starts_meanwhile_ends_the_savepoint(files: MemoryFiles) -> None:
+    ran(files)
+
+    class Overtaken:
+        def before_write(self, path: str) -> None:
+            if path.endswith("_metadata") and files.list(join(JOB, "generations"))[-1] != "3.json":
+                generations.claim(files, join(JOB, "generations"), Holder.of([os.getpid()]))
+
+        def after_write(self, path: str) -> None:
+            if "/savepoints/" in path and files.list(join(JOB, "generations"))[-1] != "3.json":
+                generations.claim(files, join(JOB, "generations"), Holder.of([os.getpid()]))
+
+    with pytest.raises(Fenced):
+        save(files.seen_by(Overtaken()), JOB)
+    assert not [entry for entry in Catalog(files, JOB).entries() if entry.is_completed]
+
+
+def test_a_crash_leaves_no_savepoint_or_a_whole_one(files: MemoryFiles) -> None:
+    ran(files)
+    count = CrashAt()
+    save(files.copy().seen_by(count), JOB)
+    for point in range(1, count.passed + 1):
+        disk = files.copy()
+        with pytest.raises(Crash):
+            save(disk.seen_by(CrashAt(point)), JOB)
+        for entry in Catalog(disk, JOB).entries():
+            if entry.is_completed:
+                metadata = read_metadata(disk, entry.path)
+                assert metadata is not None
+                assert list(verify_files(disk, entry.path, metadata)) == []
+        newest = generations.newest_claim(disk, join(JOB, "generations"))
+        assert newest is not None
+        disk.replace(join(JOB, "generations", f"{newest[0].generation}.released"), b"")  # it is dead
+        assert saved(disk).operators[OP].coordinator_state == b"before 3"
+
+
+def test_there_must_be_something_to_save(files: MemoryFiles) -> None:
+    with pytest.raises(NothingToSave):
+        save(files, "/jobs/typo")
+    assert files.paths() == []
+    ran(files)
+    lineage = current_lineage(files, folder(DELAYS), DELAYS)
+    assert lineage is not None
+    files.delete(f"{lineage.checkpoint}/state/0/0/4.snapshot")
+    with pytest.raises(StateFileMissing):
+        save(files, JOB)
+    assert not Catalog(files, JOB).entries()
+
+
+# Restore without a driver.
+
+
+def test_a_job_is_restored_and_its_driver_finds_the_states(files: MemoryFiles) -> None:
+    ran(files)
+    saved(files)
+    restored = restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "latest", verify=True))
+    assert restored.record.queries == {DELAYS: "lineage-000002", RAW: "lineage-000002"}
+    lineage = open_lineage(files, folder(DELAYS), DELAYS, {OP: RECORD})
+    seed_lineage(files, lineage, Generation(9), {OP: (2, None)})
+    store = EpochStore(files, lineage.epochs, Generation(9), 100)
+    assert {type(record) for record in store.open()} == {Begin, Ack}
+    # An explicit restore is done as often as it is asked for.
+    again = restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "latest"))
+    assert again.record.queries[DELAYS] == "lineage-000003"
+
+
+def test_a_fork_begins_above_the_generation_of_the_original(files: MemoryFiles) -> None:
+    ran(files)
+    for _ in range(3):
+        with own_job(files, JOB):
+            pass
+    metadata = saved(files)
+    assert metadata.generation == 5
+    request = RestoreRequest("/jobs", "flights", "latest", fork="copy")
+    restored = restore_job(files, lambda path: files, request)
+    assert (restored.record.generation, restored.record.is_fork) == (6, True)
+    original = current_lineage(files, folder(DELAYS), DELAYS)
+    fork = current_lineage(files, "/jobs/copy/queries/delays", DELAYS)
+    assert original is not None
+    assert fork is not None
+    assert fork.query_id != original.query_id
+    assert original.name == "lineage-000001"
+    with pytest.raises(RestoreRefused, match=r"the job has run already.*choose another name"):
+        restore_job(files, lambda path: files, request)
+
+
+def test_the_check_changes_nothing(files: MemoryFiles) -> None:
+    ran(files)
+    saved(files)
+    before = {name: files.read(name) for name in files.paths()}
+    path, checks = check_restore(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    assert path == f"{JOB}/savepoints/1"
+    assert {check.verdict.value for check in checks} == {"ok"}
+    assert {name: files.read(name) for name in files.paths()} == before
+
+
+# A directory of Spark's own.
+
+
+@pytest.fixture
+def plain(files: MemoryFiles) -> str:
+    run_spark(files, "/spark/checkpoint", 3, planned=True)
+    files.create("/spark/checkpoint/metadata", b'{"id":"its-own"}')
+    return "/spark/checkpoint"
+
+
+def test_a_plain_directory_is_adopted_and_restored_into_a_job(files: MemoryFiles, plain: str) -> None:
+    made = adopt(files, plain, "/savepoints/adopted", files, job="flights", query=DELAYS)
+    assert made.replayed == {DELAYS: 4}
+    assert list(verify_files(files, made.path, made.metadata)) == []
+    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", made.path))
+    lineage = open_lineage(files, folder(DELAYS), DELAYS, {})
+    assert (lineage.query_id, lineage.name) == ("its-own", "lineage-000001")
+    assert files.list(join(lineage.checkpoint, "commits")) == ["2", "3"]
+    with pytest.raises(SavepointTargetTaken):
+        adopt(files, plain, "/savepoints/adopted", files, job="flights", query=DELAYS)
+
+
+def test_what_is_not_a_checkpoint_of_spark_is_not_adopted(files: MemoryFiles, plain: str) -> None:
+    with pytest.raises(NothingToSave, match="no file `metadata`"):
+        adopt(files, "/spark", "/target", files, job="j", query=DELAYS)
+    files.create("/new/metadata", b'{"id":"x"}')
+    with pytest.raises(NothingToSave, match="never committed"):
+        adopt(files, "/new", "/target", files, job="j", query=DELAYS)
+    files.delete(f"{plain}/state/0/0/4.snapshot")
+    with pytest.raises(StateFileMissing):
+        adopt(files, plain, "/target", files, job="j", query=DELAYS)
+    assert not files.list("/target")
+
+
+def test_a_query_is_given_back_to_plain_spark(files: MemoryFiles, plain: str) -> None:
+    made = adopt(files, plain, "/savepoints/adopted", files, job="flights", query=DELAYS)
+    with open_checkpoint(files, made.path) as source:
+        export_query(files, source, DELAYS, "/plain/again")
+        export_query(files, source, DELAYS, "/plain/other", new_id=True)
+        with pytest.raises(SavepointTargetTaken):
+            export_query(files, source, DELAYS, "/plain/again")
+    assert json.loads(files.read("/plain/again/metadata")) == {"id": "its-own"}
+    assert json.loads(files.read("/plain/other/metadata")) != {"id": "its-own"}
+    names = {info.path for info in files.walk("/plain/again")}
+    assert names == {"metadata", *(entry.path for entry in made.metadata.queries[DELAYS].files)}
+
+
+def test_on_a_disk(tmp_path: Path) -> None:
+    files = LocalFiles()
+    run_spark(files, str(tmp_path / "live"), 3)
+    files.create(str(tmp_path / "live" / "metadata"), b'{"id":"its-own"}')
+    made = adopt(files, str(tmp_path / "live"), str(tmp_path / "saved"), files, job="j", query=DELAYS)
+    assert made.copied_bytes == 0
+    assert made.linked_bytes == made.metadata.size > 0
