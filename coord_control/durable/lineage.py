@@ -238,12 +238,24 @@ def _query_id(files: Files, checkpoint: str) -> str:
     try:
         return read_query_id(files, checkpoint)
     except FileNotFoundError:
+        _check_never_ran(files, checkpoint)
         query_id = str(uuid.uuid4())
     try:
         write_query_id(files, checkpoint, query_id)
     except AlreadyExists:
         return read_query_id(files, checkpoint)
     return query_id
+
+
+def _check_never_ran(files: Files, checkpoint: str) -> None:
+    """A query that has run must not get a new id: its sink would take what it has already once more (SPARK-55058)."""
+    if files.list(join(checkpoint, "offsets")) or files.list(join(checkpoint, "commits")):
+        raise MissingRecord(
+            join(checkpoint, "metadata"),
+            "it held the id of the query that has run there",
+            'Nothing was started; put the file back: {"id":"..."} with the query id, which stands in every progress '
+            "report and in the driver's log",
+        )
 
 
 def _check_location(record: LineageRecord, declared: str | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,9 @@ class RestartPolicy:
         initial_seconds: the first back-off; each further one is ``multiplier`` times as long, up to
             ``maximum_seconds``.
         max_restarts: how many restarts in a row may fail to commit an epoch before the query fails for good.
+
+    Raises:
+        ValueError: a value is out of its range; the message names it.
     """
 
     initial_seconds: float = 0.2
@@ -67,9 +71,20 @@ class RestartPolicy:
     multiplier: float = 2.0
     max_restarts: int = 10
 
+    def __post_init__(self) -> None:
+        # No number stands for something else, such as -1 for any number (FLINK-39967).
+        least = {"initial_seconds": 0.0, "maximum_seconds": 0.0, "multiplier": 1.0, "max_restarts": 0}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= smallest):
+                raise ValueError(f"{name} is {value}; it must be a number of at least {smallest:g}")
+
     def delay(self, restarts: int) -> float:
         """Seconds to wait before the restart that follows ``restarts`` fruitless ones."""
-        return min(self.initial_seconds * self.multiplier**restarts, self.maximum_seconds)
+        try:
+            return min(self.initial_seconds * self.multiplier**restarts, self.maximum_seconds)
+        except OverflowError:
+            return self.maximum_seconds
 
 
 class QueryState(enum.Enum):
