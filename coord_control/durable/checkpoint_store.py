@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from typing import Final
 
+from coord_control import collector
 from coord_control.durable.checkpoint_folder import (
     CLAIM_NAME,
     COMPLETED_NAME,
@@ -58,6 +60,8 @@ from coord_control.ids import CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.tickets import CheckpointRequest
 
 __all__ = ["CheckpointStore"]
+
+_MANY_FILES: Final = 10_000
 
 
 class CheckpointStore:
@@ -184,24 +188,12 @@ class CheckpointStore:
         record = self._pending[checkpoint]
         source = self._storage(spark)
         infos = {info.path: info for info in source.walk(spark)} if boundary >= 0 else {}
-        listing = {path: info.size for path, info in infos.items()}
-        needed = files_of_epoch(listing, boundary, lambda path: source.read(join(spark, path)))
-        live = LiveFiles(source, spark, [infos[path] for path in needed], boundary, lineage)
-        prefix = f"{query}/{lineage}"
-        if record.target is None:
-            return pin_shared(live, self.shared, checkpoint, prefix)
-        target = join(record.target, QUERIES_NAME, query, "spark")
-        storage = self._storage(target)
-        self._verify_target(record, record.target)
-        if storage.exists(target):  # pinned at an earlier epoch
-            storage.delete(target)
-        pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
-        try:
-            self._verify_target(record, record.target)
-        except Fenced:
-            storage.delete(target)  # whoever has removed the folder has not seen these
-            raise
-        return pinned
+        # A hundred thousand names that all stay: nothing for the garbage collector, and nothing here waits for long.
+        with collector.paused(len(infos) > _MANY_FILES):
+            listing = {path: info.size for path, info in infos.items()}
+            needed = files_of_epoch(listing, boundary, lambda path: source.read(join(spark, path)))
+            live = LiveFiles(source, spark, [infos[path] for path in needed], boundary, lineage)
+            return self._pin(checkpoint, record, query, live)
 
     def complete(self, metadata: CheckpointMetadata) -> str:
         """Let a claimed checkpoint exist.
@@ -285,6 +277,23 @@ class CheckpointStore:
         self._condemn(checkpoint, record)
 
     # Inside: making one.
+
+    def _pin(self, checkpoint: CheckpointId, record: ClaimRecord, query: QueryName, live: LiveFiles) -> Pinned:
+        prefix = f"{query}/{live.lineage}"
+        if record.target is None:
+            return pin_shared(live, self.shared, checkpoint, prefix)
+        target = join(record.target, QUERIES_NAME, query, "spark")
+        storage = self._storage(target)
+        self._verify_target(record, record.target)
+        if storage.exists(target):  # pinned at an earlier epoch
+            storage.delete(target)
+        pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
+        try:
+            self._verify_target(record, record.target)
+        except Fenced:
+            storage.delete(target)  # whoever has removed the folder has not seen these
+            raise
+        return pinned
 
     def _verify(self) -> None:
         names = self._files.list(join(self._folder, "generations"))

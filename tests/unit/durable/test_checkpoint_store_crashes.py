@@ -26,9 +26,9 @@ from tests.unit.durable.checkpoint_kit import (
 )
 
 
-def prepared_storage(generations: int = 1, **options: bool) -> tuple[MemoryFiles, int]:
+def prepared_storage(generations: int = 1, *, has_links: bool = True) -> tuple[MemoryFiles, int]:
     """A job whose earlier drivers have left some of everything; the newest committed epoch."""
-    files = MemoryFiles(torn_writes=True, **options)
+    files = MemoryFiles(torn_writes=True, has_links=has_links)
     epoch = 3
     for number in range(epoch + 1):
         run_epoch(files, number)
@@ -208,7 +208,8 @@ def test_somebody_without_a_generation_disposes_beside_a_driver_at_any_point() -
     point = 0
     while True:
         point += 1
-        files, refused = prepared.copy(), []
+        files = prepared.copy()
+        refused: list[int] = []
         acted = False
 
         def dispose_all(files: MemoryFiles = files, refused: list[int] = refused) -> None:
