@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -70,11 +71,15 @@ def _load_query(
             reader = reader.options(operatorId=str(operator.id), batchId=str(snapshot.epoch), **options)
             try:
                 rows = reader.load().count()
-            except PySparkException as error:
-                problem = str(error).strip().splitlines()[0]
-                yield LoadedState(query, operator.id, operator.name, state, None, problem)
+            except (PySparkException, Py4JJavaError) as error:
+                yield LoadedState(query, operator.id, operator.name, state, None, _problem(error))
             else:
                 yield LoadedState(query, operator.id, operator.name, state, rows)
+
+
+def _problem(error: PySparkException | Py4JJavaError) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
 def _states(operator: StateOperator) -> Iterator[tuple[str, dict[str, str]]]:
