@@ -3,7 +3,7 @@
 These belong to parts that do not exist yet, or have no counterpart:
 
 | bug                      | what went wrong                                           | why there is no test |
-| ------------------------ | --------------------------------------------------------- | ---------------------------------- |
+| ------------------------ | --------------------------------------------------------- | ------------------------ |
 | FLINK-35265              | the path of a completed snapshot could not be looked up   | it is part of the outcome |
 | FLINK-37354, FLINK-35126 | health checks restarted healthy jobs                      | there are no such checks yet |
 | FLINK-36162, FLINK-36109 | snapshots of other namespaces, labels                     | Kubernetes |
