@@ -15,8 +15,10 @@ from coord_control.durable.offline import adopt
 from coord_control.durable.spark_files import export_query
 from coord_control.ids import QueryName
 from coord_control.spark.state_check import load_states
+from tests.spark import layouts
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, drain, rows
+from tests.spark.layouts import LAYOUTS
 from tests.spark.streams import FileStream
 from tests.spark.streams import drain as drain_plain
 
@@ -101,3 +103,39 @@ def test_a_directory_of_spark_becomes_a_query_of_a_job_and_goes_back(
         export_query(files, opened, QUERY, str(tmp_path / "plain"), new_id=True)
     drain_plain(writer(source.read()).option("checkpointLocation", str(tmp_path / "plain")))
     assert results.pop(3) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [
+        ("rocksdb-changelog-format-2", {""}),
+        ("dedup-hdfs", {""}),
+        ("join-column-families", {"left", "right"}),
+        ("join-format-2", {"left", "right"}),
+        ("transform-with-state", {"total", "seen"}),
+    ],
+)
+def test_states_of_every_kind_are_loaded(
+    name: str,
+    states: set[str],
+    own_session: SparkSession,
+    file_stream: MakeStream,
+    checkpoint: Path,
+    tmp_path: Path,
+) -> None:
+    layout = LAYOUTS[name]
+    for key, value in layout.settings.items():
+        own_session.conf.set(key, value)
+    streams = [file_stream(layouts.SCHEMA, session=own_session) for _ in range(layout.inputs)]
+    for stream in streams:
+        for epoch in range(3):
+            stream.add(layouts.rows_of(epoch))
+    frame, mode = layout.build([stream.read(own_session) for stream in streams])
+    writer = frame.writeStream.format("noop").outputMode(mode)
+    drain_plain(writer.option("checkpointLocation", str(checkpoint)))
+    adopt(LocalFiles(), str(checkpoint), str(tmp_path / "s"), LocalFiles(), job="job", query=QUERY)
+    checkpoint.rename(tmp_path / "away")
+    with open_checkpoint(LocalFiles(), str(tmp_path / "s")) as opened:
+        found = list(load_states(own_session, opened))
+    assert {one.state: one.problem for one in found} == dict.fromkeys(states)
+    assert all(one.rows for one in found)
