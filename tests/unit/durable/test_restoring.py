@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from coord_control.durable.catalog import LATEST
 from coord_control.durable.files import LocalFiles, join
 from coord_control.durable.lineage_record import read_record
-from coord_control.durable.catalog import LATEST
 from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import is_applied, prepare_restore, queries_of, remove_leftovers
 from coord_control.errors import DamagedRecord, Fenced, MissingRecord
