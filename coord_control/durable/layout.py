@@ -122,9 +122,9 @@ def _entries(paths: list[str], log: str, epoch: int) -> list[str]:
 
 
 def _numbers(paths: list[str], log: str) -> Iterator[int]:
+    prefix = f"{log}/"
     for path in paths:
-        folder, _, name = path.rpartition("/")
-        if folder == log and name.isdigit():
+        if path.startswith(prefix) and (name := path.removeprefix(prefix)).isdigit():
             yield int(name)
 
 

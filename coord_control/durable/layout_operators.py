@@ -42,6 +42,8 @@ Provider = Literal["hdfs", "rocksdb", "unknown"]
 PARTITIONS_SETTING: Final = "spark.sql.shuffle.partitions"
 PROVIDER_SETTING: Final = "spark.sql.streaming.stateStore.providerClass"
 
+# In every path that one of the next two matches: a hundred thousand others are told from them sooner.
+_MARK: Final = "/_"
 _UNVERSIONED: Final = re.compile(r"state/(\d+)/(?:_metadata/metadata|\d+/(?:[^/]+/)?_metadata/schema)")
 _VERSIONED: Final = re.compile(r"state/(\d+)/(?:_metadata/v2/(\d+)|_stateSchema/[^/]+/(\d+)_[^/]+)")
 _OPERATOR_FILE: Final = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
@@ -102,11 +104,13 @@ def partitions_of(stores: Stores, operator: int, settings: Mapping[str, str], co
 
 def is_description(path: str) -> bool:
     """Whether a file describes an operator or a schema."""
-    return _UNVERSIONED.fullmatch(path) is not None or _VERSIONED.fullmatch(path) is not None
+    return _MARK in path and (_UNVERSIONED.fullmatch(path) is not None or _VERSIONED.fullmatch(path) is not None)
 
 
 def is_description_of(path: str, epoch: int) -> bool:
     """Whether a file describes an operator or a schema, and was written up to an epoch."""
+    if _MARK not in path:
+        return False
     if match := _VERSIONED.fullmatch(path):
         return int(match[2] or match[3]) <= epoch
     return _UNVERSIONED.fullmatch(path) is not None

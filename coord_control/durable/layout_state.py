@@ -109,19 +109,16 @@ class Stores:
             paths: without descriptions of operators and schemas.
         """
         stores: dict[StoreKey, Store] = {}
+        by_folder: dict[str, Store | None] = {}
         unknown = []
         for path in paths:
-            parts = path.split("/")
-            if parts[0] != "state":
+            if not path.startswith("state/"):
                 continue
-            if len(parts) < 4 or not (parts[1].isdigit() and parts[2].isdigit()):
-                unknown.append(path)
-                continue
-            named = len(parts) > 4 and parts[3] not in _INSIDE_A_STORE
-            key = StoreKey(int(parts[1]), int(parts[2]), parts[3] if named else DEFAULT_STORE)
-            if key not in stores:
-                stores[key] = Store("/".join(parts[: 4 if named else 3]))
-            if not stores[key].add(path):
+            folder = path.rpartition("/")[0]
+            if folder not in by_folder:
+                by_folder[folder] = _store_of(stores, folder.split("/"))
+            store = by_folder[folder]
+            if store is None or not store.add(path):
                 unknown.append(path)
         return cls(stores, unknown)
 
@@ -136,6 +133,17 @@ class Stores:
 
     def of_operator(self, operator: int) -> list[StoreKey]:
         return [key for key in self._stores if key.operator == operator]
+
+
+def _store_of(stores: dict[StoreKey, Store], folder: list[str]) -> Store | None:
+    """The store that a folder is of, made if need be; None: it is of no store."""
+    if len(folder) < 3 or not (folder[1].isdigit() and folder[2].isdigit()):
+        return None
+    named = len(folder) > 3 and folder[3] not in _INSIDE_A_STORE
+    key = StoreKey(int(folder[1]), int(folder[2]), folder[3] if named else DEFAULT_STORE)
+    if key not in stores:
+        stores[key] = Store("/".join(folder[: 4 if named else 3]))
+    return stores[key]
 
 
 class StateFiles:

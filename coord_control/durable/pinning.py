@@ -102,7 +102,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
     if _is_same_storage(live.files, target):
         names = [info.path for info in live.infos]
         linked = _link(live, folder, live.infos, names)
-        checksums = _completed(target, folder, names, known)
+        checksums = _completed(target, folder, names, linked, known)
     else:
         checksums = [_copy_across(live, info, target, folder) for info in live.infos]
         linked = [Linked(info.size, info.modified, False) for info in live.infos]
@@ -131,7 +131,7 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     names = [f"{live.infos[place].path}.{acquired[place].tag}" for place in places]
     folder = shared.path(prefix)
     linked = _link(live, folder, new, names)
-    checksums = _completed(live.files, folder, names, [acquired[place].checksum for place in places])
+    checksums = _completed(live.files, folder, names, linked, [acquired[place].checksum for place in places])
     shared.ready((f"{prefix}/{name}" for name in names), checksums)
     fresh = iter(checksums)
     entries = tuple(
@@ -163,12 +163,19 @@ def _link(live: LiveFiles, target: str, infos: Sequence[FileInfo], names: Sequen
     return linked
 
 
-def _completed(files: Files, folder: str, names: Sequence[str], known: Sequence[Checksum | None]) -> list[Checksum]:
-    """Read what is not known yet."""
-    unknown = [name for name, checksum in zip(names, known, strict=True) if checksum is None]
+def _completed(
+    files: Files, folder: str, names: Sequence[str], linked: Sequence[Linked], known: Sequence[Checksum | None]
+) -> list[Checksum]:
+    """Read what is not known yet, and was not read when it was copied."""
+    checksums = [
+        checksum or (None if one.crc32 is None else Checksum(one.size, one.crc32))
+        for one, checksum in zip(linked, known, strict=True)
+    ]
+    unknown = [name for name, checksum in zip(names, checksums, strict=True) if checksum is None]
     computed = dict(zip(unknown, files.checksum_all(folder, unknown), strict=True))
     return [
-        _present(join(folder, name), checksum or computed[name]) for name, checksum in zip(names, known, strict=True)
+        _present(join(folder, name), checksum or computed[name])
+        for name, checksum in zip(names, checksums, strict=True)
     ]
 
 

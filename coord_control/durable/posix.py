@@ -2,7 +2,8 @@
 
 A state directory can hold a hundred thousand files, and a checkpoint takes them all: here a path is resolved once per
 folder and not once per file, nothing is read into more than one buffer per thread, and a folder is synced once after
-all its new names. Two threads work side by side: system calls and checksums of large blocks run without Python's lock.
+all its new names. Two threads work side by side on large files: blocks are read, written and summed up without Python's
+lock. Small files and links are the work of one: after each short system call two would wait for that lock.
 
 Everything here raises :class:`OSError`; what that means is said one layer above.
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,8 +39,12 @@ __all__ = [
 
 #: What is held of a file at a time, whatever its size.
 CHUNK_BYTES: Final = 1 << 20
+#: What is copied at a time: so little stays in the processor's cache between reading and writing.
+_COPY_BYTES: Final = 1 << 18
 
 _THREADS: Final = 2
+#: A smaller file is read by one call, which no other thread can make faster.
+_SMALL_BYTES: Final = 1 << 16
 #: So many files are one piece of work, or fewer: each thread gets several pieces.
 _MAX_PIECE: Final = 256
 _PIECES: Final = 16
@@ -73,11 +77,13 @@ class Linked(NamedTuple):
         size: in bytes.
         modified: of what was linked or copied, as in :class:`FileInfo`.
         is_linked: False: it was copied.
+        crc32: of what was copied, as in :class:`Checksum`; None: nobody has read it.
     """
 
     size: int
     modified: int
     is_linked: bool
+    crc32: str | None = None
 
 
 class Checksum(NamedTuple):
@@ -92,6 +98,10 @@ class Checksum(NamedTuple):
     crc32: str
 
 
+#: Stands for a file that has not been read to its end.
+_LARGE: Final = Checksum(-1, "")
+
+
 def walk(folder: str) -> list[FileInfo]:
     """List the files below a folder, without hidden ones and those in hidden folders; nothing if it is absent."""
     found: list[FileInfo] = []
@@ -100,14 +110,17 @@ def walk(folder: str) -> list[FileInfo]:
         prefix, path = folders.pop()
         with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                name = entry.name
+                if name.startswith("."):
                     continue
                 if entry.is_dir():
-                    folders.append((f"{prefix}{entry.name}/", entry.path))
+                    folders.append((f"{prefix}{name}/", entry.path))
                     continue
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     status = entry.stat()
-                    found.append(FileInfo(prefix + entry.name, status.st_size, status.st_mtime_ns))
+                except FileNotFoundError:
+                    continue
+                found.append(FileInfo(prefix + name, status.st_size, status.st_mtime_ns))
     return found
 
 
@@ -121,17 +134,27 @@ def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list
         FileNotFoundError: ``filename`` is the path of a source that does not exist.
     """
     below = {name.rpartition("/")[0] for _, name in names}
-    for folder in sorted(below | {above for name in below for above in _above(name)}):
-        make_dirs(f"{target}/{folder}" if folder else target)
-    linked = _spread(lambda piece: _link_piece(source, target, piece), names)
-    for folder in sorted(below):
-        sync_folder(f"{target}/{folder}")
-    return linked
+    changed = {f"{target}/{folder}" if folder else target for folder in below}
+    for folder in sorted(changed):
+        changed.update(_make_dirs(folder))
+    linked = _link(source, target, names)
+    unlinked = [place for place, one in enumerate(linked) if one is None]
+    copies = _spread(lambda piece: _copy_piece(source, target, piece), [names[place] for place in unlinked])
+    for place, copy in zip(unlinked, copies, strict=True):
+        linked[place] = copy
+    # Only now that all names are there: to sync one writes the journal, and has most of it done for the others.
+    _spread(_sync_folders, sorted(changed))
+    return [one for one in linked if one is not None]
 
 
 def checksum_all(folder: str, names: Sequence[str]) -> list[Checksum | None]:
     """Read files; None for one that does not exist."""
-    return _spread(lambda piece: _checksum_piece(folder, piece), names)
+    found = _checksums_of_small(folder, names)
+    large = [place for place, one in enumerate(found) if one is _LARGE]
+    checksums = _spread(lambda piece: _checksum_piece(folder, piece), [names[place] for place in large])
+    for place, checksum in zip(large, checksums, strict=True):
+        found[place] = checksum
+    return found
 
 
 def delete_all(folder: str, names: Sequence[str]) -> None:
@@ -165,7 +188,7 @@ def open_new(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of it, in as many calls as it takes."""
     rest = memoryview(data)
     while rest:
@@ -174,23 +197,34 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def make_dirs(folder: str) -> None:
     """Make folders so that they survive a power cut: a folder's name is an entry of the one above it."""
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-        return
-    except FileNotFoundError:
-        make_dirs(os.path.dirname(folder))
-        make_dirs(folder)
-        return
-    sync_folder(os.path.dirname(folder))
+    for changed in _make_dirs(folder):
+        sync_folder(changed)
 
 
 def sync_folder(folder: str) -> None:
     """Make the names in a folder durable."""
     with _opened_folder(folder) as descriptor:
         os.fsync(descriptor)
+
+
+def _make_dirs(folder: str) -> list[str]:
+    """Make folders; returns those that have got a new one and have to be synced."""
+    above = os.path.dirname(folder)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return []
+    except FileNotFoundError:
+        return [*_make_dirs(above), *_make_dirs(folder)]
+    return [above]
+
+
+def _sync_folders(folders: Sequence[str]) -> list[None]:
+    for folder in folders:
+        sync_folder(folder)
+    return []
 
 
 def _spread(work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
@@ -207,8 +241,9 @@ def _spread(work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_I
             raise
 
 
-def _link_piece(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
-    linked = []
+def _link(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked | None]:
+    """Link by one thread, which is faster than two that hand Python's lock to each other; None: copy it instead."""
+    linked: list[Linked | None] = []
     with contextlib.ExitStack() as stack:
         opened: tuple[str, str] | None = None
         for source_path, target_path in names:
@@ -230,17 +265,17 @@ def _link_piece(source: str, target: str, names: Sequence[tuple[str, str]]) -> l
     return linked
 
 
-def _link_otherwise(error: OSError, source: str, target: str) -> Linked:
+def _link_otherwise(error: OSError, source: str, target: str) -> Linked | None:
     if isinstance(error, FileExistsError):
         return _link_over(source, target)
     if isinstance(error, FileNotFoundError):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source) from None
     if error.errno in _NO_LINK:
-        return _copy(source, target)
+        return None
     raise error
 
 
-def _link_over(source: str, target: str) -> Linked:
+def _link_over(source: str, target: str) -> Linked | None:
     """An earlier attempt has left the target."""
     status = os.stat(source)
     if os.path.samestat(status, os.lstat(target)):
@@ -251,25 +286,34 @@ def _link_over(source: str, target: str) -> Linked:
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        return _copy(source, target)
+        return None
     os.replace(temporary, target)
     return Linked(status.st_size, status.st_mtime_ns, True)
 
 
+def _copy_piece(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
+    return [_copy(f"{source}/{source_path}", f"{target}/{target_path}") for source_path, target_path in names]
+
+
 def _copy(source: str, target: str) -> Linked:
     temporary = _temporary(target)
-    with open(source, "rb") as reader:
+    with open(source, "rb", buffering=0) as reader:
         status = os.fstat(reader.fileno())
+        buffer = memoryview(bytearray(max(1, min(status.st_size, _COPY_BYTES))))
+        size, crc = 0, 0
         try:
             with open(open_new(temporary), "wb", buffering=0) as writer:
-                shutil.copyfileobj(reader, writer, CHUNK_BYTES)
+                while count := reader.readinto(buffer):
+                    # Computed while the bytes are at hand: whoever asks later would have to read them again.
+                    size, crc = size + count, zlib.crc32(buffer[:count], crc)
+                    write_all(writer.fileno(), buffer[:count])
                 os.fsync(writer.fileno())
             os.replace(temporary, target)
         except OSError:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-    return Linked(status.st_size, status.st_mtime_ns, False)
+    return Linked(size, status.st_mtime_ns, False, f"{crc:08x}")
 
 
 def _temporary(target: str) -> str:
@@ -277,34 +321,51 @@ def _temporary(target: str) -> str:
     return os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
 
 
+def _checksums_of_small(folder: str, names: Sequence[str]) -> list[Checksum | None]:
+    """By one thread, for the same reason as links; the large ones are left to others."""
+    return _checksums(folder, names, memoryview(bytearray(_SMALL_BYTES)), lambda descriptor, buffer: _LARGE)
+
+
 def _checksum_piece(folder: str, names: Sequence[str]) -> list[Checksum | None]:
+    return _checksums(folder, names, memoryview(bytearray(CHUNK_BYTES)), _checksum_of_more)
+
+
+def _checksums(
+    folder: str, names: Sequence[str], buffer: memoryview, more: Callable[[int, memoryview], Checksum]
+) -> list[Checksum | None]:
+    """Args: more: asked when a file fills the buffer, which holds its beginning."""
     found: list[Checksum | None] = []
-    buffer = memoryview(bytearray(CHUNK_BYTES))
     for below, group in _by_folder(names):
-        files = list(group)
         try:
             with _opened_folder(f"{folder}/{below}") as descriptor:
-                found += [_checksum(name, descriptor, buffer) for name in files]
+                found += [_checksum(name, descriptor, buffer, more) for name in group]
         except FileNotFoundError:
-            found += [None] * len(files)
+            found += [None] * len(group)
     return found
 
 
-def _checksum(name: str, folder: int, buffer: memoryview) -> Checksum | None:
+def _checksum(
+    name: str, folder: int, buffer: memoryview, more: Callable[[int, memoryview], Checksum]
+) -> Checksum | None:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None
-    size, crc = 0, 0
     try:
         # Fewer bytes than there is room for: that was the end, as it is with every regular file.
-        while True:
-            count = os.readv(descriptor, (buffer,))
-            size, crc = size + count, zlib.crc32(buffer[:count], crc)
-            if count < CHUNK_BYTES:
-                return Checksum(size, f"{crc:08x}")
+        size = os.readv(descriptor, (buffer,))
+        if size == len(buffer):
+            return more(descriptor, buffer)
+        return Checksum(size, f"{zlib.crc32(buffer[:size]):08x}")
     finally:
         os.close(descriptor)
+
+
+def _checksum_of_more(descriptor: int, buffer: memoryview) -> Checksum:
+    size, crc = len(buffer), zlib.crc32(buffer)
+    while count := os.readv(descriptor, (buffer,)):
+        size, crc = size + count, zlib.crc32(buffer[:count], crc)
+    return Checksum(size, f"{crc:08x}")
 
 
 def _by_folder(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

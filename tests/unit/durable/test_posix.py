@@ -62,7 +62,11 @@ def test_without_links_files_are_copied_and_synced(
     names = names_of(source)
     linked = posix.link_all(str(source), str(tmp_path / "pinned"), same(names))
     infos = {found.path: found for found in posix.walk(str(source))}
-    assert linked == [Linked(infos[name].size, infos[name].modified, False) for name in names]
+    checksums = [checksum for checksum in posix.checksum_all(str(source), names) if checksum is not None]
+    assert linked == [
+        Linked(infos[name].size, infos[name].modified, False, checksum.crc32)
+        for name, checksum in zip(names, checksums, strict=True)
+    ]
     assert len([path for path in synced if path.endswith(".tmp")]) == len(names)
     assert names_of(tmp_path / "pinned") == names
     assert all((tmp_path / "pinned" / name).read_bytes() == (source / name).read_bytes() for name in names)
