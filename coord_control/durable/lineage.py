@@ -112,6 +112,7 @@ def open_lineage(
         files.create(record_path(folder, name), encode_record(record))
         return _lineage(lineage, record)
     _check_location(recorded, checkpoint_location)
+    _check_query_id(files, recorded)
     position = spark_position(files, recorded.checkpoint_location)
     restored = recorded.restored_from
     if restored is not None and position == (restored.epoch, restored.epoch):
@@ -256,6 +257,18 @@ def _check_never_ran(files: Files, checkpoint: str) -> None:
             'Nothing was started; put the file back: {"id":"..."} with the query id, which stands in every progress '
             "report and in the driver's log",
         )
+
+
+def _check_query_id(files: Files, record: LineageRecord) -> None:
+    """Not every version of Spark refuses to start without the file; some give the query another id."""
+    path = join(record.checkpoint_location, "metadata")
+    remedy = f'Nothing was started; it has to hold {{"id":"{record.query_id}"}}'
+    try:
+        found = read_query_id(files, record.checkpoint_location)
+    except FileNotFoundError:
+        raise MissingRecord(path, f"query {record.query} has been started there", remedy) from None
+    if found != record.query_id:
+        raise DamagedRecord(path, f"it holds the id {found}, which is not that of query {record.query}", remedy)
 
 
 def _check_location(record: LineageRecord, declared: str | None) -> None:

@@ -174,4 +174,9 @@ def _fork_note(snapshot: QuerySnapshot) -> tuple[str, str]:
         "as Delta and idempotent foreachBatch functions do, do not know it and take every epoch; the file sink "
         "remembers batch ids alone (_spark_metadata) and skips those that the original has written"
     )
-    return found, "let the fork write to a place of its own; the original may run on beside it"
+    way_out = (
+        "let the fork write to a place of its own; the original may run on beside it. Spark's file sink cannot begin "
+        "in an empty folder at a later epoch: put the entries of the original's _spark_metadata up to "
+        f"{snapshot.epoch} there first, or write with foreachBatch"
+    )
+    return found, way_out

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyspark.sql import SparkSession
 
 import coord_control as cc
 from coord_control.durable import posix
@@ -24,9 +25,16 @@ from coord_control.durable.checkpoint_folder import (
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.metadata import CheckpointMetadata, decode_metadata
 from coord_control.durable.verifying import ProblemKind, verify_files
-from coord_control.errors import CheckpointNotCompleted, CoordControlError, DamagedRecord, RestoreRefused, StoreError
+from coord_control.errors import (
+    CheckpointNotCompleted,
+    CoordControlError,
+    DamagedRecord,
+    QueryFailed,
+    RestoreRefused,
+    StoreError,
+)
 from coord_control.ids import QueryName
-from tests.spark.jobs import SECONDS, Dialogue, MakeJob, apply, eventually, rows, talk
+from tests.spark.jobs import SECONDS, Dialogue, MakeJob, apply, drain, eventually, rows, talk
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -264,3 +272,24 @@ def test_a_savepoint_is_restored_where_it_was_carried_to(
     eventually(lambda: committed(job) == 3)
     job.stop()
     coordinator.check(range(32))
+
+
+def test_the_file_sink_of_a_fork_needs_the_log_of_the_original(
+    make_job: MakeJob, spark: SparkSession, source: FileStream, tmp_path: Path
+) -> None:
+    """Why the check before a restore says so: every tenth epoch Spark merges the entries of that log, from 0 on."""
+
+    def drained(job: cc.Job, output: Path) -> None:
+        drain(job, source.read().writeStream.format("parquet").option("path", str(output)))
+
+    job = make_job()
+    drained(job, tmp_path / "out")
+    path = job.trigger_savepoint(target=str(tmp_path / "savepoint")).wait(SECONDS).path
+    for epoch in range(3, 10):
+        source.add(rows(epoch))
+    with pytest.raises(QueryFailed, match="BATCH_METADATA_NOT_FOUND"):
+        drained(make_job("fork", restore_from=path), tmp_path / "empty")
+    shutil.copytree(tmp_path / "out" / "_spark_metadata", tmp_path / "prepared" / "_spark_metadata")
+    drained(make_job("prepared", restore_from=path), tmp_path / "prepared")
+    written = [row.value for row in spark.read.parquet(str(tmp_path / "prepared")).collect()]
+    assert sorted(written) == list(range(24, 80))

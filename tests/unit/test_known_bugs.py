@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ from coord_control.durable.lineage import current_lineage, open_lineage, spark_p
 from coord_control.durable.preflight import check_sinks
 from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import is_applied
-from coord_control.errors import CheckpointInUse, MissingRecord, StateFileMissing, StoreUnavailable
+from coord_control.errors import CheckpointInUse, DamagedRecord, MissingRecord, StateFileMissing, StoreUnavailable
 from coord_control.ids import CheckpointId, QueryName
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason
@@ -275,6 +276,13 @@ def test_spark_55058_a_query_whose_id_was_lost_does_not_get_another_one(tmp_path
     assert current_lineage(files, str(folder), QUERY) is None
     (spark / "metadata").write_text('{"id":"known"}')
     assert open_lineage(files, str(folder), QUERY, {}, str(spark)).query_id == "known"
+    # Not either when it is lost later; then it is known what was in it.
+    (spark / "metadata").unlink()
+    with pytest.raises(MissingRecord, match=re.escape('{"id":"known"}')):
+        open_lineage(files, str(folder), QUERY, {}, str(spark))
+    (spark / "metadata").write_text('{"id":"another"}')
+    with pytest.raises(DamagedRecord, match="another"):
+        open_lineage(files, str(folder), QUERY, {}, str(spark))
 
 
 def test_delta_1813_a_restore_says_which_epochs_a_sink_will_skip(files: MemoryFiles) -> None:

@@ -110,6 +110,7 @@ def test_the_newest_lineage_with_a_record_counts(files: MemoryFiles) -> None:
     first = opened(files)
     record = files.read(RECORD).replace(first.query_id.encode(), b"another")
     files.create(f"{FOLDER}/lineage-000002/lineage.json", record)
+    files.replace(f"{first.checkpoint}/metadata", b'{"id":"another"}')
     files.create(f"{FOLDER}/lineage-000003/spark/metadata", b"half made")
     assert opened(files).query_id == "another"
     assert opened(files).epochs == f"{FOLDER}/lineage-000002/epochs"

@@ -219,5 +219,6 @@ def test_records_of_the_first_format_are_read() -> None:
         "operators": {OP: RECORD.model_dump(mode="json")},
     }
     files.create(f"{folder(QUERY)}/lineage-000001/lineage.json", json.dumps(fields).encode())
+    files.create(f"{folder(QUERY)}/lineage-000001/spark/metadata", b'{"id":"an id"}')
     lineage = opened(files, QUERY)
     assert (lineage.query_id, lineage.name, lineage.restored) == ("an id", "lineage-000001", None)
