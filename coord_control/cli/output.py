@@ -22,6 +22,7 @@ from coord_control.exit_codes import exit_code_of
 
 __all__ = ["checks_table", "human_bytes", "print_json", "print_table", "reported"]
 
+_PIPE_WIDTH: Final = 140
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.REFUSED: "red"}
 
 
@@ -42,30 +43,36 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of values; nothing without rows."""
+    """Print rows of values, of which only the last may take several lines; nothing without rows."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column != columns[-1])
     for row in rows:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
     if table.row_count:
-        Console().print(table)
+        console().print(table)
+
+
+def console() -> Console:
+    """As wide as the terminal; wide enough for a table elsewhere."""
+    found = Console()
+    return found if found.is_terminal else Console(width=max(found.width, _PIPE_WIDTH))
 
 
 def checks_table(checks: Sequence[Check]) -> None:
     """Print the checks before a restore, and below them the ways out."""
-    console = Console()
+    out = console()
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("check", "of", "", "found"):
         table.add_column(title, overflow="fold")
     for check in checks:
         verdict = f"[{_COLOURS[check.verdict]}]{check.verdict.value}[/]"
         table.add_row(escape(check.name), escape(check.subject), verdict, escape(check.found))
-    console.print(table)
+    out.print(table)
     for check in checks:
         if check.way_out and check.verdict is not Verdict.OK:
             subject = f"{check.name} of {check.subject}" if check.subject else check.name
-            console.print(f"[{_COLOURS[check.verdict]}]{escape(subject)}[/]: {escape(check.way_out)}", soft_wrap=True)
+            out.print(f"[{_COLOURS[check.verdict]}]{escape(subject)}[/]: {escape(check.way_out)}", soft_wrap=True)
 
 
 def human_bytes(size: int) -> str:

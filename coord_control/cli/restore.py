@@ -8,7 +8,7 @@ import typer
 
 from coord_control.cli.options import Force, Json, Root
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported
-from coord_control.cli.storage import absolute, reference, storage_of
+from coord_control.cli.storage import absolute, existing_job, reference, storage_of
 from coord_control.durable.checks import Check, Verdict
 from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
 from coord_control.exit_codes import ExitCode
@@ -65,6 +65,8 @@ def restore(
             absolute(root), job, reference(ref), fork, allow_non_restored_state, verify=verify, force=force
         )
         files = storage_of(request.root)
+        if "/" not in request.ref:  # an id or a label is one of the job's own; a path may be any
+            existing_job(request.root, job)
         if check:
             path, checks = check_restore(files, storage_of, request)
             _show_check(path, checks, as_json)

@@ -17,7 +17,7 @@ import typer
 from coord_control.cli import savepoint_views
 from coord_control.cli.options import Force, Job, Json, Root
 from coord_control.cli.output import human_bytes, print_json, print_table, reported
-from coord_control.cli.storage import absolute, reference, storage_of
+from coord_control.cli.storage import absolute, existing_job, reference, storage_of
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.disposal import dispose_without_owner
@@ -97,7 +97,7 @@ def list_(
     """List the checkpoints and savepoints of JOB, with those that are not complete."""
     with reported(as_json):
         base = absolute(root)
-        entries = Catalog(storage_of(base), join(base, job), storage_of).entries()
+        entries = Catalog(storage_of(base), existing_job(base, job), storage_of).entries()
         if as_json:
             print_json([savepoint_views.entry_json(entry) for entry in entries])
             return
@@ -200,7 +200,7 @@ def dispose(
 
 def _save(job: str, root: str, target: str | None, label: str | None, force: bool) -> OfflineSavepoint:
     place = None if target is None else absolute(target)
-    return save(storage_of(root), join(root, job), target=place, label=label, storage=storage_of, force=force)
+    return save(storage_of(root), existing_job(root, job), target=place, label=label, storage=storage_of, force=force)
 
 
 def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
@@ -229,7 +229,7 @@ def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
 def _catalog(ref: str, job: str | None, root: str | None) -> Catalog:
     if job is not None and root is not None:
         base = absolute(root)
-        return Catalog(storage_of(base), join(base, job), storage_of)
+        return Catalog(storage_of(base), existing_job(base, job), storage_of)
     if "/" not in ref:
         raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job and --root")
     # Savepoints can be anywhere; the list of no job has it.

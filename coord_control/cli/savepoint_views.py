@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import typer
@@ -62,17 +62,17 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
     )
     print_table(
         "queries",
-        ("query", "epoch", "query id", "Spark", "lineage", "watermark (ms)", "files", "size"),
+        ("query", "epoch", "Spark", "lineage", "watermark", "files", "size", "query id"),
         [
             (
                 name,
                 query.epoch,
-                query.query_id,
                 query.spark_version,
                 query.lineage,
                 query.batch_metadata.get("batchWatermarkMs"),
                 len(query.files),
                 human_bytes(query.size),
+                query.query_id,
             )
             for name, query in metadata.queries.items()
         ],
@@ -97,17 +97,13 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
     )
     print_table(
         "operators",
-        ("operator", "query", "parallelism", "state model", "coordinator's state", "events down", "events up"),
+        ("operator", "query", "subtasks", "events down", "events up", "state model"),
         [_operator_row(uid, operator) for uid, operator in metadata.operators.items()],
     )
     print_table(
-        "states of subtasks",
-        ("operator", "subtask", "state"),
-        [
-            (uid, subtask, "default" if state is None else _short(state.decode()))
-            for uid, operator in metadata.operators.items()
-            for subtask, state in sorted(operator.subtask_states.items())[:sample]
-        ],
+        "states",
+        ("operator", "of", "state"),
+        [row for uid, operator in metadata.operators.items() for row in _state_rows(uid, operator, sample)],
     )
 
 
@@ -169,11 +165,16 @@ def _operator_row(uid: OperatorUid, operator: OperatorSnapshot) -> tuple[object,
         uid,
         operator.query,
         operator.parallelism,
-        operator.state,
-        _short(_coordinator(operator)),
         sum(count(batches) for batches in operator.down.values()),
         sum(count(entry.events) for entry in operator.up),
+        operator.state,
     )
+
+
+def _state_rows(uid: OperatorUid, operator: OperatorSnapshot, sample: int) -> Iterator[tuple[object, ...]]:
+    yield uid, "coordinator", _short(_coordinator(operator))
+    for subtask, state in sorted(operator.subtask_states.items())[:sample]:
+        yield uid, f"subtask {subtask}", "default" if state is None else _short(state.decode())
 
 
 def _operator_json(operator: OperatorSnapshot, sample: int) -> dict[str, Any]:

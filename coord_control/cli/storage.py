@@ -5,14 +5,16 @@ Threading: the command's thread.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 
 import typer
 
-from coord_control.durable.files import Files, LocalFiles, scheme
+from coord_control.durable.files import Files, LocalFiles, join, scheme
+from coord_control.errors import JobNotFound
 
-__all__ = ["absolute", "reference", "storage_of"]
+__all__ = ["absolute", "existing_job", "reference", "storage_of"]
 
 _LOCAL = LocalFiles()
 
@@ -25,6 +27,18 @@ def absolute(path: str) -> str:
 def reference(ref: str) -> str:
     """A reference to a checkpoint: a path is made absolute, an id or a label stays as it is."""
     return absolute(ref) if "/" in ref or scheme(ref) is not None else ref
+
+
+def existing_job(root: str, job: str) -> str:
+    """The folder of a job that is there.
+
+    Raises:
+        JobNotFound: it is not; the message names those with a similar name.
+    """
+    files = storage_of(root)
+    if not files.exists(join(root, job)):
+        raise JobNotFound(job, root, difflib.get_close_matches(job, files.list(root), n=3))
+    return join(root, job)
 
 
 def storage_of(path: str) -> Files:

@@ -264,11 +264,13 @@ class CheckpointStore:
         """Remove one that somebody does not want any more. Repeatable.
 
         Raises:
+            Fenced: a newer driver has claimed the job.
             CheckpointNotFound: there is none of that id.
             CheckpointInUse: it is being made, or read, or is the newest completed checkpoint.
             StoreUnavailable: something may be left; repeat it, or the next driver does.
         """
         self.open()
+        self._verify()  # a newer driver's checkpoints are not ours to remove
         if checkpoint in self._pending:
             raise CheckpointInUse(self._home(checkpoint), "it is being made; abort it instead")
         record = self._condemned.get(checkpoint)

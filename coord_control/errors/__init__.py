@@ -6,6 +6,7 @@
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
         - NonRestoredState, RestoredQueryUnused, RestoreRefused, RescaleFailed
+    - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
           ChannelFull, CoordinatorNotStarted
@@ -68,6 +69,7 @@ from coord_control.errors.user import (
     EventTypesChanged,
     InvalidModel,
     InvalidName,
+    JobNotFound,
     LineageMismatch,
     NonRestoredState,
     NoSuchSubtask,
@@ -119,6 +121,7 @@ __all__ = [
     "InvalidName",
     "InvalidTransition",
     "JobClosed",
+    "JobNotFound",
     "JobRunning",
     "LineageMismatch",
     "MissingRecord",

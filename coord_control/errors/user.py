@@ -158,6 +158,15 @@ class RestoredQueryUnused(DeclarationError):
         )
 
 
+class JobNotFound(CoordControlError):
+    fault = Fault.USER
+
+    def __init__(self, job: str, root: str, near: list[str]) -> None:
+        self.job, self.root, self.near = job, root, near
+        suggestion = f"; did you mean {' or '.join(near)}?" if near else "; check --root"
+        super().__init__(f"there is no job {job!r} in {root}{suggestion}")
+
+
 class RestoreRefused(DeclarationError):
     """The check before a restore found something that cannot work; nothing was changed."""
 

@@ -174,10 +174,8 @@ class CheckpointWork:
             query.look()
         coordinated = [query.name for query in self.queries if query.has_operators and query.is_active]
         self._boundaries = set(coordinated)
-        if coordinated:
-            self._barrier = self.runtime.call(
-                lambda core, now: core.trigger_checkpoint(self.checkpoint, coordinated, now)
-            )
+        # Also without any: a restore tells coordinators of queries that have ended what they are reset to.
+        self._barrier = self.runtime.call(lambda core, now: core.trigger_checkpoint(self.checkpoint, coordinated, now))
         for query in self.queries:
             if query.name not in coordinated:
                 self._pin_at_last_commit(query)
