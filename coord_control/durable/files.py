@@ -164,14 +164,14 @@ class LocalFiles:
     def create(self, path: str, data: bytes) -> None:
         with _reported(path, "create"):
             target = _local(path)
-            temporary = self._write_temporary(target, (data,))
+            temporary, changed = self._write_temporary(target, (data,))
             try:
                 os.link(temporary, target)
             except FileExistsError:
                 raise AlreadyExists(path) from None
             finally:
                 os.unlink(temporary)
-            posix.sync_folder(os.path.dirname(target))
+            _sync(target, changed)
 
     def replace(self, path: str, data: bytes) -> None:
         with _reported(path, "replace"):
@@ -250,21 +250,23 @@ class LocalFiles:
             posix.delete_all(_local(path).rstrip("/"), names)
 
     def _replace(self, target: str, chunks: Iterable[bytes]) -> None:
-        temporary = self._write_temporary(target, chunks)
+        temporary, changed = self._write_temporary(target, chunks)
         try:
             os.replace(temporary, target)
         except OSError:
             os.unlink(temporary)
             raise
-        posix.sync_folder(os.path.dirname(target))
+        _sync(target, changed)
 
-    def _write_temporary(self, target: str, chunks: Iterable[bytes]) -> str:
+    def _write_temporary(self, target: str, chunks: Iterable[bytes]) -> tuple[str, Sequence[str]]:
+        """Returns: the file's path, and the folders in which new ones were made for it: still to be synced."""
         folder, name = os.path.split(target)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+        changed: Sequence[str] = ()
         try:
             descriptor = posix.open_new(temporary)
         except FileNotFoundError:
-            posix.make_dirs(folder)
+            changed = posix.make_dirs_unsynced(folder)
             descriptor = posix.open_new(temporary)
         try:
             with open(descriptor, "wb", buffering=0) as file:
@@ -276,7 +278,7 @@ class LocalFiles:
         except BaseException:
             os.unlink(temporary)
             raise
-        return temporary
+        return temporary, changed
 
     def _sweep(self, folder: str, now: float) -> None:
         """Remove what dead processes left; ``now`` is the file system's own clock. Once per folder and instance."""
@@ -287,6 +289,12 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 if now - entry.stat().st_mtime > _STALE_TEMPORARY_SECONDS:
                     os.unlink(entry.path)
+
+
+def _sync(target: str, changed: Iterable[str]) -> None:
+    # Last, when there is nothing more to change: the first call writes the journal for all.
+    for folder in (os.path.dirname(target), *changed):
+        posix.sync_folder(folder)
 
 
 def _local(path: str) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "delete_all",
     "link_all",
     "make_dirs",
+    "make_dirs_unsynced",
     "open_new",
     "sync_folder",
     "walk",
@@ -136,7 +137,7 @@ def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list
     below = {name.rpartition("/")[0] for _, name in names}
     changed = {f"{target}/{folder}" if folder else target for folder in below}
     for folder in sorted(changed):
-        changed.update(_make_dirs(folder))
+        changed.update(make_dirs_unsynced(folder))
     linked = _link(source, target, names)
     unlinked = [place for place, one in enumerate(linked) if one is None]
     copies = _spread(lambda piece: _copy_piece(source, target, piece), [names[place] for place in unlinked])
@@ -197,18 +198,12 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 def make_dirs(folder: str) -> None:
     """Make folders so that they survive a power cut: a folder's name is an entry of the one above it."""
-    for changed in _make_dirs(folder):
+    for changed in make_dirs_unsynced(folder):
         sync_folder(changed)
 
 
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    with _opened_folder(folder) as descriptor:
-        os.fsync(descriptor)
-
-
-def _make_dirs(folder: str) -> list[str]:
-    """Make folders; returns those that have got a new one and have to be synced."""
+def make_dirs_unsynced(folder: str) -> list[str]:
+    """Make folders; returns those that have got a new one, which the caller syncs: later, and with other changes."""
     above = os.path.dirname(folder)
     try:
         os.mkdir(folder)
@@ -217,8 +212,14 @@ def _make_dirs(folder: str) -> list[str]:
             raise
         return []
     except FileNotFoundError:
-        return [*_make_dirs(above), *_make_dirs(folder)]
+        return [*make_dirs_unsynced(above), *make_dirs_unsynced(folder)]
     return [above]
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    with _opened_folder(folder) as descriptor:
+        os.fsync(descriptor)
 
 
 def _sync_folders(folders: Sequence[str]) -> list[None]:
