@@ -69,7 +69,7 @@ _MEASURES: Final[dict[str, Callable[[CheckpointStatistics], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Since the driver started."""
+    """Since the driver started; restores since there is the job."""
 
     restored: int = 0
     total: int = 0  #: started ones
@@ -83,10 +83,9 @@ class Restored:
     """What the job was restored from."""
 
     checkpoint: CheckpointId
-    kind: CheckpointKind
     path: str
     restored_at_seconds: float  #: since 1970 (UTC)
-    duration_seconds: float
+    is_fork: bool = False  #: it is a checkpoint of another job
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +150,10 @@ class StatisticsHistory:
             del self._in_progress[checkpoint]
             self._end(statistics)
 
-    def restored(self, restored: Restored) -> None:
-        """The job was restored."""
-        self._counts = replace(self._counts, restored=self._counts.restored + 1)
-        self._restored = restored
+    def restored(self, newest: Restored, times: int) -> None:
+        """The job was restored, so many times in all; by this driver, or before."""
+        self._counts = replace(self._counts, restored=times)
+        self._restored = newest
 
     def discarded(self, checkpoint: CheckpointId) -> None:
         """A completed one was removed from storage."""

@@ -27,13 +27,14 @@ from collections.abc import Callable, Sequence
 
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.restore_log import RestoreRecord
 from coord_control.errors import CoordControlError, JobClosed
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason, reason_of
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.scheduling import Abort, CheckpointScheduler, FailJob, Finished, Start, State
-from coord_control.protocol.statistics_history import Overview, StatisticsHistory
+from coord_control.protocol.statistics_history import Overview, Restored, StatisticsHistory
 from coord_control.protocol.tickets import CheckpointRequest, Outcome, Ticket, TicketId
 from coord_control.spark.checkpoint_handle import CheckpointHandle
 from coord_control.spark.checkpoint_work import CheckpointWork, JobDescription
@@ -54,6 +55,7 @@ class CheckpointService:
         runtime: the way to the core.
         options: when they are taken.
         queries: the job's queries at the moment.
+        restored: the newest restore of the job.
         job: what metadata says about the job.
         verify: raises Fenced when a newer generation exists.
         fail_job: told when too many checkpoints in a row have failed.
@@ -70,6 +72,7 @@ class CheckpointService:
         *,
         job: JobDescription,
         queries: Callable[[], Sequence[ManagedQuery]],
+        restored: Callable[[], RestoreRecord | None],
         verify: Callable[[], None],
         fail_job: Callable[[CoordControlError], None],
         look_seconds: float,
@@ -81,6 +84,7 @@ class CheckpointService:
         self._runtime = runtime
         self._options = options
         self._queries = queries
+        self._restored = restored
         self._job = job
         self._verify = verify
         self._fail_job = fail_job
@@ -133,7 +137,7 @@ class CheckpointService:
             JobClosed: the job has ended.
         """
         answer: queue.SimpleQueue[Overview] = queue.SimpleQueue()
-        self._post(lambda: answer.put(self._history.overview()))
+        self._post(lambda: answer.put(self._overview()))
         try:
             return answer.get(timeout=10.0)
         except queue.Empty:
@@ -221,6 +225,12 @@ class CheckpointService:
         pending = (*self._scheduler.queued, *self._scheduler.running)
         labels = {ticket.request.label for ticket in pending} | {entry.label for entry in self._catalog.entries()}
         return request.label in labels
+
+    def _overview(self) -> Overview:
+        if (newest := self._restored()) is not None:
+            at = newest.committed_at.timestamp()
+            self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
+        return self._history.overview()
 
     def _abort_handle(self, handle: CheckpointHandle) -> None:
         if handle.ticket is not None:

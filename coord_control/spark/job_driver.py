@@ -27,6 +27,7 @@ from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.durable.generations import NO_GENERATION
 from coord_control.durable.lineage import Lineage
+from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.seeding import seed_lineage
 from coord_control.errors import (
     CoordControlError,
@@ -195,6 +196,7 @@ class JobDriver:
             options,
             job=job,
             queries=lambda: list(self.queries.values()),
+            restored=lambda: newest_restore(self.files, self.folder),
             verify=self._verify,
             fail_job=self._fail_queries,
             look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.files, LocalFiles) else _REMOTE_LOOK_SECONDS,

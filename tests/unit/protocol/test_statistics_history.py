@@ -140,8 +140,8 @@ def test_a_marked_history_is_bounded_still() -> None:
 
 def test_a_restore_is_counted_and_kept() -> None:
     kept = history()
-    restored = Restored(CheckpointId(7), CheckpointKind.SAVEPOINT, "/seven", 1e9, 0.5)
-    kept.restored(restored)
+    restored = Restored(CheckpointId(7), "/seven", 1e9)
+    kept.restored(restored, 1)
     assert (kept.overview().counts.restored, kept.overview().latest_restored) == (1, restored)
 
 
@@ -159,7 +159,7 @@ def test_only_completed_ones_that_are_kept_are_summarised() -> None:
 
 def test_the_overview_in_json() -> None:
     kept = history(checkpoint(1, duration_seconds=2.0), savepoint(2), failed(3))
-    kept.restored(Restored(CheckpointId(7), CheckpointKind.SAVEPOINT, "/seven", 1e9, 0.5))
+    kept.restored(Restored(CheckpointId(7), "/seven", 1e9), 1)
     plain = kept.overview().to_json()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["counts"] == {"restored": 1, "total": 3, "in_progress": 0, "completed": 2, "failed": 1}
