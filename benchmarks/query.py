@@ -29,6 +29,7 @@ __all__ = [
     "busy",
     "idle",
     "plain",
+    "rows",
     "start_coordinated",
     "start_plain",
 ]
@@ -121,7 +122,7 @@ def busy(subtask: cc.Subtask[Memory], batches: Batches) -> Batches:
 def start_plain(spark: SparkSession, checkpoint: str, function: Callable[[Batches], Batches] = plain) -> StreamingQuery:
     """Start the query without coordination."""
     subtask = sf.pmod(sf.hash("value"), sf.lit(SUBTASKS))
-    placed = _rows(spark).withColumn("subtask", subtask).repartitionById(SUBTASKS, sf.col("subtask"))
+    placed = rows(spark).withColumn("subtask", subtask).repartitionById(SUBTASKS, sf.col("subtask"))
     writer = _written(placed.mapInArrow(function, _SCHEMA))
     return writer.option("checkpointLocation", checkpoint).start()
 
@@ -134,11 +135,11 @@ def start_coordinated(
 ) -> StreamingQuery:
     """Start the query with an operator."""
     operator = job.operator("operator", coordinator, parallelism=SUBTASKS, state=Memory, down=[Order], up=[Report])
-    frame = operator.apply(_rows(spark), function, schema=_SCHEMA, partition_by=["value"])
+    frame = operator.apply(rows(spark), function, schema=_SCHEMA, partition_by=["value"])
     return job.start("query", _written(frame))
 
 
-def _rows(spark: SparkSession) -> DataFrame:
+def rows(spark: SparkSession) -> DataFrame:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
     return source.option("numPartitions", 2).load()
 

@@ -1,0 +1,70 @@
+"""How soon a restored job is at work: a part of :mod:`benchmarks.checkpoints`.
+
+From the start of a process to its first committed epoch. *plain*: Spark alone goes on in a copy of the checkpoint
+directory, made before. *restored*: a new job from a savepoint of that directory. Both have the large state, and one
+more file to read; they take turns.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+import coord_control as cc
+from benchmarks import checkpoint_queries as queries
+from benchmarks.checkpoint_queries import Part
+from benchmarks.report import at_most, median
+
+__all__ = ["restores"]
+
+_KEYS: Final = 1_000_000
+_RESTORES: Final = 7
+_WAIT_SECONDS: Final = 120.0
+_POLL_SECONDS: Final = 0.005
+
+
+def restores(spark: SparkSession, root: str, quick: bool) -> Part:
+    """Restores, against restarts of Spark alone."""
+    keys, count = (10_000, 1) if quick else (_KEYS, _RESTORES)
+    queries.use_rocksdb(spark)
+    with cc.Job("keys", spark, root=root) as job:
+        queries.start_keys(spark, job, f"{root}/rows", keys)
+        savepoint = job.trigger_savepoint(target=f"{root}/savepoint").wait(_WAIT_SECONDS).path
+        epoch = queries.newest_epoch(job) + 1
+    queries.write_keys(spark, f"{root}/rows", range(keys, keys + 1_000))
+    directory = queries.spark_directory(f"{root}/keys", "lineage-000001")
+    seconds: dict[str, list[float]] = {"plain": [], "restored": []}
+    for number in range(count + 1):
+        for variant in ("plain", "restored")[:: -1 if number % 2 else 1]:
+            folder = Path(root, f"{variant}-{number}")
+            if variant == "plain":
+                shutil.copytree(directory, folder)
+            found = _life(variant, root, folder.name, savepoint, epoch)
+            if number:  # the first round reads the programs from the disk
+                seconds[variant].append(found)
+    ratio = median(seconds["restored"]) / median(seconds["plain"])
+    return Part(
+        [at_most("restore to the first committed epoch", ratio, 1.10, "x plain restart")],
+        {"keys": keys, "seconds": {name: [round(each, 2) for each in those] for name, those in seconds.items()}},
+    )
+
+
+def _life(variant: str, root: str, name: str, savepoint: str, epoch: int) -> float:
+    """Start a process, and wait for its first epoch and its end."""
+    pattern = f"{name}/commits/{epoch}" if variant == "plain" else f"{name}/queries/query/*/spark/commits/{epoch}"
+    began = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.checkpoint_restores_driver", variant, root, name, savepoint]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not any(Path(root).glob(pattern)):
+            if process.poll() is not None or time.monotonic() - began > _WAIT_SECONDS:
+                process.kill()
+                raise RuntimeError(f"no epoch was committed: {' '.join(command)}")
+            time.sleep(_POLL_SECONDS)
+        seconds = time.monotonic() - began
+    return seconds
