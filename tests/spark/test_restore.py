@@ -137,6 +137,11 @@ def test_a_fork_runs_beside_the_original(
     for query in queries.values():
         query.processAllAvailable()
     assert queries["original"].id != queries["fork"].id
+    assert original.checkpoint_statistics().latest_restored is None
+    overview = fork.checkpoint_statistics()
+    assert overview.latest_restored is not None
+    assert (overview.latest_restored.path, overview.latest_restored.is_fork) == (target, True)
+    assert overview.counts.restored == 1
     for job in (original, fork):
         job.stop()
     assert results["fork"] == results["original"]
