@@ -194,7 +194,7 @@ class Breakable(LocalFiles):
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breakable]:
     breakable = Breakable()
-    monkeypatch.setattr("coord_control.spark.job.files_for", lambda root, spark: breakable)
+    monkeypatch.setattr("coord_control.spark.job_driver.files_for", lambda root, spark: breakable)
     yield breakable
     breakable.broken = False
 
