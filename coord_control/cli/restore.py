@@ -8,6 +8,7 @@ import typer
 
 from coord_control.cli.options import Force, Json, Root
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported
+from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import absolute, existing_job, reference, storage_of
 from coord_control.durable.checks import Check, Verdict
 from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
@@ -48,6 +49,16 @@ def restore(
             help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
         ),
     ] = False,
+    shuffle_partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--shuffle-partitions",
+            envvar="COORD_SHUFFLE_PARTITIONS",
+            metavar="N",
+            min=1,
+            help="Let Spark rewrite the states of aggregations, joins and the like into N partitions (RocksDB only).",
+        ),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -56,13 +67,20 @@ def restore(
     Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
     once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
     what that means for the sinks. Operators and sources are compared when the driver starts; if they do not fit, it
-    says so before anything runs.
+    says so before anything runs. --shuffle-partitions takes a Spark, and a local one is started for it.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
     with reported(as_json):
         request = RestoreRequest(
-            absolute(root), job, reference(ref), fork, allow_non_restored_state, verify=verify, force=force
+            absolute(root),
+            job,
+            reference(ref),
+            fork,
+            allow_non_restored_state,
+            verify=verify,
+            force=force,
+            shuffle_partitions=shuffle_partitions,
         )
         files = storage_of(request.root)
         if "/" not in request.ref:  # an id or a label is one of the job's own; a path may be any
@@ -71,7 +89,7 @@ def restore(
             path, checks = check_restore(files, storage_of, request)
             _show_check(path, checks, as_json)
             return
-        _show_restore(restore_job(files, storage_of, request), request, as_json)
+        _show_restore(restore_job(files, storage_of, request, repartition=repartition_states), request, as_json)
 
 
 def _show_check(path: str, checks: list[Check], as_json: bool) -> None:

@@ -56,7 +56,8 @@ class RestoredFrom(BaseModel):
     Attributes:
         path: the folder of the checkpoint, as it was restored.
         restore: the number of the restore; ``id`` tells it from an earlier one of that number that was never committed.
-        epoch: the last commit of the checkpoint; nothing has run since the restore while Spark stands there.
+        epoch: Spark's last commit when the restore took place: that of the checkpoint, or one more if the state was
+            rewritten into another number of partitions. Nothing has run since while Spark stands there.
         operators: as they were in the checkpoint.
         replaced: the Spark checkpoint directory of the lineage before it; None: there was none.
         allow_non_restored_state: operators may come and go in the first start.

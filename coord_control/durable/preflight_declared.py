@@ -114,7 +114,10 @@ def _check_state(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[C
     partitions = declared.settings.get("spark.sql.shuffle.partitions")
     if snapshot.shuffle_partitions is not None and partitions != str(snapshot.shuffle_partitions):
         found = f"{snapshot.shuffle_partitions} in the checkpoint, {partitions} in the session"
-        way_out = f"Spark stays with {snapshot.shuffle_partitions}: the state is kept in that many partitions"
+        way_out = (
+            f"Spark stays with {snapshot.shuffle_partitions}: the state is kept in that many partitions; for another "
+            "number use coordctl restore --shuffle-partitions N"
+        )
         yield Check("shuffle partitions", declared.query, Verdict.WARNING, found, way_out)
     else:
         yield Check("shuffle partitions", declared.query, Verdict.OK, str(partitions))

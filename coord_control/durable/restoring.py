@@ -38,7 +38,9 @@ from coord_control.durable.lineage_record import (
     query_folder,
     read_record,
 )
+from coord_control.durable.repartitioning import Repartition, repartition_lineages
 from coord_control.durable.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.errors import RestoreRefused
 from coord_control.ids import Generation, QueryName
 
 __all__ = [
@@ -77,6 +79,22 @@ class PreparedRestore:
         self._verify_claim()
         job = self._job_folder.rstrip("/").rpartition("/")[2]
         commit_restore(self._files, self._job_folder, job, self.record)
+
+    def repartition(self, partitions: int, repartition: Repartition) -> None:
+        """Have the states of all queries rewritten into so many partitions; only before :meth:`commit`.
+
+        Raises:
+            RestoreRefused: Spark cannot do it. Nothing is left of what was built.
+        """
+        metadata, lineages = self.source.metadata, self.record.queries
+        try:
+            repartition_lineages(
+                self._files, self._job_folder, metadata, lineages, partitions, repartition, self.source.path
+            )
+        except RestoreRefused:
+            self._verify_claim()
+            self.discard()
+            raise
 
     def discard(self) -> None:
         """Remove what was built; only before :meth:`commit`."""

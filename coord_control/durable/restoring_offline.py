@@ -1,6 +1,7 @@
-"""A restore of a job that does not run: ``coordctl restore``, without Spark and without the job's program.
+"""A restore of a job that does not run: ``coordctl restore``, without the job's program.
 
-The same steps as those of a driver (:mod:`.restoring`): check, claim the generation, build, commit. What only the
+The same steps as those of a driver (:mod:`.restoring`): check, claim the generation, build, commit. One thing takes
+Spark: rewriting states into another number of partitions (:mod:`.repartitioning`), between the last two. What only the
 program knows (operators, parallelism) is compared when it starts: until the first epoch is planned the restored
 lineage is open for that.
 
@@ -18,6 +19,7 @@ from coord_control.durable.checks import Check, refuse
 from coord_control.durable.files import Files, join
 from coord_control.durable.offline import installed_spark, own_job
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.repartitioning import Repartition, check_repartition
 from coord_control.durable.restore_log import RestoreRecord
 from coord_control.durable.restoring import prepare_restore
 from coord_control.errors import Fenced, InvalidName
@@ -35,6 +37,7 @@ class RestoreRequest:
         fork: another job that goes on from it, beside the original; None: the job itself.
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
+        shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
     """
 
     root: str
@@ -44,6 +47,7 @@ class RestoreRequest:
     allow_non_restored_state: bool = False
     verify: bool = True
     force: bool = False
+    shuffle_partitions: int | None = None
 
     def __post_init__(self) -> None:
         for name in (self.job, self.fork):
@@ -81,12 +85,17 @@ def check_restore(files: Files, storage: Storage, request: RestoreRequest) -> tu
         return path, _checks(files, source, request)
 
 
-def restore_job(files: Files, storage: Storage, request: RestoreRequest) -> OfflineRestore:
+def restore_job(
+    files: Files, storage: Storage, request: RestoreRequest, *, repartition: Repartition | None = None
+) -> OfflineRestore:
     """Restore a job; its driver is started afterwards, as ever.
+
+    Args:
+        repartition: has Spark rewrite states; needed for another number of shuffle partitions.
 
     Raises:
         CheckpointNotFound: no checkpoint is meant, or several.
-        RestoreRefused: the check refuses; nothing was changed.
+        RestoreRefused: the check refuses, or Spark refuses to rewrite a state; nothing was changed.
         JobRunning: the job has a driver, or may have.
         MissingRecord, DamagedRecord, UnsupportedFormat: the checkpoint cannot be used; nothing was changed.
     """
@@ -111,6 +120,9 @@ def restore_job(files: Files, storage: Storage, request: RestoreRequest) -> Offl
                 is_fork=_is_fork(source, request),
                 allow_non_restored_state=request.allow_non_restored_state,
             )
+            if request.shuffle_partitions is not None:
+                assert repartition is not None, "whoever asks for other partitions brings the function"
+                prepared.repartition(request.shuffle_partitions, repartition)
             prepared.commit()
     return OfflineRestore(prepared.record, tuple(checks), prepared.linked_bytes, prepared.copied_bytes)
 
@@ -126,9 +138,12 @@ def _is_fork(source: CheckpointSource, request: RestoreRequest) -> bool:
 def _checks(files: Files, source: CheckpointSource, request: RestoreRequest) -> list[Check]:
     folder, is_fork = join(request.root, request.target), _is_fork(source, request)
     allow = request.allow_non_restored_state
-    return [
+    checks = [
         *check_files(source, verify=request.verify),
         *check_spark_version(source.metadata, installed_spark()),
         *check_job(files, folder, source, is_fork=is_fork, allow_non_restored_state=allow),
         *check_sinks(files, folder, source, is_fork=is_fork),
     ]
+    if (partitions := request.shuffle_partitions) is not None:
+        checks += check_repartition(files, folder, source.metadata, partitions, is_fork=is_fork)
+    return checks

@@ -169,3 +169,16 @@ def test_a_query_that_would_be_left_behind_is_refused(root: str) -> None:
     assert "would begin empty" in run("restore", "flights", "1", "--root", root, code=78)
     run("restore", "flights", "1", "--root", root, "--allow-non-restored-state")
     assert lineage_of(root) == "lineage-000002"
+
+
+def test_other_shuffle_partitions_are_checked_before_spark_is_asked(root: str) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    restore = ("restore", "flights", "1", "--root", root, "--shuffle-partitions")
+    run(*restore, "0", code=2)
+    for option in (["--check"], []):
+        fields = run(*restore, "3", *option, code=78)
+        assert "Spark rewrites that of RocksDB only" in fields
+        assert lineage_of(root) == "lineage-000001"
+    # It has one already: nothing for Spark to do.
+    assert "1 in the checkpoint already" in run(*restore, "1")
+    assert lineage_of(root) == "lineage-000002"
