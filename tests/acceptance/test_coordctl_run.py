@@ -259,9 +259,9 @@ def test_the_request_goes_to_the_driver_and_not_to_the_processes_beside_it(
             import subprocess, sys, threading
             from coord_control.spark import shutdown
             code = "import sys; print('ready', flush=True); sys.stdin.read(); print('end of input', flush=True)"
-            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
             stopped = threading.Event()
-            shutdown.register(lambda seconds: stopped.set())
+            shutdown.register(lambda seconds: stopped.set())  # before the child says that it is ready
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
             stopped.wait()
             child.stdin.close()
             print("child ended with", child.wait(), flush=True)
