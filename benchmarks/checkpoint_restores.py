@@ -24,7 +24,7 @@ from benchmarks.report import at_most, median
 __all__ = ["restores"]
 
 _KEYS: Final = 1_000_000
-_RESTORES: Final = 7
+_RESTORES: Final = 5
 _WAIT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.005
 

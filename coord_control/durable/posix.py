@@ -40,8 +40,6 @@ __all__ = [
 
 #: What is held of a file at a time, whatever its size.
 CHUNK_BYTES: Final = 1 << 20
-#: What is copied at a time: so little stays in the processor's cache between reading and writing.
-_COPY_BYTES: Final = 1 << 18
 
 _THREADS: Final = 2
 #: A smaller file is read by one call, which no other thread can make faster.
@@ -300,7 +298,7 @@ def _copy(source: str, target: str) -> Linked:
     temporary = _temporary(target)
     with open(source, "rb", buffering=0) as reader:
         status = os.fstat(reader.fileno())
-        buffer = memoryview(bytearray(max(1, min(status.st_size, _COPY_BYTES))))
+        buffer = memoryview(bytearray(max(1, min(status.st_size, CHUNK_BYTES))))
         size, crc = 0, 0
         try:
             with open(open_new(temporary), "wb", buffering=0) as writer:
