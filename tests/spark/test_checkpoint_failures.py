@@ -53,14 +53,14 @@ def reason(handle: cc.CheckpointHandle) -> str:
     return failed.value.reason
 
 
-def goes_on(job: cc.Job, source: FileStream, coordinator: Dialogue) -> None:
+def goes_on(job: cc.Job, source: FileStream, coordinator: Dialogue, *, prompt: bool = True) -> None:
     """The job processes what comes, and no event was lost or doubled."""
     for epoch in range(committed(job) + 1, committed(job) + 3):
         source.add(rows(epoch))
     last = committed(job) + 2
     eventually(lambda: committed(job) == last)
     job.stop()
-    coordinator.check(range(8 * (last + 1)))
+    coordinator.check(range(8 * (last + 1)), prompt=prompt)
 
 
 def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, source: FileStream) -> None:
@@ -142,7 +142,8 @@ def test_a_failed_query_ends_what_is_under_way_and_requests_wait_for_its_restart
     assert job.trigger_checkpoint().wait(SECONDS).id > 1
     eventually(lambda: committed(job) == 3)
     assert job.status().queries[0].restarts >= 1
-    goes_on(job, source, coordinator)
+    # Not prompt: an epoch that was planned and had not begun is run again with empty inputs (decision 0003).
+    goes_on(job, source, coordinator, prompt=False)
 
 
 @pytest.mark.parametrize("times", [2, 3])
