@@ -43,7 +43,7 @@ from coord_control.durable.checkpoint_takeover import Found, take_over
 from coord_control.durable.disposal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.files import Files, join
 from coord_control.durable.holds import active_hold
-from coord_control.durable.layout import files_of_epoch
+from coord_control.durable.layout import layout_of
 from coord_control.durable.metadata import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
 from coord_control.durable.pinning import LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.shared_files import SharedFiles
@@ -191,8 +191,8 @@ class CheckpointStore:
         # A hundred thousand names that all stay: nothing for the garbage collector, and nothing here waits for long.
         with collector.paused(len(infos) > _MANY_FILES):
             listing = {path: info.size for path, info in infos.items()}
-            needed = files_of_epoch(listing, boundary, lambda path: source.read(join(spark, path)))
-            live = LiveFiles(source, spark, [infos[path] for path in needed], boundary, lineage)
+            layout = layout_of(listing, boundary, lambda path: source.read(join(spark, path)))
+            live = LiveFiles(source, spark, [infos[path] for path in layout.files], layout, lineage)
             return self._pin(checkpoint, record, query, live)
 
     def complete(self, metadata: CheckpointMetadata) -> str:

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from coord_control.durable.layout_logs import CommitEntry, OffsetEntry, Read, parse_commit, parse_offsets, read_file
@@ -40,7 +41,7 @@ from coord_control.durable.layout_state import StateFiles, StoreKey, Stores
 from coord_control.errors import StateFileMissing
 from coord_control.ids import Epoch
 
-__all__ = ["OperatorDescription", "Read", "files_of_epoch", "relocated", "state_operators"]
+__all__ = ["EpochLayout", "OperatorDescription", "Read", "layout_of", "relocated"]
 
 _LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 _KNOWN_FOLDERS: Final = ("offsets/", "commits/", "sources/", "state/")
@@ -48,8 +49,27 @@ _QUERY_ID: Final = "metadata"
 _CHECKSUM: Final = ".crc"
 
 
-def files_of_epoch(listing: Mapping[str, int], epoch: Epoch, read: Read) -> list[str]:
-    """Name the files from which the query restarts after a committed epoch, on any machine.
+@dataclass(frozen=True, slots=True)
+class EpochLayout:
+    """What a checkpoint directory holds of one committed epoch.
+
+    Attributes:
+        epoch: -1: nothing is committed yet, and the rest is empty.
+        files: those from which the query restarts after the epoch, on any machine: relative paths, sorted; without
+            ``metadata``.
+        operators: the stateful ones, ordered by their ids.
+        offsets, commit: the epoch's entries in Spark's logs; None for epoch -1.
+    """
+
+    epoch: Epoch
+    files: tuple[str, ...] = ()
+    operators: tuple[OperatorDescription, ...] = ()
+    offsets: OffsetEntry | None = None
+    commit: CommitEntry | None = None
+
+
+def layout_of(listing: Mapping[str, int], epoch: Epoch, read: Read) -> EpochLayout:
+    """Find what a query needs to restart after a committed epoch.
 
     Args:
         listing: path relative to the query's Spark checkpoint directory -> size in bytes, of all files below it; may
@@ -57,49 +77,31 @@ def files_of_epoch(listing: Mapping[str, int], epoch: Epoch, read: Read) -> list
         epoch: a committed epoch; -1: the query has not committed yet.
         read: gives the content of a file of the listing; raises FileNotFoundError when it is gone.
 
-    Returns:
-        Relative paths, sorted; without ``metadata``; nothing for epoch -1.
-
     Raises:
         StateFileMissing: a file that Spark would need is not there (any more). Spark removes old epochs while we look:
             list again, and if the epoch itself is gone, take a newer one.
         DamagedRecord: a file that says which others are needed cannot be understood.
     """
     if epoch < 0:
-        return []
+        return EpochLayout(epoch)
     paths = _visible(listing)
-    offsets, commits = _entries(paths, "offsets", epoch), _entries(paths, "commits", epoch)
+    logged = frozenset(_numbers(paths, "commits"))
+    offsets, commits = _entries(_numbers(paths, "offsets"), "offsets", epoch), _entries(logged, "commits", epoch)
     if epoch > 0 and len(offsets) == 1:
         raise StateFileMissing(f"offsets/{epoch - 1}", "Spark starts from the last two entries of the offset log")
     position = parse_offsets(offsets[0], read_file(read, offsets[0]))
     commit = parse_commit(commits[0], read_file(read, commits[0]))
+    stores = Stores.of(path for path in paths if not is_description(path))
+    operators = describe(stores, paths, epoch, read, position.settings, commit)
     needed = {*offsets, *commits}
     needed.update(path for path in paths if not path.startswith(_KNOWN_FOLDERS) and path != _QUERY_ID)
     needed.update(path for path in paths if is_description_of(path, epoch))
     needed.update(_source_files(paths, position.by_source))
-    needed.update(_state_files(paths, epoch, read, position, commit))
-    return sorted(needed | {path + _CHECKSUM for path in needed if path + _CHECKSUM in listing})
-
-
-def state_operators(listing: Mapping[str, int], epoch: Epoch, read: Read) -> list[OperatorDescription]:
-    """Describe the stateful operators of a query at a committed epoch, ordered by their ids.
-
-    Args:
-        listing: as in :func:`files_of_epoch`.
-        epoch: a committed epoch; -1: none yet, and nothing is described.
-        read: as in :func:`files_of_epoch`.
-
-    Raises:
-        StateFileMissing: the description of an operator is gone.
-        DamagedRecord: a description cannot be understood.
-    """
-    if epoch < 0:
-        return []
-    paths = _visible(listing)
-    offsets, commits = f"offsets/{epoch}", f"commits/{epoch}"
-    settings = parse_offsets(offsets, read_file(read, offsets)).settings
-    commit = parse_commit(commits, read_file(read, commits))
-    return describe(_stores(paths), paths, epoch, read, settings, commit)
+    needed.update(stores.unknown)
+    wanted = _wanted_stores(stores, operators, position, commit)
+    needed.update(StateFiles(stores, read, logged).of_epoch(epoch, commit, wanted))
+    files = sorted(needed | {path + _CHECKSUM for path in needed if path + _CHECKSUM in listing})
+    return EpochLayout(epoch, tuple(files), tuple(operators), position, commit)
 
 
 def _visible(listing: Mapping[str, int]) -> list[str]:
@@ -113,9 +115,9 @@ def _visible(listing: Mapping[str, int]) -> list[str]:
     return sorted(path for path in listing if not is_noise(path))
 
 
-def _entries(paths: list[str], log: str, epoch: int) -> list[str]:
+def _entries(logged: Iterable[int], log: str, epoch: int) -> list[str]:
     """The entry of an epoch and the newest one before it, if there is one."""
-    numbers = sorted(number for number in _numbers(paths, log) if number <= epoch)
+    numbers = sorted(number for number in logged if number <= epoch)
     if epoch not in numbers[-1:]:
         raise StateFileMissing(f"{log}/{epoch}", f"epoch {epoch} is not in the log")
     return [f"{log}/{number}" for number in reversed(numbers[-2:])]
@@ -166,19 +168,13 @@ def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:
             return
 
 
-def _stores(paths: list[str]) -> Stores:
-    return Stores.of(path for path in paths if not is_description(path))
-
-
-def _state_files(paths: list[str], epoch: int, read: Read, position: OffsetEntry, commit: CommitEntry) -> Iterator[str]:
-    stores = _stores(paths)
-    yield from stores.unknown
-    operators = describe(stores, paths, epoch, read, position.settings, commit)
-    needed = [
+def _wanted_stores(
+    stores: Stores, operators: Sequence[OperatorDescription], position: OffsetEntry, commit: CommitEntry
+) -> list[StoreKey]:
+    return [
         StoreKey(operator.id, partition, name)
         for operator in operators
         if operator.provider != "unknown" or stores.of_operator(operator.id)
         for partition in sorted(partitions_of(stores, operator.id, position.settings, commit))
         for name in operator.stores
     ]
-    yield from StateFiles(stores, read, frozenset(_numbers(paths, "commits"))).of_epoch(epoch, commit, needed)

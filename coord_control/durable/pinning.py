@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from coord_control.durable.checkpoint_folder import stored_name
 from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join
+from coord_control.durable.layout import EpochLayout
 from coord_control.durable.metadata import FileEntry, QuerySnapshot
 from coord_control.durable.query_snapshot import describe_query
 from coord_control.durable.shared_files import SharedFiles
 from coord_control.errors import StateFileMissing
-from coord_control.ids import CheckpointId, Epoch
+from coord_control.ids import CheckpointId
 
 __all__ = ["LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
 
@@ -35,14 +35,14 @@ class LiveFiles:
         files: the storage.
         folder: the query's Spark checkpoint directory.
         infos: the files that the epoch needs, as they were listed.
-        epoch: the boundary; -1: nothing is committed yet, and there are no files.
+        layout: what is known of the epoch, the boundary; -1: nothing is committed yet, and there are no files.
         lineage: the name of the folder of the query's lineage.
     """
 
     files: Files
     folder: str
     infos: Sequence[FileInfo]
-    epoch: Epoch
+    layout: EpochLayout
     lineage: str
 
     @property
@@ -66,20 +66,11 @@ class Pinned:
     linked_bytes: int
     copied_bytes: int
     reused_bytes: int
-    _files: Files
-    _folder: str
 
     def snapshot(self, *, query_id: str, spark_version: str, sources: tuple[str, ...] = ()) -> QuerySnapshot:
-        """Describe the query as it was pinned.
-
-        Raises:
-            StateFileMissing, DamagedRecord: Spark's own files do not say what is asked.
-        """
-        names = {entry.path: stored_name(entry) for entry in self.entries}
+        """Describe the query as it was pinned."""
         return describe_query(
-            {entry.path: entry.size for entry in self.entries},
-            self.live.epoch,
-            lambda path: self._files.read(join(self._folder, names[path])),
+            self.live.layout,
             self.entries,
             query_id=query_id,
             lineage=self.live.lineage,
@@ -110,7 +101,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
         FileEntry(info.path, checksum.size, checksum.crc32)
         for info, checksum in zip(live.infos, checksums, strict=True)
     )
-    return _pinned(live, entries, linked, target, folder)
+    return _pinned(live, entries, linked)
 
 
 def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix: str) -> Pinned:
@@ -140,15 +131,13 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
         )
         for info, one in zip(live.infos, acquired, strict=True)
     )
-    return _pinned(live, entries, linked, live.files, folder)
+    return _pinned(live, entries, linked)
 
 
-def _pinned(
-    live: LiveFiles, entries: tuple[FileEntry, ...], linked: Sequence[Linked], files: Files, folder: str
-) -> Pinned:
+def _pinned(live: LiveFiles, entries: tuple[FileEntry, ...], linked: Sequence[Linked]) -> Pinned:
     linked_bytes = sum(one.size for one in linked if one.is_linked)
     copied_bytes = sum(one.size for one in linked if not one.is_linked)
-    return Pinned(live, entries, linked_bytes, copied_bytes, live.size - linked_bytes - copied_bytes, files, folder)
+    return Pinned(live, entries, linked_bytes, copied_bytes, live.size - linked_bytes - copied_bytes)
 
 
 def _link(live: LiveFiles, target: str, infos: Sequence[FileInfo], names: Sequence[str]) -> Sequence[Linked]:

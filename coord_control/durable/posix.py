@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: What is held of a file at a time, whatever its size.
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 18
 
 _THREADS: Final = 2
 #: A smaller file is read by one call, which no other thread can make faster.

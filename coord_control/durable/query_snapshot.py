@@ -1,27 +1,22 @@
-"""What the metadata of a checkpoint says of a query: read from Spark's own logs at the boundary.
+"""What the metadata of a checkpoint says of a query: taken from Spark's own logs at the boundary.
 
-Threads: reads files; any thread.
+Threads: pure functions; any thread.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from coord_control.durable.layout import Read, state_operators
-from coord_control.durable.layout_logs import parse_commit, parse_offsets, read_file
+from coord_control.durable.layout import EpochLayout
 from coord_control.durable.layout_operators import PARTITIONS_SETTING
 from coord_control.durable.metadata import FileEntry, QuerySnapshot, StateOperator
-from coord_control.ids import Epoch
 
 __all__ = ["describe_query"]
 
 
 def describe_query(
-    listing: Mapping[str, int],
-    epoch: Epoch,
-    read: Read,
+    layout: EpochLayout,
     files: tuple[FileEntry, ...],
     *,
     query_id: str,
@@ -32,20 +27,14 @@ def describe_query(
     """Describe a query at a committed epoch.
 
     Args:
-        listing, read: as for :func:`~coord_control.durable.layout.files_of_epoch`; what was pinned will do.
-        epoch: its boundary; -1: nothing is committed yet.
+        layout: of its checkpoint directory at the boundary.
         files: what was pinned.
         lineage: the name of the lineage's folder.
         sources: what Spark calls the sources, as far as it is known.
-
-    Raises:
-        StateFileMissing, DamagedRecord: Spark's logs do not say it.
     """
-    if epoch < 0:
+    offsets, commit, epoch = layout.offsets, layout.commit, layout.epoch
+    if offsets is None or commit is None:  # nothing is committed yet
         return QuerySnapshot(query_id=query_id, epoch=epoch, lineage=lineage, spark_version=spark_version)
-    offsets_path, commits_path = f"offsets/{epoch}", f"commits/{epoch}"
-    offsets = parse_offsets(offsets_path, read_file(read, offsets_path))
-    commit = parse_commit(commits_path, read_file(read, commits_path))
     partitions = offsets.settings.get(PARTITIONS_SETTING, "")
     operators = [
         StateOperator(
@@ -59,7 +48,7 @@ def describe_query(
             description_version=operator.description_version,
             properties=dict(operator.properties),
         )
-        for operator in state_operators(listing, epoch, read)
+        for operator in layout.operators
     ]
     return QuerySnapshot(
         query_id=query_id,

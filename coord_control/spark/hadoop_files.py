@@ -22,7 +22,6 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
 from coord_control.durable.one_by_one import OneByOne
-from coord_control.durable.posix import CHUNK_BYTES
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ _MANAGER_PACKAGES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing",
     "org.apache.spark.sql.execution.streaming",
 )
+#: Each piece is a call of the JVM.
+_CHUNK_BYTES: Final = 1 << 20
 _ABSENT: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS: Final = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 _NOT_REPLACED: Final = (
@@ -135,7 +136,7 @@ class HadoopFiles(OneByOne):
 
     def chunks(self, path: str) -> Iterator[bytes]:
         with _reported(path, "read"), self._opened(path) as stream:
-            while chunk := bytes(stream.readNBytes(CHUNK_BYTES)):
+            while chunk := bytes(stream.readNBytes(_CHUNK_BYTES)):
                 yield chunk
 
     def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:

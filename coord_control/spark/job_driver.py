@@ -24,7 +24,7 @@ from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import Files, LocalFiles, join
+from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.durable.generations import NO_GENERATION
 from coord_control.durable.lineage import Lineage
 from coord_control.durable.restore_log import newest_restore
@@ -63,7 +63,7 @@ CLOSE_SECONDS: Final = 5.0
 # A driver that has lost its claim must notice within this time; its successor waits longer (see takeover).
 _WATCH_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 10.0
-# To look for a commit is two listings: some microseconds on a local disk, requests elsewhere.
+# To look for a commit takes some microseconds on a local disk, and a request elsewhere.
 _LOCAL_LOOK_SECONDS: Final = 0.01
 _REMOTE_LOOK_SECONDS: Final = 0.25
 
@@ -94,6 +94,7 @@ class JobDriver:
         self.name = name
         self.files = files_for(root, spark)
         self.folder = join(root, name)
+        self._storages: dict[str | None, Files] = {}  # by scheme; None: Spark's default
         self._spark = spark
         self._policy = restart
         self._stop = stop
@@ -205,9 +206,12 @@ class JobDriver:
         )
 
     def _storage(self, path: str) -> Files:
-        # What can be the same object is: files are linked within one, and copied between two.
-        files = files_for(path, self._spark)
-        return self.files if type(files) is type(self.files) else files
+        # Asked several times by each checkpoint, and the JVM takes milliseconds to say what its default is.
+        if (found := self._storages.get(scheme(path))) is None:
+            files = files_for(path, self._spark)
+            # What can be the same object is: files are linked within one, and copied between two.
+            found = self._storages[scheme(path)] = self.files if type(files) is type(self.files) else files
+        return found
 
     def _bind(
         self, uid: OperatorUid, coordinator: OperatorCoordinator, parallelism: int, down: EventTypes, up: EventTypes

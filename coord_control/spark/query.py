@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import Files
+from coord_control.durable.files import Files, join
 from coord_control.durable.lineage import Lineage, spark_position
 from coord_control.errors import (
     CoordControlError,
@@ -195,6 +195,15 @@ class ManagedQuery:
         if committed > self.last_committed:
             self._observe(committed)
         return committed
+
+    def look_for_next(self) -> None:
+        """As :meth:`look`, at the price of one look at a name: to be asked often, while the next commit is waited for.
+
+        Raises:
+            StoreError: the checkpoint cannot be read.
+        """
+        if self._files.exists(join(self.lineage.checkpoint, "commits", str(self.last_committed + 1))):
+            self.look()
 
     def _observe(self, epoch: Epoch) -> None:
         try:

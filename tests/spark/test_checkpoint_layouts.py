@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.durable.layout import files_of_epoch, relocated, state_operators
+from coord_control.durable.layout import layout_of, relocated
 from coord_control.errors import StateFileMissing
 from coord_control.ids import Epoch
 from tests.spark.conftest import MakeStream
@@ -101,7 +101,7 @@ def listed(checkpoint: Path) -> dict[str, int]:
 
 
 def needed(checkpoint: Path, epoch: int) -> list[str]:
-    return files_of_epoch(listed(checkpoint), Epoch(epoch), lambda path: (checkpoint / path).read_bytes())
+    return list(layout_of(listed(checkpoint), Epoch(epoch), lambda path: (checkpoint / path).read_bytes()).files)
 
 
 def restore(source: Path, target: Path, names: Sequence[str], relocate: bool = True) -> Path:
@@ -168,7 +168,7 @@ def test_a_query_goes_on_from_the_named_files_alone(
         target = restore(away, tmp_path / f"from-{epoch}", named[epoch])
         assert runner.run(target) == after(original, epoch)
 
-    operators = state_operators(listed(away), Epoch(6), lambda path: (away / path).read_bytes())
+    operators = layout_of(listed(away), Epoch(6), lambda path: (away / path).read_bytes()).operators
     assert [operator.id for operator in operators] == list(range(layout.operators))
     for operator in operators:
         assert operator.provider == ("rocksdb" if layout.settings else "hdfs")

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from coord_control.durable.layout import files_of_epoch, state_operators
+from coord_control.durable.layout import layout_of
 from coord_control.durable.layout_operators import OperatorDescription
 from coord_control.ids import Epoch
 
@@ -61,14 +61,14 @@ class Directory:
         return self.files[path]
 
     def needed(self, epoch: int, below: str = "") -> list[str]:
-        """What `files_of_epoch` names below a folder, relative to it."""
+        """The files that `layout_of` names below a folder, relative to it."""
         listing = {path: len(content) for path, content in self.files.items()}
-        names = files_of_epoch(listing, Epoch(epoch), self.read)
+        names = layout_of(listing, Epoch(epoch), self.read).files
         return [name.removeprefix(below) for name in names if name.startswith(below)]
 
     def operators(self, epoch: int) -> list[OperatorDescription]:
         listing = {path: len(content) for path, content in self.files.items()}
-        return state_operators(listing, Epoch(epoch), self.read)
+        return list(layout_of(listing, Epoch(epoch), self.read).operators)
 
 
 def versioned(version: int, value: object) -> bytes:

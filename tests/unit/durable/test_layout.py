@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.layout import files_of_epoch
+from coord_control.durable.layout import layout_of
 from coord_control.errors import DamagedRecord, StateFileMissing
 from coord_control.ids import NO_EPOCH
 from tests.unit.durable.layout_kit import Directory, versioned
@@ -151,7 +151,7 @@ def test_a_stateless_query_costs_two_reads() -> None:
         reads.append(path)
         return directory.read(path)
 
-    files_of_epoch(dict.fromkeys(directory.files, 0), NO_EPOCH + 10, read)  # type: ignore[arg-type]
+    layout_of(dict.fromkeys(directory.files, 0), NO_EPOCH + 10, read)  # type: ignore[arg-type]
     assert reads == ["offsets/9", "commits/9"]
 
 

@@ -33,7 +33,7 @@ def test_an_operator_is_described_for_people() -> None:
 
 
 def test_the_newest_description_up_to_the_epoch_counts() -> None:
-    directory = Directory("state/0/0/1.changelog", "state/0/0/2.changelog").epochs(4, partitions=1)
+    directory = Directory(*(f"state/0/0/{version}.changelog" for version in range(1, 5))).epochs(4, partitions=1)
     directory.add("state/0/_metadata/v2/0", content=versioned(2, {"stateStoreInfo": []}))
     directory.add("state/0/_metadata/v2/3", content=evolving(f"file:/old/{SCHEMA}"))
     directory.add("state/0/_metadata/v2/4", content=b"later")
