@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Final, Literal, TypeAlias
 import pydantic
 
 from coord_control.durable.files import Files, join
+from coord_control.durable.json_records import read_json_record
 from coord_control.durable.metadata import (
     METADATA_NAME,
     CheckpointMetadata,
@@ -266,18 +266,7 @@ def read_claim(files: Files, folder: str) -> ClaimRecord | None:
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
     """
-    path = join(folder, CLAIM_NAME)
-    try:
-        data = files.read(path)
-    except FileNotFoundError:
-        return None
-    try:
-        version = json.loads(data)["format_version"]
-        if isinstance(version, int) and version > _CLAIM_FORMAT:
-            raise UnsupportedFormat(path, version, _CLAIM_FORMAT)
-        return ClaimRecord.model_validate_json(data)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedRecord(path, str(error)) from error
+    return read_json_record(files, join(folder, CLAIM_NAME), ClaimRecord, _CLAIM_FORMAT)
 
 
 def read_metadata(files: Files, path: str) -> CheckpointMetadata | None:

@@ -8,15 +8,14 @@ Threads: values and reads; any thread.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from coord_control.durable.files import Files, join
-from coord_control.errors import DamagedRecord, UnsupportedFormat
+from coord_control.durable.json_records import read_json_record
 from coord_control.ids import CheckpointId, Epoch
 
 __all__ = [
@@ -112,26 +111,17 @@ def read_record(files: Files, folder: str, lineage: str) -> LineageRecord | None
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be used.
     """
-    path = record_path(folder, lineage)
-    try:
-        data = files.read(path)
-    except FileNotFoundError:
-        return None
-    try:
-        fields = json.loads(data)
-        version = fields["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise UnsupportedFormat(path, version, FORMAT_VERSION)
-        if version == 1:
-            fields = {**fields, "format_version": FORMAT_VERSION}
-        return LineageRecord.model_validate(fields)
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
-        raise DamagedRecord(path, str(error)) from error
+    return read_json_record(files, record_path(folder, lineage), LineageRecord, FORMAT_VERSION, _upgraded)
 
 
 def encode_record(record: LineageRecord) -> bytes:
     """Return the content of the file."""
     return record.model_dump_json(indent=2).encode()
+
+
+def _upgraded(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    # The second version has a field more, which may be left out.
+    return {**fields, "format_version": FORMAT_VERSION} if version == 1 else fields
 
 
 def _number(name: str) -> int:

@@ -10,14 +10,14 @@ Threads: any.
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from typing import Final, Literal
 
 import pydantic
 
 from coord_control.durable.files import Files, join
-from coord_control.errors import AlreadyExists, DamagedRecord, Fenced, UnsupportedFormat
+from coord_control.durable.json_records import read_json_record
+from coord_control.errors import AlreadyExists, Fenced
 from coord_control.ids import CheckpointId, Generation
 
 __all__ = ["RestoreRecord", "commit_restore", "newest_restore", "read_restore"]
@@ -84,18 +84,7 @@ def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
     """
-    path = _path(job_folder, number)
-    try:
-        data = files.read(path)
-    except FileNotFoundError:
-        return None
-    try:
-        version = json.loads(data)["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise UnsupportedFormat(path, version, FORMAT_VERSION)
-        return RestoreRecord.model_validate_json(data)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedRecord(path, str(error)) from error
+    return read_json_record(files, _path(job_folder, number), RestoreRecord, FORMAT_VERSION)
 
 
 def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecord) -> None:

@@ -18,6 +18,7 @@ owns it.
 
 from __future__ import annotations
 
+import abc
 import enum
 import hashlib
 import hmac
@@ -94,7 +95,7 @@ def prove(role: bytes, secret: bytes, generation: Generation, server_nonce: byte
     return hmac.digest(secret, text, hashlib.sha256)
 
 
-class _Handshake:
+class _Handshake(abc.ABC):
     """What both sides share: the checks, and the end."""
 
     __slots__ = ("_generation", "_is_over", "_nonce", "_secret")
@@ -125,8 +126,8 @@ class _Handshake:
         self._is_over = isinstance(step, Failed) or step.is_done
         return step
 
-    def _answer(self, greeting: Greeting) -> Step:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _answer(self, greeting: Greeting) -> Step: ...
 
     def _proof(self, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
         return prove(role, self._secret, self._generation, server_nonce, client_nonce)
