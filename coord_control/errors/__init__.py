@@ -26,9 +26,25 @@
     - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
+    - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    a request that was not even sent
+    - CommandFailed                  what was asked of a driver was not done
+        - CommandRefused, ControlEventRefused, CommandExpired, CommandCancelled
+    - CommandTimeout                 it was not done yet when the one who waited gave up
 """
 
 from coord_control.errors.base import CoordControlError, Fault, InvalidTransition
+from coord_control.errors.client import (
+    CommandCancelled,
+    CommandExpired,
+    CommandFailed,
+    CommandRefused,
+    CommandTimeout,
+    ControlEventRefused,
+    ControlSettingsInvalid,
+    NoControlPlane,
+    OperatorNotFound,
+    RequestInvalid,
+)
 from coord_control.errors.system import (
     AlreadyExists,
     AttemptRefused,
@@ -99,6 +115,13 @@ __all__ = [
     "CheckpointInUse",
     "CheckpointNotCompleted",
     "CheckpointNotFound",
+    "CommandCancelled",
+    "CommandExpired",
+    "CommandFailed",
+    "CommandRefused",
+    "CommandTimeout",
+    "ControlEventRefused",
+    "ControlSettingsInvalid",
     "CoordControlError",
     "CoordinatorFailed",
     "CoordinatorNotStarted",
@@ -125,16 +148,19 @@ __all__ = [
     "JobRunning",
     "LineageMismatch",
     "MissingRecord",
+    "NoControlPlane",
     "NoSuchSubtask",
     "NonRestoredState",
     "NotStreaming",
     "NothingToSave",
+    "OperatorNotFound",
     "OperatorReused",
     "OperatorUnused",
     "OperatorsChanged",
     "OutputNotConsumed",
     "ParallelismChanged",
     "QueryFailed",
+    "RequestInvalid",
     "RescaleFailed",
     "RestoreRefused",
     "RestoredQueryUnused",

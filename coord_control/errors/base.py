@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
 
 __all__ = ["CoordControlError", "Fault", "InvalidTransition"]
 
@@ -24,8 +23,8 @@ class CoordControlError(Exception):
         retry: whether the same action may succeed when tried again without a change.
     """
 
-    fault: ClassVar[Fault] = Fault.INTERNAL
-    retry: ClassVar[bool] = False
+    fault: Fault = Fault.INTERNAL
+    retry: bool = False
 
 
 class InvalidTransition(CoordControlError):

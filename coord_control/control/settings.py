@@ -1,0 +1,131 @@
+"""Where the control database is, and how patient both sides of it are.
+
+One class for the client, the command line and the driver, so that a machine is configured once: every field is an
+environment variable ``COORD_CONTROL_...``, the address itself is ``COORD_CONTROL``. A password belongs in
+``COORD_CONTROL_PASSWORD`` or in a file named by ``COORD_CONTROL_PASSWORD_FILE``: an address shows up in process lists
+and logs. It is put into the address only when the database is opened.
+
+Threads: values; any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from coord_control.errors import ControlSettingsInvalid
+
+__all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
+
+#: The address that means: no control plane.
+NO_CONTROL: Final = "none"
+
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(gt=0)]
+
+
+def state_folder() -> Path:
+    """The user's folder for the embedded database and the logs of detached jobs; it may not exist yet."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "coord-control"
+
+
+def default_url() -> str:
+    """The address of the user's embedded database."""
+    return f"sqlite:///{state_folder() / 'control.db'}"
+
+
+class ControlSettings(BaseSettings):
+    """The control plane of this process; times are seconds.
+
+    Attributes:
+        url: the database, ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: no control plane.
+        password: of the database, when the address has none.
+        password_file: a file that holds it; read when the database is opened.
+        heartbeat_seconds: how often a driver says that it lives.
+        lease_seconds: how long after its last heartbeat a job still counts as running.
+        sample_seconds: how often epochs and gateways are sampled.
+        poll_min_seconds: how often an agent looks for commands on SQLite soon after one.
+        poll_max_seconds: ... and when nothing has happened for a while.
+        expiry_seconds: a command that no driver has taken by then has expired.
+        retry_seconds: how long a client tries to reach the database before it gives up.
+        history_days: older checkpoints, commands, recoveries and audit entries are removed.
+        history_checkpoints: ... and those beyond so many of a job.
+        history_commands: as that, for its commands and audit entries.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="COORD_CONTROL_", frozen=True, extra="ignore", populate_by_name=True)
+
+    url: str = Field(default_factory=default_url, validation_alias=AliasChoices("url", "COORD_CONTROL"))
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    heartbeat_seconds: _Seconds = 2.0
+    lease_seconds: _Seconds = 10.0
+    sample_seconds: _Seconds = 5.0
+    poll_min_seconds: _Seconds = 0.025
+    poll_max_seconds: _Seconds = 1.0
+    expiry_seconds: _Seconds = 600.0
+    retry_seconds: _Seconds = 15.0
+    history_days: _Seconds = 90.0
+    history_checkpoints: _Count = 100_000
+    history_commands: _Count = 100_000
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.lease_seconds < 2 * self.heartbeat_seconds:
+            raise ValueError(
+                f"a lease of {self.lease_seconds:g} s is over after one heartbeat that is late (they come every "
+                f"{self.heartbeat_seconds:g} s); take at least two heartbeats"
+            )
+        if self.poll_max_seconds < self.poll_min_seconds:
+            raise ValueError("poll_max_seconds is shorter than poll_min_seconds")
+        return self
+
+    @classmethod
+    def load(cls, url: str | None = None, **values: Any) -> Self:
+        """Read the environment; ``url`` and ``values`` come before it.
+
+        Raises:
+            ControlSettingsInvalid: a value cannot be used.
+        """
+        given = values if url is None else {**values, "url": url}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}" for each in error.errors()]
+            raise ControlSettingsInvalid(problems) from None  # the values may hold a secret
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is no control plane."""
+        return self.url.strip().lower() == NO_CONTROL
+
+    def database_url(self) -> str:
+        """The address with its password, for the database alone: never to be logged, stored or shown.
+
+        Raises:
+            ControlSettingsInvalid: the password file cannot be read.
+        """
+        secret = self._secret()
+        parts = urllib.parse.urlsplit(self.url)
+        if secret is None or parts.scheme.startswith("sqlite") or parts.password is not None:
+            return self.url
+        user, _, place = parts.netloc.rpartition("@")
+        netloc = f"{user}:{urllib.parse.quote(secret, safe='')}@{place}"
+        return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
+
+    def _secret(self) -> str | None:
+        if self.password is not None:
+            return self.password.get_secret_value()
+        if self.password_file is None:
+            return None
+        try:
+            return self.password_file.read_text().rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ControlSettingsInvalid([f"the password file {self.password_file} cannot be read: {reason}"]) from None

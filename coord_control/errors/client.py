@@ -1,0 +1,128 @@
+"""What can go wrong between somebody who asks for something and the driver that was to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coord_control.errors.base import CoordControlError, Fault
+
+__all__ = [
+    "CommandCancelled",
+    "CommandExpired",
+    "CommandFailed",
+    "CommandRefused",
+    "CommandTimeout",
+    "ControlEventRefused",
+    "ControlSettingsInvalid",
+    "NoControlPlane",
+    "OperatorNotFound",
+    "RequestInvalid",
+]
+
+
+class ControlSettingsInvalid(CoordControlError):
+    """Environment variables or options of the control plane that cannot be used."""
+
+    fault = Fault.USER
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__(f"the settings of the control plane (COORD_CONTROL...) are wrong: {'; '.join(self.problems)}")
+
+
+class NoControlPlane(CoordControlError):
+    """There is no database to ask."""
+
+    fault = Fault.USER
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no control plane: its address is 'none'; name a database with --control or COORD_CONTROL, the "
+            "same as the job's"
+        )
+
+
+class RequestInvalid(CoordControlError):
+    """A request that no driver would understand; it was not sent."""
+
+    fault = Fault.USER
+
+    def __init__(self, kind: str, problems: Iterable[str]) -> None:
+        self.kind, self.problems = kind, list(problems)
+        super().__init__(f"{kind.replace('_', ' ')}: {'; '.join(self.problems)}; nothing was sent")
+
+
+class OperatorNotFound(CoordControlError):
+    """A request names an operator, or an event type of it, that the job has not declared; it was not sent."""
+
+    fault = Fault.USER
+
+    def __init__(self, what: str, name: str, owner: str, known: Iterable[str], near: Iterable[str]) -> None:
+        self.what, self.name, self.owner = what, name, owner
+        self.known, self.near = list(known), list(near)
+        suggestion = f"; did you mean {' or '.join(self.near)}?" if self.near else ""
+        super().__init__(f"{owner} has no {what} {name!r}, only {self.known or 'none'}{suggestion}")
+
+
+class CommandFailed(CoordControlError):
+    """A command was carried out and did not succeed.
+
+    Attributes:
+        command: its id.
+        code: why, as a code: a :class:`~coord_control.control.commands.Refusal`, or a checkpoint's failure reason.
+        fields: by place in the payload, what is wrong there.
+    """
+
+    fault = Fault.EXTERNAL
+    _what = "failed"
+
+    def __init__(
+        self,
+        command: str,
+        kind: str,
+        code: str,
+        message: str,
+        *,
+        fault: Fault = Fault.EXTERNAL,
+        retry: bool = False,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self.command, self.kind, self.code, self.message = command, kind, code, message
+        self.fault, self.retry, self.fields = fault, retry, dict(fields or {})
+        super().__init__(f"{kind.replace('_', ' ')} {self._what} ({code}): {message}")
+
+
+class CommandRefused(CommandFailed):
+    """The driver could not even begin with a command; nothing was changed."""
+
+    _what = "was refused"
+
+
+class ControlEventRefused(CommandRefused):
+    """The payload of a control event does not fit the declared model; ``fields`` says where."""
+
+
+class CommandExpired(CommandFailed):
+    """No driver took a command in time; nothing was changed."""
+
+    _what = "has expired"
+
+
+class CommandCancelled(CommandFailed):
+    """A command was cancelled before it was done."""
+
+    _what = "was cancelled"
+
+
+class CommandTimeout(CoordControlError):
+    """A command was not done when the one who waited gave up; it is not cancelled by that."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, command: str, kind: str, state: str, seconds: float) -> None:
+        self.command, self.kind, self.state, self.seconds = command, kind, state, seconds
+        super().__init__(
+            f"{kind.replace('_', ' ')} is still {state} after {seconds:g} s; it goes on: look with coordctl command "
+            f"show {command}, or give it up with coordctl command cancel {command}"
+        )
