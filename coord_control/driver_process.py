@@ -38,7 +38,9 @@ __all__ = [
     "ALLOW_VARIABLE",
     "GRACE_VARIABLE",
     "LIFELINE_VARIABLE",
+    "LOG_FILE_VARIABLE",
     "RESTORE_VARIABLE",
+    "SUPERVISED_VARIABLE",
     "DriverProcess",
     "QueueInbox",
     "driver_environment",
@@ -49,6 +51,8 @@ LIFELINE_VARIABLE: Final = "COORD_LIFELINE_FD"  #: tells the driver the number o
 GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a stop may take
 RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to go on from
 ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may come and go
+SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that somebody starts it again when it asks for it
+LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver where its output is kept, when it is
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
 _LEFTOVER_SECONDS: Final = 10.0  # for the JVM's shutdown hooks after the Python process ended
 _POLL_SECONDS: Final = 0.05

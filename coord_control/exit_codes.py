@@ -11,6 +11,7 @@ sysexits.h where it has a fitting name, and the shell's 128 + signal where a sig
 | 65   | DATA        | records are damaged, missing or too new: somebody must act           | ends                 |
 | 70   | INTERNAL    | a bug of this package; the durable records are intact                | restarts             |
 | 75   | TEMPORARY   | an error that says of itself that another try can help               | restarts             |
+| 76   | RESTART     | asked to be started again: a restart or a restore on request         | restarts at once     |
 | 77   | FENCED      | another driver owns the job: a restart would fence that one in turn  | ends                 |
 | 78   | CONFIG      | the job's declaration, data model or syntax is wrong: change the code | ends                |
 | 130  | INTERRUPTED | stopped on request (SIGINT), cleanly                                 | ends; was asked to   |
@@ -41,6 +42,7 @@ class ExitCode(enum.IntEnum):
     DATA = 65
     INTERNAL = 70
     TEMPORARY = 75
+    RESTART = 76
     FENCED = 77
     CONFIG = 78
     INTERRUPTED = 130

@@ -5,17 +5,18 @@ out. The loop around it (``supervise``) is told its clock, its inbox and how to 
 in virtual time.
 
     IDLE      begin                                   -> RUNNING   start
-    RUNNING   the driver ended, to be restarted       -> WAITING
+    RUNNING   the driver ended, to be restarted       -> WAITING   after a back-off; at once when it asked for it
               the driver ended for good               -> FINISHED
               stop requested                          -> STOPPING  terminate
-    WAITING   the back-off is over                    -> RUNNING   start
+    WAITING   the wait is over                        -> RUNNING   start
               stop requested                          -> FINISHED
     STOPPING  the grace period is over, a second stop -> KILLING   kill
               the driver ended                        -> FINISHED
     KILLING   the driver ended                        -> FINISHED
 
 Why back-off is counted since the last stable run: a job runs for weeks, and a failure in March is no reason to wait
-longer after one in May. The number of restarts that is allowed is counted in the same way.
+longer after one in May. The number of restarts that is allowed is counted in the same way. A driver that asks to be
+started again has not failed: it is not counted. Only a pause keeps one that asks each time from being a hot loop.
 
 Threading: ``Supervision`` and ``supervise`` belong to one thread; signal handlers and the thread that waits for the
 process only put into the inbox.
@@ -43,6 +44,7 @@ __all__ = [
     "Phase",
     "Policy",
     "Restart",
+    "RestartOnRequest",
     "Start",
     "StopRequested",
     "Supervision",
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("coord_control.supervisor")
-_CLEAN_STOP: Final = frozenset({ExitCode.FINISHED, ExitCode.STOPPED})
+_CLEAN_STOP: Final = frozenset({ExitCode.FINISHED, ExitCode.STOPPED, ExitCode.RESTART})
 _MAX_DOUBLINGS: Final = 60  # beyond any sensible cap, and far from a float's overflow
 
 
@@ -64,6 +66,7 @@ class Policy:
     backoff_initial: float = 1.0
     backoff_max: float = 60.0
     stable_after: float = 60.0  #: a driver that lived this long resets the back-off
+    request_pause: float = 5.0  #: at least from one start on request to the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,13 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartOnRequest:
+    """Nothing to do yet: the driver asked to be started again, and will be after ``delay`` seconds. For the log."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
     """Ask the driver to stop."""
 
@@ -126,7 +136,7 @@ class Finish:
     why: str
 
 
-Action = Start | Restart | Terminate | Kill | Finish
+Action = Start | Restart | RestartOnRequest | Terminate | Kill | Finish
 
 
 class Phase(enum.Enum):
@@ -149,6 +159,7 @@ class Supervision:
         self.deadline: float | None = None  #: call ``time_passed`` then
         self._started_at = 0.0
         self._restarts = 0  # since the last stable run
+        self._requested_start: float | None = None  # the last one on request
         self._stop: StopRequested | None = None
 
     def begin(self, now: float) -> Action:
@@ -189,6 +200,8 @@ class Supervision:
             return self._finish(ended.exit_code, f"the driver ended with {ended}; a restart would not help")
         if now - self._started_at >= self.policy.stable_after:
             self._restarts = 0
+        if ended.returncode == ExitCode.RESTART:
+            return self._restart_on_request(now)
         if self.policy.max_restarts is not None and self._restarts >= self.policy.max_restarts:
             return self._finish(ended.exit_code, f"the driver ended with {ended} after {self._restarts} restarts")
         return self._restart(ended, now)
@@ -199,6 +212,13 @@ class Supervision:
         self._restarts += 1
         self.phase, self.deadline = Phase.WAITING, now + delay
         return Restart(ended, self._restarts, delay)
+
+    def _restart_on_request(self, now: float) -> Action:
+        last = self._requested_start
+        start = now if last is None else max(now, last + self.policy.request_pause)
+        self._requested_start = self.deadline = start
+        self.phase = Phase.WAITING
+        return RestartOnRequest(start - now)
 
     def _stopped(self, ended: DriverEnded, request: StopRequested) -> Action:
         terminated = ended.returncode == -signal.SIGTERM  # the request met an interpreter without a handler yet
@@ -276,6 +296,8 @@ def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded 
             return _start(launcher)
         case Restart(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
+        case RestartOnRequest(delay):
+            _log.info("the driver asked to be started again; starting it in %.3g s", delay)
         case Terminate(signum):
             _log.info("%s: asking the driver to stop within %g s", _signal_name(signum), policy.grace)
             launcher.terminate()

@@ -99,7 +99,7 @@ def run(
 ) -> None:
     """Run SCRIPT as a Spark driver, and restart it when it fails.
 
-    A driver that ends with exit code 0 has finished its job. Exit codes 2, 65, 77 and 78 say that a restart would not
+    A driver that ends with exit code 0 has finished its job, with 76 it asks to be started again. Exit codes 2, 65, 77 and 78 say that a restart would not
     help (command line, damaged records, fenced off by another driver, wrong declaration) and end coordctl with the
     same code. All others are restarted. Asked to stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137
     when it had to kill the driver.

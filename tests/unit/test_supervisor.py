@@ -284,3 +284,43 @@ def test_before_its_deadline_nothing_is_due() -> None:
 
     assert machine.time_passed(machine.deadline - 0.001) is None
     assert machine.time_passed(machine.deadline) == Start()
+
+
+_AGAIN = DriverEnded(ExitCode.RESTART)
+
+
+def test_a_driver_that_asks_for_it_is_started_again_at_once() -> None:
+    world = World(Life(30.0, _AGAIN), Life(30.0, _AGAIN), Life(1.0, DriverEnded(0)))
+
+    assert world.run(Policy(max_restarts=0)) == 0
+    assert world.starts() == [0.0, 30.0, 60.0]
+
+
+def test_a_driver_that_asks_for_it_each_time_is_no_hot_loop() -> None:
+    world = World(*[Life(0.0, _AGAIN)] * 3, Life(4.0, _AGAIN), Life(0.0, DriverEnded(0)))
+
+    assert world.run(Policy(request_pause=5.0)) == 0
+    assert world.starts() == [0.0, 0.0, 5.0, 10.0, 15.0]
+
+
+def test_a_restart_on_request_is_no_failure() -> None:
+    world = World(Life(0.0), Life(10.0, _AGAIN), Life(0.0), Life(0.0, DriverEnded(0)))
+
+    assert world.run(Policy(backoff_initial=1.0, max_restarts=2)) == 0
+    assert world.starts() == [0.0, 1.0, 11.0, 13.0]
+
+
+def test_a_stop_comes_before_a_restart_on_request() -> None:
+    world = World(Life(after_term=2.0, end_after_term=_AGAIN))
+    world.request_stop(1.0)
+
+    assert world.run(Policy()) == 128 + signal.SIGTERM
+    assert len(world.starts()) == 1
+
+
+def test_a_stop_during_the_pause_before_a_restart_on_request_ends_it() -> None:
+    world = World(Life(0.0, _AGAIN), Life(0.0, _AGAIN))
+    world.request_stop(2.0)
+
+    assert world.run(Policy(request_pause=5.0)) == 128 + signal.SIGTERM
+    assert world.starts() == [0.0, 0.0]
