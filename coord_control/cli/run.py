@@ -16,11 +16,14 @@ from typing import Annotated
 
 import typer
 
+from coord_control.cli.detach import default_log_file, detach
 from coord_control.cli.durations import parse_seconds
 from coord_control.cli.storage import reference
 from coord_control.driver_process import (
     ALLOW_VARIABLE,
+    LOG_FILE_VARIABLE,
     RESTORE_VARIABLE,
+    SUPERVISED_VARIABLE,
     DriverProcess,
     QueueInbox,
     driver_environment,
@@ -96,24 +99,49 @@ def run(
             help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
         ),
     ] = False,
+    detached: Annotated[
+        bool,
+        typer.Option("--detach", envvar="COORD_DETACH", help="Run in the background, with a log file."),
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            envvar=LOG_FILE_VARIABLE,
+            metavar="PATH",
+            help="The log of --detach; new lines are appended. Default: a new one in the user's state folder.",
+        ),
+    ] = None,
 ) -> None:
     """Run SCRIPT as a Spark driver, and restart it when it fails.
 
-    A driver that ends with exit code 0 has finished its job, with 76 it asks to be started again. Exit codes 2, 65, 77 and 78 say that a restart would not
-    help (command line, damaged records, fenced off by another driver, wrong declaration) and end coordctl with the
-    same code. All others are restarted. Asked to stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137
-    when it had to kill the driver.
+    A driver that ends with exit code 0 has finished its job, with 76 it asks to be started again. Exit codes 2, 65,
+    77 and 78 say that a restart would not help (command line, damaged records, fenced off by another driver, wrong
+    declaration) and end coordctl with the same code. All others are restarted. Asked to stop, coordctl ends with
+    143 (SIGTERM) or 130 (SIGINT), or with 137 when it had to kill the driver.
 
     A restore is applied once: a driver that is restarted, or run again with the same REF, goes on from where the job
     stands by then. To go back to the same checkpoint again, say coordctl restore.
 
+    With --detach it goes to the background, into a session of its own, and prints where to look and how to stop it.
+    Its log file is not rotated.
+
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
+    log = None
+    if detached:
+        log = (log_file or default_log_file(script)).resolve()
+        detach(log)
     _log_to_stderr()
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()
     command = [sys.executable, "-m", "coord_control.spark.driver", str(script), *(args or [])]
     environment = driver_environment(os.environ, master=master, grace=grace)
+    environment[SUPERVISED_VARIABLE] = "1"
+    if log is None:
+        environment.pop(LOG_FILE_VARIABLE, None)  # the driver would name a file that nobody writes
+    else:
+        environment[LOG_FILE_VARIABLE] = str(log)
     if restore_from is not None:
         # Every driver that is started is told; a job applies it once (see Job's restore_from).
         environment[RESTORE_VARIABLE] = reference(restore_from)

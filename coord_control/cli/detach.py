@@ -1,0 +1,67 @@
+"""Going to the background: a session of its own, output into a log file, and a last word to the terminal.
+
+A fork, not a new process with the same options: nothing has to be spelled a second time, and the process list shows
+what the user typed. That is safe because coordctl has one thread by then. Log files are not rotated here: a log that
+another program renames goes on under its new name; ``copytruncate`` of logrotate and the like works, since all writers
+append.
+
+Threads: the command's, before any other is started.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from coord_control.control.settings import state_folder
+
+__all__ = ["default_log_file", "detach"]
+
+
+def default_log_file(script: Path) -> Path:
+    """A new file below the user's state folder, named after the script and the time."""
+    now = datetime.now(UTC)
+    return state_folder() / "logs" / f"{script.stem}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
+
+
+def detach(log_file: Path) -> None:
+    """Go on in the background; the process in the foreground tells where to look, and ends with exit code 0.
+
+    Raises:
+        typer.BadParameter: the log file cannot be written.
+    """
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write the log file {log_file}: {error.strerror}") from error
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        os.close(log)
+        _tell(child, log_file)
+        raise typer.Exit
+    os.setsid()
+    _redirect(log)
+
+
+def _redirect(log: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    for descriptor in {nothing, log} - {0, 1, 2}:
+        os.close(descriptor)
+
+
+def _tell(child: int, log_file: Path) -> None:
+    typer.echo(f"running in the background: process {child}")
+    typer.echo(f"its log: {log_file}")
+    typer.echo("look:    coordctl jobs; coordctl watch JOB; coordctl logs JOB -f")
+    typer.echo(f"         tail -f {shlex.quote(str(log_file))}")
+    typer.echo(f"stop:    coordctl stop JOB, or: kill {child}")
