@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter, model_validator
 
+from coord_control.storage.records import CommandKind
+
 __all__ = [
     "MAX_EVENT_BYTES",
     "MAX_LABEL",
@@ -58,21 +60,6 @@ _Path: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]
 _Index: TypeAlias = Annotated[int, Field(ge=0)]
 _Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class CommandKind(enum.StrEnum):
-    """The kinds of commands."""
-
-    TRIGGER_CHECKPOINT = "trigger_checkpoint"
-    TRIGGER_SAVEPOINT = "trigger_savepoint"
-    ABORT = "abort"
-    STOP = "stop"
-    STOP_WITH_SAVEPOINT = "stop_with_savepoint"
-    RESTART = "restart"
-    RESTORE = "restore"
-    DISPOSE = "dispose"
-    VERIFY = "verify"
-    SEND_EVENT = "send_event"
 
 
 class Refusal(enum.StrEnum):

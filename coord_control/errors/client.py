@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from coord_control.errors.base import CoordControlError, Fault
 
@@ -70,7 +71,7 @@ class CommandFailed(CoordControlError):
     Attributes:
         command: its id.
         code: why, as a code: a :class:`~coord_control.control.commands.Refusal`, or a checkpoint's failure reason.
-        fields: by place in the payload, what is wrong there.
+        fields: what is wrong with single fields of a payload, as pydantic says it: ``loc``, ``msg``.
     """
 
     fault = Fault.EXTERNAL
@@ -85,10 +86,10 @@ class CommandFailed(CoordControlError):
         *,
         fault: Fault = Fault.EXTERNAL,
         retry: bool = False,
-        fields: Mapping[str, str] | None = None,
+        fields: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.command, self.kind, self.code, self.message = command, kind, code, message
-        self.fault, self.retry, self.fields = fault, retry, dict(fields or {})
+        self.fault, self.retry, self.fields = fault, retry, tuple(fields)
         super().__init__(f"{kind.replace('_', ' ')} {self._what} ({code}): {message}")
 
 
