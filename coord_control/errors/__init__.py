@@ -30,6 +30,12 @@
     - CommandFailed                  what was asked of a driver was not done
         - CommandRefused, ControlEventRefused, CommandExpired, CommandCancelled
     - CommandTimeout                 it was not done yet when the one who waited gave up
+    - ControlError                   something that is asked of a job through the control database
+        - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
+        - GenerationSuperseded
+    - DatabaseError                  the control database itself
+        - DatabaseUnavailable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseForbidden, DatabaseDamaged
+        - DatabaseNotFound, DatabaseUrlInvalid, DatabaseDriverMissing, SchemaMismatch, RecordRefused
 """
 
 from coord_control.errors.base import CoordControlError, Fault, InvalidTransition
@@ -44,6 +50,28 @@ from coord_control.errors.client import (
     NoControlPlane,
     OperatorNotFound,
     RequestInvalid,
+)
+from coord_control.errors.control import (
+    CommandNotCancellable,
+    CommandNotFound,
+    ControlError,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseDriverMissing,
+    DatabaseError,
+    DatabaseForbidden,
+    DatabaseFull,
+    DatabaseNotFound,
+    DatabaseReadOnly,
+    DatabaseUnavailable,
+    DatabaseUrlInvalid,
+    GenerationSuperseded,
+    JobNotRunning,
+    JobStillAlive,
+    KeyReused,
+    RecordNotFound,
+    RecordRefused,
+    SchemaMismatch,
 )
 from coord_control.errors.system import (
     AlreadyExists,
@@ -118,8 +146,11 @@ __all__ = [
     "CommandCancelled",
     "CommandExpired",
     "CommandFailed",
+    "CommandNotCancellable",
+    "CommandNotFound",
     "CommandRefused",
     "CommandTimeout",
+    "ControlError",
     "ControlEventRefused",
     "ControlSettingsInvalid",
     "CoordControlError",
@@ -127,6 +158,16 @@ __all__ = [
     "CoordinatorNotStarted",
     "CoordinatorTimeout",
     "DamagedRecord",
+    "DatabaseBusy",
+    "DatabaseDamaged",
+    "DatabaseDriverMissing",
+    "DatabaseError",
+    "DatabaseForbidden",
+    "DatabaseFull",
+    "DatabaseNotFound",
+    "DatabaseReadOnly",
+    "DatabaseUnavailable",
+    "DatabaseUrlInvalid",
     "DeclarationError",
     "DuplicateOperator",
     "EndpointClosed",
@@ -140,12 +181,16 @@ __all__ = [
     "Fault",
     "Fenced",
     "FrameInvalid",
+    "GenerationSuperseded",
     "InvalidModel",
     "InvalidName",
     "InvalidTransition",
     "JobClosed",
     "JobNotFound",
+    "JobNotRunning",
     "JobRunning",
+    "JobStillAlive",
+    "KeyReused",
     "LineageMismatch",
     "MissingRecord",
     "NoControlPlane",
@@ -160,11 +205,14 @@ __all__ = [
     "OutputNotConsumed",
     "ParallelismChanged",
     "QueryFailed",
+    "RecordNotFound",
+    "RecordRefused",
     "RequestInvalid",
     "RescaleFailed",
     "RestoreRefused",
     "RestoredQueryUnused",
     "SavepointTargetTaken",
+    "SchemaMismatch",
     "SparkLost",
     "StateFileMissing",
     "StateInvalid",

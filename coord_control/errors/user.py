@@ -161,9 +161,9 @@ class RestoredQueryUnused(DeclarationError):
 class JobNotFound(CoordControlError):
     fault = Fault.USER
 
-    def __init__(self, job: str, root: str, near: list[str]) -> None:
+    def __init__(self, job: str, root: str, near: list[str], hint: str = "check --root") -> None:
         self.job, self.root, self.near = job, root, near
-        suggestion = f"; did you mean {' or '.join(near)}?" if near else "; check --root"
+        suggestion = f"; did you mean {' or '.join(near)}?" if near else f"; {hint}"
         super().__init__(f"there is no job {job!r} in {root}{suggestion}")
 
 

@@ -1,0 +1,145 @@
+"""What is asked of a job, and what becomes of it.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from coord_control.storage.record import Record
+
+__all__ = [
+    "FINISHED_COMMAND_STATES",
+    "CommandError",
+    "CommandKind",
+    "CommandRecord",
+    "CommandRequest",
+    "CommandState",
+    "Outcome",
+]
+
+
+class CommandKind(enum.StrEnum):
+    """What can be asked of a job."""
+
+    TRIGGER_CHECKPOINT = "trigger_checkpoint"
+    TRIGGER_SAVEPOINT = "trigger_savepoint"
+    ABORT = "abort"
+    STOP = "stop"
+    STOP_WITH_SAVEPOINT = "stop_with_savepoint"
+    RESTART = "restart"
+    RESTORE = "restore"
+    DISPOSE = "dispose"
+    VERIFY = "verify"
+    SEND_EVENT = "send_event"
+
+
+class CommandState(enum.StrEnum):
+    """Where a command is; it only moves forward, and has exactly one outcome."""
+
+    PENDING = "pending"  #: recorded; no driver has taken it
+    CLAIMED = "claimed"  #: a driver carries it out
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REFUSED = "refused"  #: it could not be carried out, and nothing was changed
+    EXPIRED = "expired"  #: no driver took it in time
+    CANCELLED = "cancelled"
+
+
+#: The states that are an outcome.
+FINISHED_COMMAND_STATES: Final = (
+    CommandState.COMPLETED,
+    CommandState.FAILED,
+    CommandState.REFUSED,
+    CommandState.EXPIRED,
+    CommandState.CANCELLED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandError(Record):
+    """Why a command was not carried out.
+
+    Attributes:
+        code: a name in capitals that never changes, for programs.
+        fault: whose fault it is: user, external or internal.
+        retry: the same command may succeed later.
+        fields: what is wrong with single fields of a payload.
+    """
+
+    code: str
+    message: str
+    fault: str = "external"
+    retry: bool = False
+    fields: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRequest(Record):
+    """What somebody asks of a job.
+
+    Attributes:
+        key: the same key again is the same command; None: one is made up.
+        operator: of ``send_event``.
+        expires_seconds: for so long it waits to be taken by a driver.
+    """
+
+    job: str
+    kind: CommandKind
+    payload: dict[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    operator: str | None = None
+    requested_by: str = ""
+    requested_from: str = ""
+    expires_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord(Record):
+    """A command and what became of it.
+
+    Attributes:
+        id: sorts by the time of the request.
+        generation: of the driver that has claimed it.
+        number: of a control event: its position among those of the operator; None: not accepted yet.
+        checkpoint: the id of the checkpoint that it made.
+    """
+
+    id: str
+    job: str
+    kind: CommandKind
+    key: str
+    payload: dict[str, Any]
+    state: CommandState
+    requested_by: str
+    requested_from: str
+    requested_at: datetime
+    expires_at: datetime
+    operator: str | None = None
+    generation: int | None = None
+    claimed_at: datetime | None = None
+    number: int | None = None
+    checkpoint: int | None = None
+    progress: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    error: CommandError | None = None
+    finished_at: datetime | None = None
+    cancel_requested: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED_COMMAND_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Record):
+    """The end of a command that was claimed: completed, failed, refused or cancelled."""
+
+    state: CommandState
+    result: dict[str, Any] | None = None
+    error: CommandError | None = None
+    checkpoint: int | None = None

@@ -1,0 +1,231 @@
+"""A job, its drivers, queries and operators, as the control database tells them.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from coord_control.storage.record import Record
+
+__all__ = [
+    "ACTIVE_JOB_STATES",
+    "AgentMetrics",
+    "EventType",
+    "GatewayRecord",
+    "GenerationRecord",
+    "Heartbeat",
+    "JobRecord",
+    "JobRegistration",
+    "JobState",
+    "LiveOperator",
+    "LiveQuery",
+    "LiveStatus",
+    "OperatorRecord",
+    "QueryRecord",
+]
+
+
+class JobState(enum.StrEnum):
+    """What a job's driver last said of itself; whether it still lives is ``JobRecord.is_alive``."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+#: A driver in one of these states should be sending heartbeats.
+ACTIVE_JOB_STATES: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventType(Record):
+    """A control event that an operator takes.
+
+    Attributes:
+        schema: the JSON schema of its payload.
+    """
+
+    name: str
+    schema: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRecord(Record):
+    """The valve in front of one subtask, as it was at the last heartbeat."""
+
+    subtask: int
+    is_open: bool = True
+    blocked: int = 0
+    blocked_total: int = 0
+    blocked_seconds: float = 0.0
+    mailbox: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveQuery(Record):
+    """What changes all the time in a query; part of a heartbeat."""
+
+    name: str
+    state: str = ""
+    epoch: int | None = None
+    restarts: int = 0
+    rows_per_second: float | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOperator(Record):
+    """What changes all the time in an operator; part of a heartbeat."""
+
+    uid: str
+    epoch: int | None = None
+    blocked_now: int = 0
+    blocked_total: int = 0
+    blocked_seconds: float = 0.0
+    mailbox: int = 0
+    closed: int = 0
+    gateways: tuple[GatewayRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStatus(Record):
+    """What a driver says of itself with each heartbeat; kept small, because only the newest is kept."""
+
+    queries: tuple[LiveQuery, ...] = ()
+    operators: tuple[LiveOperator, ...] = ()
+    checkpoint: int | None = None  #: the one in progress
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMetrics(Record):
+    """How the agent in the driver fares with the database."""
+
+    buffered: int = 0
+    dropped: int = 0
+    database_failures: int = 0
+    last_failure: str = ""
+    commands: int = 0  #: carried out by this driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRecord(Record):
+    """A query of a job. ``rows_per_second`` and ``lag_seconds`` come from the last heartbeat."""
+
+    name: str
+    query_id: str = ""
+    lineage: str = ""
+    state: str = ""
+    epoch: int | None = None
+    restarts: int = 0
+    last_failure: str = ""
+    rows_per_second: float | None = None
+    lag_seconds: float | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRecord(Record):
+    """An operator of a job; what its gateways say comes from the last heartbeat.
+
+    Attributes:
+        applied_number: of the last control event that its coordinator's durable state contains.
+    """
+
+    uid: str
+    query: str = ""
+    parallelism: int = 0
+    event_types: tuple[EventType, ...] = ()
+    applied_number: int = 0
+    epoch: int | None = None
+    blocked_now: int = 0
+    blocked_total: int = 0
+    blocked_seconds: float = 0.0
+    mailbox: int = 0
+    closed: int = 0
+    gateways: tuple[GatewayRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRegistration(Record):
+    """What a driver says when it starts.
+
+    Attributes:
+        lease_seconds: for so long after a heartbeat the driver counts as alive.
+    """
+
+    name: str
+    root: str
+    folder: str
+    generation: int
+    host: str
+    pid: int
+    lease_seconds: float = 10.0
+    state: JobState = JobState.STARTING
+    is_supervised: bool = False
+    log_file: str | None = None
+    spark_version: str = ""
+    version: str = ""
+    queries: tuple[QueryRecord, ...] = ()
+    operators: tuple[OperatorRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord(Record):
+    """A job. Listings have no ``queries`` and no ``operators``.
+
+    Attributes:
+        is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
+    """
+
+    name: str
+    root: str
+    folder: str
+    state: JobState
+    generation: int
+    host: str
+    pid: int
+    created_at: datetime
+    driver_started_at: datetime
+    heartbeat_at: datetime
+    lease_seconds: float
+    is_alive: bool
+    ended_at: datetime | None = None
+    end_reason: str = ""
+    is_supervised: bool = False
+    log_file: str | None = None
+    spark_version: str = ""
+    version: str = ""
+    live: LiveStatus | None = None
+    agent: AgentMetrics | None = None
+    queries: tuple[QueryRecord, ...] = ()
+    operators: tuple[OperatorRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Record):
+    """What the database answers to a heartbeat."""
+
+    newest_generation: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRecord(Record):
+    """One driver of a job; ``is_clean``: it ended by itself and said so."""
+
+    job: str
+    generation: int
+    host: str
+    pid: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    end_reason: str = ""
+    is_clean: bool = False

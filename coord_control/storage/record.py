@@ -1,0 +1,49 @@
+"""What all records have in common: they say themselves as plain JSON.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any
+
+__all__ = [
+    "Record",
+    "to_json",
+]
+
+
+def to_json(value: object) -> Any:
+    """Return plain values for JSON: records by the names of their fields, enums by value, times in ISO 8601.
+
+    JSON has no NaN and no infinity: such numbers become null.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Record:
+    """Base of all records."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain values for JSON."""
+        document: dict[str, Any] = to_json(self)
+        return document
