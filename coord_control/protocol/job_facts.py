@@ -1,0 +1,192 @@
+"""What a driver says of itself to whoever watches it from inside its process: facts of the job, and news of it.
+
+Everything here is a value that nobody changes afterwards, so it may go to any thread, over a wire and into a database.
+Points in time are seconds since 1970 (UTC), for people; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.statistics import CheckpointStatistics
+
+__all__ = [
+    "ControlEvent",
+    "EventSchema",
+    "FeedStatus",
+    "JobFacts",
+    "JobListener",
+    "OperatorFacts",
+    "QueryFacts",
+    "RecoveryCause",
+    "RecoveryFact",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What does not change while a driver runs.
+
+    Attributes:
+        folder: of the job, below ``root``.
+        host: of the driver's machine.
+        started_at_seconds: when the driver opened the job.
+        version: of this package.
+        address, port, tls: where subtasks reach the driver, and whether encrypted.
+    """
+
+    name: str
+    root: str
+    folder: str
+    generation: Generation
+    host: str
+    pid: int
+    started_at_seconds: float
+    version: str
+    python_version: str
+    spark_version: str
+    master: str
+    address: str
+    port: int
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFacts:
+    """A query that was started, and where its state is."""
+
+    name: QueryName
+    query_id: str
+    lineage: str  #: the name of its folder
+    checkpoint: str  #: Spark's checkpoint directory
+    operators: tuple[OperatorUid, ...]
+    state: str  #: of ``QueryState``
+
+
+@dataclass(frozen=True, slots=True)
+class EventSchema:
+    """An event that may be sent to an operator from outside: its name and the JSON schema of its payload."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFacts:
+    """A declared operator.
+
+    Attributes:
+        query: None: no query that uses it was started yet.
+        state: the name of the subtask state's model.
+        up: names of the events that subtasks send.
+    """
+
+    uid: OperatorUid
+    query: QueryName | None
+    parallelism: int
+    state: str
+    events: tuple[EventSchema, ...]
+    up: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEvent:
+    """An event from outside that fits the operator's declaration.
+
+    Attributes:
+        event_type: the name of its model.
+        payload: its JSON, as the model writes it.
+        subtask: for this one only; None: for all.
+    """
+
+    operator: OperatorUid
+    event_type: str
+    payload: bytes
+    subtask: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    """How far the events from outside have come to an operator.
+
+    Attributes:
+        applied: the number of the newest one that its coordinator has been given; None: its query was not started yet,
+            and nothing may be accepted.
+        durable: up to this number nothing can undo them; the others are given again after a failure.
+        waiting: accepted and not given to the coordinator yet.
+    """
+
+    applied: int | None
+    durable: int
+    waiting: int
+
+
+class RecoveryCause(enum.Enum):
+    """Why something had to go on from what is durable."""
+
+    QUERY_FAILED = "query_failed"  #: restarted in place, by the same driver
+    DRIVER_START = "driver_start"  #: the driver before this one has ended in order
+    DRIVER_DIED = "driver_died"  #: the driver before this one has not said that it ended
+    FENCED = "fenced"  #: the driver before this one was alive when this one took over
+    RESTORE = "restore"  #: from a checkpoint, on somebody's request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFact:
+    """One query that went on from durable facts.
+
+    Attributes:
+        what: one line for people.
+        from_epoch: the last commit that it went on from; -1: none.
+        checkpoint: what was restored, for a restore.
+        path: where it lies.
+        epochs_again: epochs that were planned and not committed, and are run again: 0 or 1; after a restore, how many
+            the old lineage had committed after the checkpoint.
+        started_at_seconds: when the failure was noticed, or the driver began to recover the query.
+        duration_seconds: from then until the first commit after it; None: there was none before the next recovery, or
+            the end.
+        message: the failure.
+    """
+
+    cause: RecoveryCause
+    what: str
+    query: QueryName
+    generation: Generation
+    from_epoch: Epoch
+    checkpoint: CheckpointId | None = None
+    path: str | None = None
+    epochs_again: int = 0
+    started_at_seconds: float
+    duration_seconds: float | None = None
+    message: str = ""
+
+
+class JobListener(Protocol):
+    """Told of what happens in a job. Calls come from any thread of the driver, the loop of the protocol among them:
+    they must not block, and what they raise is logged and goes nowhere."""
+
+    def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
+        """A checkpoint has started, has come further, has ended, or was discarded."""
+
+    def on_recovery(self, fact: RecoveryFact) -> None:
+        """A query has recovered, or did not before it had to again."""
+
+    def on_query_changed(self) -> None:
+        """A query was started, fails, runs again or has ended."""
+
+    def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
+        """A coordinator is at this number, at the start and after each recovery: give it again, in order, every
+        accepted event with a higher number. Those that the feed still has are no harm."""
+
+    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+        """The coordinator was given an event; again after a recovery that went behind it."""
+
+    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
+        """The coordinator raised: the event has failed, and is never given to it again."""
+
+    def on_events_durable(self, operator: OperatorUid, number: int) -> None:
+        """Nothing can undo the events up to this number any more."""
