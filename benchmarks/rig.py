@@ -30,9 +30,11 @@ from coord_control.protocol.messages import EpochSettled
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
+from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.connection import Address
-from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.models import EventTypes
+from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
 
 __all__ = ["OPERATOR", "Rig", "attempt"]
@@ -111,6 +113,8 @@ class Rig:
                 EventTypes(OPERATOR, "up", up),
                 thread,
                 runtime.post,
+                job="benchmark",
+                news=News(),
             )
             spec = OperatorSpec(OPERATOR, parallelism)
             facts = Facts(tuple(store.open()), NO_EPOCH, NO_EPOCH)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     )
     from coord_control.errors import CoordControlError, Fault
     from coord_control.protocol.checkpoint_options import CheckpointOptions
+    from coord_control.protocol.status import JobStatus
     from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
     from coord_control.spark.job import Job
     from coord_control.spark.operator import Operator
     from coord_control.spark.query import RestartPolicy
     from coord_control.spark.rescaling import SubtaskSnapshot
-    from coord_control.spark.status import JobStatus
     from coord_control.spark.subtask import Subtask
 
 __all__ = [
@@ -61,7 +61,7 @@ _MODULES: Final = {
     "CompletedCheckpoint": "coord_control.spark.checkpoint_handle",
     "Fault": "coord_control.errors",
     "Job": "coord_control.spark.job",
-    "JobStatus": "coord_control.spark.status",
+    "JobStatus": "coord_control.protocol.status",
     "Operator": "coord_control.spark.operator",
     "RestartPolicy": "coord_control.spark.query",
     "Subtask": "coord_control.spark.subtask",

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from coord_control.coordinators.contract import CoordinatorContext, SnapshotResult
 from coord_control.coordinators.stateful import StatefulCoordinator
+from coord_control.errors import SubtaskNotAllowed
 
 __all__ = ["BroadcastConfig"]
 
@@ -68,6 +69,23 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
             self._channel = self.context
             if not self._announced:
                 self._announce()
+
+    def check_control_event(self, event: BaseModel, subtask: int | None) -> None:
+        """Refuse a version for a single subtask.
+
+        Raises:
+            SubtaskNotAllowed: that is what ``event`` is.
+        """
+        if subtask is not None and isinstance(event, type(self._initial)):
+            raise SubtaskNotAllowed(self.context.operator, type(event).__name__)
+
+    def handle_control_event(self, event: BaseModel, subtask: int | None) -> None:
+        """A new version from outside is an :meth:`update`; events of other types are passed on."""
+        self.check_control_event(event, subtask)
+        if isinstance(event, type(self._initial)):
+            self.update(event)
+        else:
+            super().handle_control_event(event, subtask)
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
         # The lock spans the answer: an update between reading the state and the snapshot point would be sent before the

@@ -12,7 +12,10 @@ Order of the calls:
 4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything goes on (C12);
 5. ``close``.
 
+``handle_control_event`` comes between any of these, once the coordinator has started.
+
 An exception in any callback fails the query of the operator (C17): it is restarted from durable facts, with back-off.
+Only an event from outside that cannot be handled fails alone.
 """
 
 from __future__ import annotations
@@ -69,6 +72,14 @@ class CoordinatorContext(Protocol):
         ends without ``then``.
         """
 
+    def control_event_applied(self) -> None:
+        """Within :meth:`OperatorCoordinator.handle_control_event`: the event counts from here on. By itself it counts
+        from the first thing that is sent because of it, or when the call ends.
+
+        Only for coordinators that answer ``checkpoint_coordinator`` from threads of their own, and change their state
+        because of an event without sending anything: they call this under the lock under which they change it.
+        """
+
     def fail_job(self, error: BaseException) -> None:
         """Fail the operator's query (global failover); counted once until the next reset (C16)."""
 
@@ -102,6 +113,32 @@ class OperatorCoordinator(abc.ABC):
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
         """An event of a subtask, once its epoch is committed: exactly once, in subtask order, in order within a
         subtask."""
+
+    def handle_control_event(self, event: Any, subtask: int | None) -> None:
+        """An event from outside (``coordctl event send``, ``ControlClient``): exactly once, in the order of its
+        acceptance. By default it is passed on to the subtasks.
+
+        Whether a snapshot contains the event is found by the rule for everything that is sent (C2), so what the event
+        changes and what is sent because of it go together. When this has returned, everything is done that is ever
+        done because of the event.
+
+        An exception refuses the event: whoever sent it is told the traceback, and it does not come again. The query
+        goes on, for the same event would fail it after every restart; so check first, and change something then.
+
+        Args:
+            event: of one of the operator's ``down`` types.
+            subtask: for this one only; None: for all.
+        """
+        if subtask is None:
+            self.context.broadcast(event)
+        else:
+            self.context.send(subtask, event)
+
+    def check_control_event(self, event: Any, subtask: int | None) -> None:
+        """Refuse an event from outside before it is accepted, by raising; by default nothing is refused.
+
+        Comes from any thread, also before :meth:`start`; it must not block, and change nothing.
+        """
 
     @abc.abstractmethod
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:

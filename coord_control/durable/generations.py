@@ -94,6 +94,7 @@ class Claim:
     Attributes:
         generation: its number.
         previous: the claim before it; None for the first.
+        found: whether the driver before it still ran when this one came; kept by whoever has looked.
     """
 
     def __init__(self, files: Files, folder: str, generation: Generation, previous: ClaimRecord | None) -> None:
@@ -101,6 +102,7 @@ class Claim:
         self._folder = folder
         self.generation = generation
         self.previous = previous
+        self.found = Aliveness.DEAD
 
     def is_current(self) -> bool:
         """Say whether no newer driver has claimed; at most two look-ups on the storage."""
@@ -117,10 +119,14 @@ class Claim:
         except AlreadyExists:
             return
 
+    def is_released(self, generation: Generation) -> bool:
+        """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
+        return self._files.exists(_released_path(self._folder, generation))
+
     def is_previous_released(self) -> bool:
         """Say whether the driver before this one ended in good order."""
         previous = self.previous
-        return previous is not None and self._files.exists(_released_path(self._folder, previous.generation))
+        return previous is not None and self.is_released(previous.generation)
 
 
 def claim(files: Files, folder: str, holder: Holder, *, above: Generation = NO_GENERATION) -> Claim:

@@ -9,7 +9,7 @@
     - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
-          ChannelFull, CoordinatorNotStarted
+          SubtaskNotAllowed, ChannelFull, CoordinatorNotStarted
     - SubtaskFailed                  a subtask's function failed in a way that no retry repairs
     - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
     - CoordinatorFailed, CoordinatorTimeout
@@ -34,8 +34,10 @@
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded
     - DatabaseError                  the control database itself
-        - DatabaseUnavailable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseForbidden, DatabaseDamaged
-        - DatabaseNotFound, DatabaseUrlInvalid, DatabaseDriverMissing, SchemaMismatch, RecordRefused
+        - DatabaseUnavailable        for now; try again later
+            - DatabaseBusy, DatabaseFull
+        - DatabaseReadOnly, DatabaseForbidden, DatabaseDamaged, DatabaseNotFound
+        - DatabaseUrlInvalid, DatabaseDriverMissing, SchemaMismatch, RecordRefused
 """
 
 from coord_control.errors.base import CoordControlError, Fault, InvalidTransition
@@ -130,6 +132,7 @@ from coord_control.errors.user import (
     StateTooLarge,
     SubtaskFailed,
     SubtaskMixed,
+    SubtaskNotAllowed,
     UndeclaredEvent,
     UnsupportedOption,
     UserDataError,
@@ -221,6 +224,7 @@ __all__ = [
     "StoreUnavailable",
     "SubtaskFailed",
     "SubtaskMixed",
+    "SubtaskNotAllowed",
     "TooManyFailedCheckpoints",
     "UndeclaredEvent",
     "UnsupportedFormat",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from coord_control.errors.base import CoordControlError, Fault
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "StateTooLarge",
     "SubtaskFailed",
     "SubtaskMixed",
+    "SubtaskNotAllowed",
     "UndeclaredEvent",
     "UnsupportedOption",
     "UserDataError",
@@ -231,8 +235,10 @@ class StateTooLarge(UserDataError):
 
 
 class EventInvalid(UserDataError):
-    def __init__(self, operator: str, model: str, problems: str) -> None:
-        self.operator, self.model, self.problems = operator, model, problems
+    """``fields`` are the problems again, as pydantic says them: ``loc``, ``msg``."""
+
+    def __init__(self, operator: str, model: str, problems: str, fields: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.operator, self.model, self.problems, self.fields = operator, model, problems, tuple(fields)
         super().__init__(f"operator {operator!r}: an event is not a valid {model}: {problems}")
 
 
@@ -250,6 +256,14 @@ class NoSuchSubtask(UserDataError):
     def __init__(self, operator: str, subtask: int, parallelism: int) -> None:
         self.operator, self.subtask, self.parallelism = operator, subtask, parallelism
         super().__init__(f"operator {operator!r} has the subtasks 0..{parallelism - 1}; there is no subtask {subtask}")
+
+
+class SubtaskNotAllowed(UserDataError):
+    def __init__(self, operator: str, model: str) -> None:
+        self.operator, self.model = operator, model
+        super().__init__(
+            f"operator {operator!r}: {model} is a configuration that all subtasks share; send it without a subtask"
+        )
 
 
 class ChannelFull(UserDataError):

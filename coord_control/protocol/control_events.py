@@ -2,9 +2,9 @@
 
 Whoever accepts events from outside numbers them per operator (1, 2, ...), keeps them, and gives them to the operator's
 :class:`EventFeed`, which gives them to the coordinator in order. The number of the last one is recorded together with
-the coordinator's state. After a recovery the coordinator is at an older state and an older number, and every event above
-that number is given to it again. So neither the crash between applying and recording nor a second one loses or doubles
-an event: state and number go back together.
+the coordinator's state. After a recovery the coordinator is at an older state and an older number, and every event
+above that number is given to it again. So neither the crash between applying and recording nor a second one loses or
+doubles an event: state and number go back together.
 
 **Which events does a snapshot contain?** Not those whose callback had returned when the state was asked for: the
 snapshot point is the call of ``result.complete`` (rule C2), which may come later, from any thread, and overtake or be
@@ -17,11 +17,15 @@ of the last mark that was posted before it, of its own incarnation. Hence:
   is before the snapshot point exactly when its number is.
 * A coordinator without threads of its own gives its state in a callback. Callbacks come one at a time, and all marks of
   earlier ones were posted when they ended.
-* A coordinator that answers from threads of its own must, by rule C2 already, read its state and complete under the lock
-  under which it changes it and sends. Under that lock the change and the mark are one step too, if the change sends
-  something. If it sends nothing, the coordinator says where the event counts: ``context.control_event_applied()`` under
-  the same lock.
+* A coordinator that answers from threads of its own must, by rule C2 already, read its state and complete under the
+  lock under which it changes it and sends. Under that lock the change and the mark are one step too, if the change
+  sends something. If it sends nothing, the coordinator says where the event counts, under the same lock:
+  ``context.control_event_applied()``.
 * What a coordinator posted before a reset belongs to an incarnation that is over: its marks go with its events.
+
+**When can nothing undo an event?** When a begin record that contains it is durable: a recovery goes back to the newest
+one, or to a newer. A completed checkpoint that contains it is not enough, since the job does not recover from
+checkpoints unless somebody wants to go back to one.
 
 The number is kept in an *envelope* around the user's bytes, and only when there is one, so an operator that was never
 sent an event from outside writes what it always wrote. Numbers are kept per job: a fork under another name begins at 0,

@@ -181,7 +181,9 @@ class CheckpointStatistics:
     triggered_at_seconds: float
     periodic: bool = False
     label: str | None = None
+    key: str | None = None
     cause: str = ""
+    requested_by: str | None = None
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     duration_seconds: float | None = None
     reason: FailureReason | None = None

@@ -77,6 +77,7 @@ class CheckpointWork:
     Attributes:
         post: runs a call on the service's thread.
         ended: told once, on the service's thread, how it ended.
+        came_further: told, on the service's thread, that there is more to say of it.
     """
 
     checkpoint: CheckpointId
@@ -89,6 +90,7 @@ class CheckpointWork:
     verify: Callable[[], None]
     post: Callable[[Callable[[], None]], None]
     ended: Callable[[CheckpointWork, Outcome], None]
+    came_further: Callable[[CheckpointWork], None]
     _triggered_at: float = field(default_factory=time.monotonic)
     _triggered: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     _barrier: BarrierId = NO_CHECKPOINT
@@ -159,7 +161,9 @@ class CheckpointWork:
             triggered_at_seconds=self._triggered.timestamp(),
             periodic=self.request.periodic,
             label=self.request.label,
+            key=self.request.key,
             cause=self.request.cause,
+            requested_by=self.request.requested_by,
             status=status,
             duration_seconds=None if outcome is None else time.monotonic() - self._triggered_at,
             reason=outcome.reason if outcome is not None else None,
@@ -218,6 +222,7 @@ class CheckpointWork:
         if cut == self._cuts and self._failure is None:
             self._parts[query.name] = part
             del self._missing[query.name]
+            self.came_further(self)
             if not self._missing:
                 self._finalise()
                 return

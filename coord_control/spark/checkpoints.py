@@ -24,6 +24,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
@@ -34,6 +36,7 @@ from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason, reason_of
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.scheduling import Abort, CheckpointScheduler, FailJob, Finished, Start, State
+from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.statistics_history import Overview, Restored, StatisticsHistory
 from coord_control.protocol.tickets import CheckpointRequest, Outcome, Ticket, TicketId
 from coord_control.spark.checkpoint_handle import CheckpointHandle
@@ -44,6 +47,11 @@ from coord_control.spark.runtime import JobRuntime
 __all__ = ["CheckpointService"]
 
 _log = logging.getLogger("coord_control.checkpoints")
+
+# To remove a large savepoint on a slow storage takes its time.
+_DISPOSE_SECONDS: Final = 600.0
+
+Result = TypeVar("Result")
 
 
 class CheckpointService:
@@ -58,6 +66,7 @@ class CheckpointService:
         restored: the newest restore of the job.
         job: what metadata says about the job.
         verify: raises Fenced when a newer generation exists.
+        changed: told what is known of a checkpoint whenever that has changed.
         fail_job: told when too many checkpoints in a row have failed.
         look_seconds: how often a commit is looked for while a checkpoint waits for it; Spark reports it later.
         first_delay_seconds: see :class:`CheckpointScheduler`.
@@ -74,6 +83,7 @@ class CheckpointService:
         queries: Callable[[], Sequence[ManagedQuery]],
         restored: Callable[[], RestoreRecord | None],
         verify: Callable[[], None],
+        changed: Callable[[CheckpointStatistics], None],
         fail_job: Callable[[CoordControlError], None],
         look_seconds: float,
         first_delay_seconds: float | None = None,
@@ -87,6 +97,7 @@ class CheckpointService:
         self._restored = restored
         self._job = job
         self._verify = verify
+        self._changed = changed
         self._fail_job = fail_job
         self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
         self._history = StatisticsHistory(options.history_size)
@@ -113,6 +124,11 @@ class CheckpointService:
             self._post(lambda: self._try_submit(request, handle))
         return handle
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether checkpoints may start: all queries of the job have been started."""
+        return self._is_wanted
+
     def begin(self) -> None:
         """All queries of the job have been started: checkpoints may start from now on. More than once."""
         self._is_wanted = True
@@ -136,12 +152,25 @@ class CheckpointService:
         Raises:
             JobClosed: the job has ended.
         """
-        answer: queue.SimpleQueue[Overview] = queue.SimpleQueue()
-        self._post(lambda: answer.put(self._overview()))
-        try:
-            return answer.get(timeout=10.0)
-        except queue.Empty:
-            raise JobClosed(self._job.job) from None
+        return self._answered(self._overview)
+
+    def abort(self, checkpoint: CheckpointId) -> bool:
+        """Give up a checkpoint that is under way; False: none of that number is.
+
+        Raises:
+            JobClosed: the job has ended.
+        """
+        return self._answered(lambda: self._abort_running(checkpoint))
+
+    def dispose(self, checkpoint: CheckpointId) -> None:
+        """Remove a checkpoint or savepoint of the job, and wait for it.
+
+        Raises:
+            CheckpointNotFound, CheckpointInUse: it cannot be removed.
+            Fenced, StoreUnavailable: something may be left.
+            JobClosed: the job has ended.
+        """
+        self._answered(lambda: self._dispose(checkpoint), _DISPOSE_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
         """Refuse what waits, abort what runs, and end; whoever waits is told."""
@@ -155,6 +184,21 @@ class CheckpointService:
 
     def _post(self, call: Callable[[], None]) -> None:
         self._inbox.put(call)
+
+    def _answered(self, call: Callable[[], Result], timeout_seconds: float = 10.0) -> Result:
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(run)
+        try:
+            return future.result(timeout_seconds)
+        except TimeoutError:
+            raise JobClosed(self._job.job) from None
 
     def _abort_request(self, handle: CheckpointHandle) -> None:
         self._post(lambda: self._abort_handle(handle))
@@ -232,6 +276,16 @@ class CheckpointService:
             self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
         return self._history.overview()
 
+    def _abort_running(self, checkpoint: CheckpointId) -> bool:
+        ticket = next((ticket for ticket in self._scheduler.running if ticket.checkpoint == checkpoint), None)
+        if ticket is not None:
+            self._scheduler.abort(ticket.id, time.monotonic())
+        return ticket is not None
+
+    def _dispose(self, checkpoint: CheckpointId) -> None:
+        self._store.dispose(checkpoint)
+        self._discarded(checkpoint)
+
     def _abort_handle(self, handle: CheckpointHandle) -> None:
         if handle.ticket is not None:
             self._scheduler.abort(handle.ticket, time.monotonic())
@@ -261,9 +315,10 @@ class CheckpointService:
             verify=self._verify,
             post=self._post,
             ended=self._ended,
+            came_further=lambda work: self._update(work.statistics()),
         )
         self._works[checkpoint] = work
-        self._history.update(work.statistics())
+        self._update(work.statistics())
         for handle in self._handles.get(ticket.id, ()):
             handle.started(checkpoint, work.progress)
         work.begin()
@@ -275,7 +330,7 @@ class CheckpointService:
     def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
         del self._works[work.checkpoint]
         now = time.monotonic()
-        self._history.update(work.statistics(outcome))
+        self._update(work.statistics(outcome))
         if outcome.reason is None:
             _log.info("= %s %d is complete: %s", work.request.kind.value, work.checkpoint, outcome.path)
             self._scheduler.completed(work.checkpoint, now, outcome.path)
@@ -287,9 +342,18 @@ class CheckpointService:
     def _retain(self) -> None:
         try:
             for checkpoint in self._store.retain(self._options.retained):
-                self._history.discarded(checkpoint)
+                self._discarded(checkpoint)
         except CoordControlError as error:  # the next one tries again
             _log.warning("= old checkpoints could not be removed: %s", error)
+
+    def _update(self, statistics: CheckpointStatistics) -> None:
+        self._history.update(statistics)
+        self._changed(statistics)
+
+    def _discarded(self, checkpoint: CheckpointId) -> None:
+        self._history.discarded(checkpoint)
+        if (statistics := self._history.get(checkpoint)) is not None:
+            self._changed(statistics)
 
     def _finished(self, ticket: Ticket) -> None:
         assert ticket.outcome is not None, "it has finished"

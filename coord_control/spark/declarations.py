@@ -18,7 +18,7 @@ from coord_control.durable.seeding import Rescale
 from coord_control.errors import DeclarationError, DuplicateOperator, InvalidName, OperatorReused
 from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.protocol.operator import OperatorSpec
-from coord_control.spark.coordinator_thread import BoundCoordinator
+from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.operator import Operator, operators_in_plan
 from coord_control.spark.rescaling import RescaleFunction, rescaling

@@ -65,7 +65,11 @@ def main(argv: Sequence[str]) -> int:
     if error is not None and lifeline is not None:
         with contextlib.suppress(OSError):
             lifeline.sendall(error.encode())
-    return ExitCode.STOPPED if code == ExitCode.FINISHED and stopper.requested else code
+    if code != ExitCode.FINISHED:
+        return code
+    if stopper.requested:
+        return ExitCode.STOPPED
+    return ExitCode.RESTART if shutdown.is_restart_requested() else code
 
 
 class _Stopper:

@@ -29,12 +29,12 @@ from coord_control.errors import (
     DeclarationError,
     DuplicateOperator,
     InvalidName,
-    JobClosed,
     OperatorUnused,
 )
 from coord_control.ids import QueryName, is_valid_name
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.statistics_history import Overview
+from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.spark import shutdown
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
@@ -45,8 +45,7 @@ from coord_control.spark.query import RestartPolicy
 from coord_control.spark.rescaling import RescaleFunction
 from coord_control.spark.restore import JobRestore, declared_query, restore_settings
 from coord_control.spark.session import use_this_interpreter
-from coord_control.spark.status import JobStatus, QueryStatus, operator_statuses
-from coord_control.spark.stopping import savepoint_and_hold, stop_queries
+from coord_control.spark.stopping import stop_queries
 
 __all__ = ["Job"]
 
@@ -265,8 +264,8 @@ class Job:
         request = CheckpointRequest(
             kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="stop with savepoint"
         )
-        queries = list(self._driver.queries.values())
-        completed = savepoint_and_hold(queries, lambda: self._submit(request), timeout_seconds)
+        self._check_open()
+        completed = self._driver.port.savepoint_and_hold(request, timeout_seconds=timeout_seconds)
         self.stop()
         return completed
 
@@ -307,17 +306,7 @@ class Job:
         Raises:
             JobClosed: the job has ended.
         """
-        self._check_open()
-        owner = dict(self._driver.declared.owner)
-        operators = self._driver.runtime.call(lambda core, now: operator_statuses(core, owner, now))
-        queries = tuple(
-            QueryStatus(
-                query.name, query.state.value, query.last_committed, query.restarts, query.last_failure, query.progress
-            )
-            for query in list(self._driver.queries.values())
-        )
-        slow, writes = self._driver.thread.slow_callbacks, self._driver.runtime.writer.writes
-        return JobStatus(self.name, self.generation, queries, operators, slow, writes)
+        return self._driver.status()
 
     def __enter__(self) -> Self:
         return self
@@ -335,10 +324,7 @@ class Job:
         return self._driver.checkpoints.submit(request)
 
     def _check_open(self) -> None:
-        if self._driver.error is not None:
-            raise self._driver.error
-        if self._driver.closed.is_set():
-            raise JobClosed(self.name)
+        self._driver.check_open()
 
     def _start(self, name: str, writer: DataStreamWriter, checkpoint_location: str | None) -> StreamingQuery:
         self._check_open()

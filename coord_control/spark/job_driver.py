@@ -14,6 +14,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -40,20 +41,25 @@ from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
 from coord_control.protocol.records import Record
+from coord_control.protocol.status import JobStatus, operator_statuses
+from coord_control.spark.agent_port import AgentPort
+from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.checkpoint_work import JobDescription
 from coord_control.spark.checkpoints import CheckpointService
-from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.declarations import Declarations
 from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.models import EventTypes, StateType
+from coord_control.spark.news import News
 from coord_control.spark.progress import ProgressListener
 from coord_control.spark.query import ManagedQuery, RestartPolicy
+from coord_control.spark.recoveries import Recoveries
 from coord_control.spark.restore import JobRestore
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.session import advertised_host, is_local, retained_epochs
 from coord_control.spark.session import bind_address as spark_address
 from coord_control.spark.subtask import TaskPlan
-from coord_control.spark.takeover import take_over
+from coord_control.spark.takeover import cause_of, take_over
 
 __all__ = ["CLOSE_SECONDS", "JobDriver"]
 
@@ -72,7 +78,7 @@ class JobDriver:
     """The inside of one job in one driver; the arguments are those of the job.
 
     Args:
-        stop: ends the job; called when another driver has taken over.
+        stop: ends the job within a number of seconds, or its own; called when another driver has taken over.
     """
 
     def __init__(
@@ -89,21 +95,26 @@ class JobDriver:
         slow_callback_seconds: float,
         checkpoints: CheckpointOptions,
         restore: JobRestore | None,
-        stop: Callable[[], None],
+        stop: Callable[..., None],
     ) -> None:
         self.name = name
+        self.root = root
         self.files = files_for(root, spark)
         self.folder = join(root, name)
         self._storages: dict[str | None, Files] = {}  # by scheme; None: Spark's default
-        self._spark = spark
+        self.spark = spark
         self._policy = restart
-        self._stop = stop
+        self.stop = stop
         self.restore = restore
         above = NO_GENERATION if restore is None else restore.above
-        self._claim = take_over(self.files, self.folder, spark, above=above)
-        self.generation = self._claim.generation
+        self.started_at_seconds = time.time()
+        self.claim = take_over(self.files, self.folder, spark, above=above)
+        self.generation = self.claim.generation
+        self.news = News()
+        self.recoveries = Recoveries(self.generation, cause_of(self.claim), self.news)
         self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
         self.queries: dict[QueryName, ManagedQuery] = {}
+        self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.changed = threading.Condition()
         self.closed = threading.Event()
@@ -135,6 +146,7 @@ class JobDriver:
             self.checkpoints = self._checkpoint_service(checkpoints)
             self.checkpoints.start()
             opened.callback(self.checkpoints.close, CLOSE_SECONDS)
+            self.port = AgentPort(self)
             self._opened = opened.pop_all()
         threading.Thread(target=self._watch, name="coord-watch", daemon=True).start()
         _log.info("= job %s generation %d", name, self.generation, extra={"action": "job_started", "job": name})
@@ -159,8 +171,29 @@ class JobDriver:
             for uid in operators:
                 del self.declared.owner[uid]
             raise
-        self.checkpoints.queries_changed()
+        self.last_start = time.monotonic()
+        self._query_changed()
         return query
+
+    def check_open(self) -> None:
+        """Raise what has ended the job: JobClosed, or a failure."""
+        if self.error is not None:
+            raise self.error
+        if self.closed.is_set():
+            raise JobClosed(self.name)
+
+    def status(self) -> JobStatus:
+        """What the job does now.
+
+        Raises:
+            JobClosed: it has ended.
+        """
+        self.check_open()
+        owner = dict(self.declared.owner)
+        operators = self.runtime.call(lambda core, now: operator_statuses(core, owner, now))
+        queries = tuple(query.status() for query in list(self.queries.values()))
+        slow, writes = self.thread.slow_callbacks, self.runtime.writer.writes
+        return JobStatus(self.name, self.generation, queries, operators, slow, writes)
 
     def has_ended(self) -> bool:
         """Whether nothing runs any more, or something has failed for good."""
@@ -177,6 +210,7 @@ class JobDriver:
     def close(self) -> None:
         """Close everything; the queries have ended."""
         self.closed.set()
+        self.recoveries.close()
         for coordinator in self.declared.coordinators.values():
             coordinator.close()
         try:
@@ -188,27 +222,29 @@ class JobDriver:
     # Parts.
 
     def _checkpoint_service(self, options: CheckpointOptions) -> CheckpointService:
-        job = JobDescription(self.name, self.generation, self._spark.version, self.declared.record)
+        job = JobDescription(self.name, self.generation, self.spark.version, self.declared.record)
         period = options.period_seconds
         return CheckpointService(
-            CheckpointStore(self.files, self.folder, self.generation, storage=self._storage),
-            Catalog(self.files, self.folder, self._storage),
+            CheckpointStore(self.files, self.folder, self.generation, storage=self.storage),
+            Catalog(self.files, self.folder, self.storage),
             self.runtime,
             options,
             job=job,
             queries=lambda: list(self.queries.values()),
             restored=lambda: newest_restore(self.files, self.folder),
             verify=self._verify,
+            changed=self.news.on_checkpoint,
             fail_job=self._fail_queries,
             look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.files, LocalFiles) else _REMOTE_LOOK_SECONDS,
             # Jobs that start together must not checkpoint together.
             first_delay_seconds=period and random.uniform(options.min_pause_seconds, period),
         )
 
-    def _storage(self, path: str) -> Files:
+    def storage(self, path: str) -> Files:
+        """The storage that a path is on."""
         # Asked several times by each checkpoint, and the JVM takes milliseconds to say what its default is.
         if (found := self._storages.get(scheme(path))) is None:
-            files = files_for(path, self._spark)
+            files = files_for(path, self.spark)
             # What can be the same object is: files are linked within one, and copied between two.
             found = self._storages[scheme(path)] = self.files if type(files) is type(self.files) else files
         return found
@@ -216,7 +252,9 @@ class JobDriver:
     def _bind(
         self, uid: OperatorUid, coordinator: OperatorCoordinator, parallelism: int, down: EventTypes, up: EventTypes
     ) -> BoundCoordinator:
-        return BoundCoordinator(uid, coordinator, parallelism, down, up, self.thread, self.runtime.post)
+        return BoundCoordinator(
+            uid, coordinator, parallelism, down, up, self.thread, self.runtime.post, job=self.name, news=self.news
+        )
 
     def _plan(
         self, uid: OperatorUid, parallelism: int, state: StateType[Any], down: EventTypes, up: EventTypes
@@ -228,7 +266,7 @@ class JobDriver:
     ) -> ManagedQuery:
         store = None
         if operators:
-            store = EpochStore(self.files, lineage.epochs, self.generation, retained_epochs(self._spark))
+            store = EpochStore(self.files, lineage.epochs, self.generation, retained_epochs(self.spark))
         return ManagedQuery(
             name,
             writer,
@@ -242,6 +280,7 @@ class JobDriver:
             settled=lambda: self._drain_coordinators(operators),
             changed=self._query_changed,
             verify=self._verify,
+            recoveries=self.recoveries,
         )
 
     def _drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
@@ -256,6 +295,7 @@ class JobDriver:
 
     def _query_changed(self) -> None:
         self.checkpoints.queries_changed()
+        self.news.on_query_changed()
         with self.changed:
             self.changed.notify_all()
 
@@ -264,7 +304,7 @@ class JobDriver:
         if any(query.is_active for query in self.queries.values()):
             _log.warning("= job %s: a query has not ended in time; the next driver waits for this one's end", self.name)
             return
-        self._claim.release()
+        self.claim.release()
 
     # Called by the runtime and by the writer.
 
@@ -274,7 +314,7 @@ class JobDriver:
         store.append(records)
 
     def _verify(self) -> None:
-        if not self._claim.is_current():
+        if not self.claim.is_current():
             error = Fenced(self.name, self.generation)
             self._fenced(error)
             raise error
@@ -282,6 +322,11 @@ class JobDriver:
     def _query_failed(self, query: QueryName, error: CoordControlError) -> None:
         if (managed := self.queries.get(query)) is not None:
             managed.fail(error)
+
+    def fence(self, error: Fenced) -> None:
+        """A newer driver owns the job: end at once, on a thread of its own."""
+        self._fenced(error)
+        threading.Thread(target=self.stop, name="coord-fenced", daemon=True).start()
 
     def _fenced(self, error: Fenced) -> None:
         if self.error is None:
@@ -330,11 +375,11 @@ class JobDriver:
                     slow.seconds,
                 )
             try:
-                current = self._claim.is_current()
+                current = self.claim.is_current()
             except CoordControlError as error:
                 _log.warning("the generation cannot be checked: %s", error)
                 continue
             if not current:
                 self._fenced(Fenced(self.name, self.generation))
-                self._stop()  # now: the driver after us waits until we say that we have ended
+                self.stop()  # now: the driver after us waits until we say that we have ended
                 return

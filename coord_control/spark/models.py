@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control import collector
@@ -80,6 +80,25 @@ class EventTypes:
         if len(payload) > MAX_EVENT_BYTES:
             raise EventTooLarge(self.operator, model.__name__, len(payload), MAX_EVENT_BYTES)
         return EventBatch(index, 1, payload)
+
+    def parse(self, name: str, payload: bytes) -> BaseModel:
+        """Make an event from JSON that somebody has written, by the name of its model.
+
+        Raises:
+            UndeclaredEvent: no event of this name is declared.
+            EventInvalid: it does not fit; ``fields`` says where.
+        """
+        model = next((model for model in self.models if model.__name__ == name), None)
+        if model is None:
+            raise UndeclaredEvent(self.operator, self.direction, name, [known.__name__ for known in self.models])
+        try:
+            return model.model_validate_json(payload, by_alias=False, by_name=True)
+        except ValidationError as error:
+            raise EventInvalid(self.operator, name, _problems(error), _fields(error)) from error
+
+    def schemas(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any object."""
+        return [(model.__name__, _schema(model)) for model in self.models]
 
     def decode(self, batches: Iterable[EventBatch]) -> list[BaseModel]:
         """Parse and validate events, in order.
@@ -167,8 +186,20 @@ def _is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        return model.model_json_schema(by_alias=False)
+    except PydanticUserError:  # a field with a validator of its own that says nothing of its JSON
+        return {"title": model.__name__, "type": "object"}
+
+
 def _problems(error: ValidationError, skip: int = 0) -> str:
     return "; ".join(
         f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_context=False, include_input=False)
     )
+
+
+def _fields(error: ValidationError) -> list[dict[str, Any]]:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"loc": list(problem["loc"]), "msg": problem["msg"]} for problem in problems]

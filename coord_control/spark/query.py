@@ -38,7 +38,9 @@ from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
+from coord_control.protocol.status import QueryStatus
 from coord_control.spark.quiet import quiet
+from coord_control.spark.recoveries import Recoveries
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY
 
@@ -114,11 +116,12 @@ class ManagedQuery:
         settled: Callable[[], None],
         changed: Callable[[], None],
         verify: Callable[[], None],
+        recoveries: Recoveries,
     ) -> None:
         self.name = name
         self.lineage = lineage
         self.store = store
-        self._operators = operators
+        self.operators = operators
         self.state = QueryState.RUNNING
         self.error: QueryFailed | None = None
         self.restarts = 0  #: in all
@@ -133,6 +136,7 @@ class ManagedQuery:
         self._settled = settled  # waits until the coordinators have seen what was committed
         self._changed = changed  # told when the state is another one
         self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
+        self._recoveries = recoveries
         self._query: StreamingQuery | None = None
         self._run: RunId | None = None  #: names the current run to its tasks
         self._failure: BaseException | None = None
@@ -164,6 +168,12 @@ class ManagedQuery:
         """Whether the query runs or will run again by itself."""
         return self.state in (QueryState.RUNNING, QueryState.RESTARTING)
 
+    def status(self) -> QueryStatus:
+        """What it does now."""
+        return QueryStatus(
+            self.name, self.state.value, self.last_committed, self.restarts, self.last_failure, self.progress
+        )
+
     def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
         self.progress = progress
@@ -172,7 +182,7 @@ class ManagedQuery:
 
     @property
     def has_operators(self) -> bool:
-        return bool(self._operators)
+        return bool(self.operators)
 
     def offline_cuts(self) -> tuple[OperatorCut, ...]:
         """The cuts of its operators at the last commit, from durable facts; only of a query that has ended.
@@ -183,7 +193,7 @@ class ManagedQuery:
         assert self.store is not None, "only queries with operators have records"
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
         facts = Facts(tuple(self.store.read()), committed, planned)
-        return tuple(cut_of(recover(facts, uid), uid) for uid in self._operators)
+        return tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
 
     def look(self) -> Epoch:
         """See what Spark has committed by now, without waiting for its report. Returns the newest epoch.
@@ -214,6 +224,7 @@ class ManagedQuery:
         self.last_committed = max(self.last_committed, epoch)
         if self.store is not None:
             self.store.committed(epoch)
+        self._recoveries.committed(self.name, epoch)
         self._runtime.post(lambda core, now: core.committed(self.name, epoch, now))
 
     def fail(self, error: BaseException) -> None:
@@ -316,6 +327,7 @@ class ManagedQuery:
                 self._fail(error)
                 return False
             delay = self._policy.delay(self._fruitless)
+            self._recoveries.query_failed(self.name, str(error))
             _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
             self.state = QueryState.RESTARTING
             self._changed()
@@ -345,6 +357,10 @@ class ManagedQuery:
         facts = Facts(records, committed, planned)
         self.last_committed = committed
         self._committed_at_start = committed
+        if self.restarts:
+            self._recoveries.restarts(self.name, committed, planned)
+        else:
+            self._recoveries.driver_started(self.lineage, committed, planned)
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
         self._started()
         self._query = self._start_spark()
@@ -400,6 +416,7 @@ class ManagedQuery:
         self.last_committed = max(self.last_committed, committed)
         if committed > self._committed_at_start:
             self._fruitless = 0
+            self._recoveries.committed(self.name, committed)
             self._committed_at_start = committed  # once: the next run may end before it has looked
         try:
             self._verify()

@@ -28,7 +28,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Notice
 from coord_control.protocol.records import Record
-from coord_control.spark.coordinator_thread import BoundCoordinator
+from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.endpoint import Endpoint
 from coord_control.spark.group_writer import GroupWriter, Work
 

@@ -16,7 +16,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["StopFunction", "has_registered", "is_requested", "register", "request_stop", "unregister"]
+__all__ = [
+    "StopFunction",
+    "has_registered",
+    "is_requested",
+    "is_restart_requested",
+    "register",
+    "request_restart",
+    "request_stop",
+    "unregister",
+]
 
 StopFunction = Callable[[float], None]  #: takes the seconds that it may use
 
@@ -31,6 +40,7 @@ class StopRegistry:
         self._lock = threading.Lock()
         self._functions: list[StopFunction] = []
         self._deadline: float | None = None  # set by the first request
+        self._wants_restart = False
 
     def register(self, stop: StopFunction) -> None:
         """Have ``stop(seconds)`` called when the driver shall stop; at once, when that was requested already.
@@ -57,6 +67,14 @@ class StopRegistry:
     def is_requested(self) -> bool:
         """Say whether a stop was requested. Takes no lock, so that a signal handler may ask."""
         return self._deadline is not None
+
+    def request_restart(self) -> None:
+        """Let the driver, when it has ended in good order, ask its supervisor for a new one."""
+        self._wants_restart = True
+
+    def is_restart_requested(self) -> bool:
+        """Say whether that was requested."""
+        return self._wants_restart
 
     def request_stop(self, grace_seconds: float) -> None:
         """Call every registered function and wait for all of them. A second request does nothing."""
@@ -85,4 +103,6 @@ register = _process.register
 unregister = _process.unregister
 has_registered = _process.has_registered
 is_requested = _process.is_requested
+is_restart_requested = _process.is_restart_requested
+request_restart = _process.request_restart
 request_stop = _process.request_stop

@@ -19,8 +19,9 @@ from coord_control.durable import generations
 from coord_control.durable.files import Files, join
 from coord_control.durable.generations import Aliveness, Claim, Holder
 from coord_control.ids import Generation
+from coord_control.protocol.job_facts import RecoveryCause
 
-__all__ = ["take_over"]
+__all__ = ["cause_of", "take_over"]
 
 _log = logging.getLogger("coord_control.job")
 
@@ -46,6 +47,7 @@ def take_over(
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]), above=above)
     began = time.monotonic()
+    claim.found = generations.previous_may_live(claim)
     while (previous := generations.previous_may_live(claim)) is not Aliveness.DEAD:
         waited = time.monotonic() - began
         if waited > (_ALIVE_SECONDS if previous is Aliveness.ALIVE else _UNKNOWN_SECONDS):
@@ -53,3 +55,12 @@ def take_over(
             break
         time.sleep(_POLL_SECONDS)
     return claim
+
+
+def cause_of(claim: Claim) -> RecoveryCause:
+    """Why this driver goes on where another one has ended; ``claim`` is as :func:`take_over` has returned it."""
+    if claim.found is not Aliveness.DEAD:
+        return RecoveryCause.FENCED
+    if claim.previous is None or claim.is_previous_released():
+        return RecoveryCause.DRIVER_START
+    return RecoveryCause.DRIVER_DIED

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control.errors import JobClosed
-from coord_control.spark.status import GatewayStatus
+from coord_control.protocol.status import GatewayStatus
 from examples.flights import alerts, data
 from examples.flights.airports import AirportFiles, by_airport_and_day, read_airports
 from examples.flights.desk import Desk

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coord_control.spark.status import QueryStatus
+from coord_control.protocol.status import QueryStatus
 from examples.flights.alerts import Plan
 from examples.flights.data import name_of_day
 from examples.flights.demo import Moment

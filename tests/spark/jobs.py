@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
-from coord_control.spark.status import QueryStatus
+from coord_control.protocol.status import QueryStatus
 
 __all__ = [
     "QUICK",

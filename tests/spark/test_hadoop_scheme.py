@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coord_control.durable.files import Files, join
 from coord_control.errors import StoreUnavailable
+from coord_control.protocol.status import QueryStatus
 from coord_control.spark.hadoop_files import HadoopFiles
-from coord_control.spark.status import QueryStatus
 from tests.files_contract import FilesContract
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (

@@ -122,7 +122,7 @@ def test_a_second_driver_fences_the_first_one_off(make_job: MakeJob, source: Fil
     coordinator = Dialogue()
     with make_job() as second:
         # Making it has waited until the first one has ended and said so.
-        assert second._driver._claim.is_previous_released()
+        assert second._driver.claim.is_previous_released()
         waiting.join(SECONDS)
         assert not query.isActive
         source.add(rows(3))
@@ -140,7 +140,7 @@ def test_a_driver_that_nobody_waits_for_ends_too_when_it_is_fenced(make_job: Mak
     query = first.start("q", write(apply(talk(first, Dialogue()), source.read())))
     eventually(lambda: query_status(first).committed == 2)
     with make_job() as second:
-        assert second._driver._claim.is_previous_released()
+        assert second._driver.claim.is_previous_released()
         assert not query.isActive
 
 

@@ -320,7 +320,7 @@ def test_a_job_that_cannot_listen_leaves_nothing_behind(make_job: MakeJob, sourc
         # Its generation was released, so nobody waits for it, and all of its threads have ended.
         with make_job("second") as second:
             assert second.generation == 2
-            assert second._driver._claim.is_previous_released()
+            assert second._driver.claim.is_previous_released()
 
 
 def test_a_start_that_failed_can_be_corrected(make_job: MakeJob, source: FileStream) -> None:

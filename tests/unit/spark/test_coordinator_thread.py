@@ -29,9 +29,11 @@ from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, H
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.bound_coordinator import BoundCoordinator
+from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.endpoint import THREAD_NAME
 from coord_control.spark.models import EventTypes
+from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
 from tests.core_kit import FIRST_GENERATION, OP, QUERY, QUERY_ID, attempt
 
@@ -139,6 +141,7 @@ class Rig:
         self.coordinator = coordinator
         self.records: list[Record] = []
         self.failures: queue.SimpleQueue[CoordControlError] = queue.SimpleQueue()
+        self.news = News()
         self.thread = CoordinatorThread(slow_seconds=0.0)
         bound: dict[object, BoundCoordinator] = {}
         self.runtime = JobRuntime(
@@ -154,7 +157,9 @@ class Rig:
             checkpoint_failed=lambda failed: None,
         )
         up = EventTypes(OP, "up", [Number])
-        self.bound = BoundCoordinator(OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post)
+        self.bound = BoundCoordinator(
+            OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post, job="job", news=self.news
+        )
         bound[OP] = self.bound
         self.runtime.endpoint.start("127.0.0.1")
         self.thread.start()
@@ -818,6 +823,7 @@ def test_background_work_that_hangs_does_not_keep_the_driver_alive() -> None:
     driver = """
 import threading
 from coord_control.spark.coordinator_thread import CoordinatorThread
+from coord_control.spark.news import News
 
 thread, is_stuck = CoordinatorThread(), threading.Event()
 thread.start()
@@ -907,5 +913,7 @@ def test_only_coordinators_that_override_a_callback_about_attempts_watch_them() 
 
     types = EventTypes(OP, "down", [])
     for coordinator, watches in ((Plain(), False), (Watching(), True)):
-        bound = BoundCoordinator(OP, coordinator, 1, types, types, CoordinatorThread(), lambda call: None)
+        bound = BoundCoordinator(
+            OP, coordinator, 1, types, types, CoordinatorThread(), lambda call: None, job="job", news=News()
+        )
         assert bound.observes_attempts is watches

@@ -26,9 +26,11 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record
 from coord_control.protocol.recovery import Facts
+from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.connection import Connection, connect
-from coord_control.spark.coordinator_thread import BoundCoordinator, CoordinatorThread
+from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.models import EventTypes
+from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
 from tests.core_kit import OP, QUERY, QUERY_ID, attempt, spec
 
@@ -99,9 +101,12 @@ class Rig:
             checkpoint_failed=lambda failed: None,
         )
         self.runtime.endpoint.start("127.0.0.1")
+        self.news = News()
         self.thread = CoordinatorThread()
         down, up = EventTypes(OP, "down", [Ping]), EventTypes(OP, "up", [Ping])
-        coordinators[OP] = BoundCoordinator(OP, coordinator, 2, down, up, self.thread, self.runtime.post)
+        coordinators[OP] = BoundCoordinator(
+            OP, coordinator, 2, down, up, self.thread, self.runtime.post, job="job", news=self.news
+        )
         self.bound = coordinators[OP]
         self.thread.start()
         self.runtime.start()

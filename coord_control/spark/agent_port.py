@@ -1,0 +1,343 @@
+"""What an agent in the driver may know of its job, and may ask of it: the job seen by somebody who knows no Spark.
+
+News come to a :class:`~coord_control.protocol.job_facts.JobListener`; everything else is asked here.
+
+Events from outside are exactly once if their owner does its part (docs/protocol.md, "Commands from outside"):
+
+1. It numbers the events of each operator, above everything that it has numbered before and above
+   :meth:`AgentPort.feed_status`'s ``applied``, and makes event and number durable before it hands it over.
+2. It hands them over in the order of their numbers.
+3. When a feed opens (``on_feed_open``) it hands over again every event with a higher number, but for those that were
+   refused; also those that were reported durable, if it still has them: a restore takes the job back behind them, as it
+   takes back what was read from the sources.
+
+Threads: any. Only the methods that say so wait.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from coord_control.durable.catalog import Catalog
+from coord_control.durable.checkpoint_folder import CheckpointEntry
+from coord_control.durable.disposal import dispose_without_owner
+from coord_control.durable.files import Files
+from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.durable.verifying import Problem, verify_files
+from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.ids import CheckpointId, Generation, OperatorUid
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.job_facts import (
+    ControlEvent,
+    EventSchema,
+    FeedStatus,
+    JobFacts,
+    JobListener,
+    OperatorFacts,
+    QueryFacts,
+    RecoveryFact,
+)
+from coord_control.protocol.statistics_history import Overview
+from coord_control.protocol.status import JobStatus
+from coord_control.protocol.tickets import CheckpointRequest
+from coord_control.spark import shutdown
+from coord_control.spark.bound_coordinator import BoundCoordinator
+from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.control_feed import WaitingEvent
+from coord_control.spark.stopping import savepoint_and_hold
+
+if TYPE_CHECKING:
+    from coord_control.spark.job_driver import JobDriver
+
+__all__ = ["AgentPort"]
+
+#: How long a job may take to end when nobody says.
+STOP_SECONDS: Final = 30.0
+_SAVEPOINT_SECONDS: Final = 3600.0
+# A program that never waits for its job is ready this long after it has started its last query.
+_SETTLED_SECONDS: Final = 5.0
+
+
+class AgentPort:
+    """One job in one driver."""
+
+    def __init__(self, driver: JobDriver) -> None:
+        self._driver = driver
+        self._facts = _facts(driver)
+
+    @property
+    def facts(self) -> JobFacts:
+        return self._facts
+
+    @property
+    def files(self) -> Files:
+        """The storage of the job."""
+        return self._driver.files
+
+    def storage(self, path: str) -> Files:
+        """The storage that a path is on."""
+        return self._driver.storage(path)
+
+    # What the job does now.
+
+    def is_ready(self) -> bool:
+        """Whether the program has declared what it declares and started its queries."""
+        driver = self._driver
+        if driver.checkpoints.is_wanted:
+            return True
+        if driver.last_start is None or driver.declared.unused():
+            return False
+        return time.monotonic() - driver.last_start > _SETTLED_SECONDS
+
+    def queries(self) -> tuple[QueryFacts, ...]:
+        """The queries that were started."""
+        return tuple(
+            QueryFacts(
+                name=query.name,
+                query_id=query.lineage.query_id,
+                lineage=query.lineage.name,
+                checkpoint=query.lineage.checkpoint,
+                operators=tuple(query.operators),
+                state=query.state.value,
+            )
+            for query in list(self._driver.queries.values())
+        )
+
+    def operators(self) -> tuple[OperatorFacts, ...]:
+        """The operators that were declared."""
+        return tuple(self._operator(uid, bound) for uid, bound in list(self._driver.declared.coordinators.items()))
+
+    def status(self) -> JobStatus:
+        """What the job does now; waits a moment.
+
+        Raises:
+            JobClosed: it has ended.
+        """
+        return self._driver.status()
+
+    def checkpoint_statistics(self) -> Overview:
+        """Statistics of the checkpoints; waits a moment.
+
+        Raises:
+            JobClosed: the job has ended.
+        """
+        return self._driver.checkpoints.overview()
+
+    def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
+        """How far the subtasks of a checkpoint are; None: it is not under way. Waits a moment.
+
+        Raises:
+            JobClosed: the job has ended.
+        """
+        return self._driver.runtime.call(lambda core, now: core.checkpoint_progress(checkpoint))
+
+    def recoveries(self) -> tuple[RecoveryFact, ...]:
+        """The newest recoveries of this driver, oldest first."""
+        return self._driver.recoveries.known()
+
+    def add_listener(self, listener: JobListener) -> Callable[[], None]:
+        """Tell ``listener`` what happens from now on; returns what ends that."""
+        return self._driver.news.subscribe(listener)
+
+    def was_released(self, generation: Generation) -> bool:
+        """Whether an earlier driver has said on the storage that it ended in good order; waits for the storage.
+
+        Raises:
+            StoreUnavailable: the storage.
+        """
+        return self._driver.claim.is_released(generation)
+
+    def is_current(self) -> bool:
+        """Whether, on the storage, no newer driver has claimed the job; waits for the storage.
+
+        Raises:
+            StoreUnavailable: the storage.
+        """
+        return self._driver.claim.is_current()
+
+    # What can be asked of it.
+
+    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
+        """Ask for a checkpoint; refusals come out of the handle."""
+        self._driver.checkpoints.begin()
+        return self._driver.checkpoints.submit(request)
+
+    def abort(self, checkpoint: CheckpointId) -> bool:
+        """Give a checkpoint up that is under way; False: none of that number is. Waits a moment."""
+        return self._driver.checkpoints.abort(checkpoint)
+
+    def savepoint_and_hold(
+        self,
+        request: CheckpointRequest,
+        began: Callable[[CheckpointHandle], None] = lambda handle: None,
+        timeout_seconds: float = _SAVEPOINT_SECONDS,
+    ) -> CompletedCheckpoint:
+        """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
+
+        Args:
+            began: told the handle as soon as there is one.
+
+        Raises:
+            CheckpointNotCompleted: there is none; the job runs on.
+        """
+
+        def submit() -> CheckpointHandle:
+            handle = self.submit(request)
+            began(handle)
+            return handle
+
+        return savepoint_and_hold(list(self._driver.queries.values()), submit, timeout_seconds)
+
+    def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
+        """End the job and wait for it.
+
+        Args:
+            grace_seconds: how long the running epochs may take.
+            restart: let the process end with the exit code that asks the supervisor for a new driver.
+        """
+        if restart:
+            shutdown.request_restart()
+        self._driver.stop(STOP_SECONDS if grace_seconds is None else grace_seconds)
+
+    def fenced(self, newest: int) -> None:
+        """Somebody knows a newer driver: the job stops itself, at once."""
+        self._driver.fence(Fenced(self._driver.name, self._driver.generation, newest))
+
+    # What is on the storage.
+
+    def entries(self) -> list[CheckpointEntry]:
+        """The checkpoints and savepoints that the job's storage has now, oldest first; waits for the storage."""
+        return self._catalog().entries()
+
+    def read(self, entry: CheckpointEntry) -> CheckpointMetadata:
+        """What one of them says of itself; waits for the storage.
+
+        Raises:
+            DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: it cannot be read.
+        """
+        return self._catalog().read(entry)
+
+    def dispose(self, reference: str) -> tuple[CheckpointId, str]:
+        """Remove a checkpoint or savepoint, and wait for it.
+
+        Returns:
+            Its number and path.
+
+        Raises:
+            CheckpointNotFound, CheckpointInUse: it cannot be removed.
+            Fenced: a newer driver owns the job.
+            StoreUnavailable: something may be left; repeat it.
+        """
+        entry = self._catalog().resolve(reference)
+        if entry.claim is not None:
+            self._driver.checkpoints.dispose(entry.checkpoint)
+        else:
+            dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
+        return entry.checkpoint, entry.path
+
+    def verify(self, reference: str) -> tuple[CheckpointEntry, list[Problem]]:
+        """Read every file of one and compare it with its manifest; waits for the storage, perhaps for long.
+
+        Raises:
+            CheckpointNotFound: nothing, or more than one, is meant.
+            DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: it cannot be read.
+        """
+        catalog = self._catalog()
+        with catalog.hold(reference, "it is being verified") as entry:
+            return entry, list(verify_files(catalog.files_of(entry), entry.path, catalog.read(entry)))
+
+    # Events from outside.
+
+    def check_event(self, operator: str, event_type: str, payload: object, subtask: int | None) -> ControlEvent:
+        """The event, if the operator can take it.
+
+        Args:
+            payload: of JSON: what the event's model is to be made of.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+            UndeclaredEvent: it has no such event.
+            EventInvalid, EventTooLarge: the payload does not fit.
+            NoSuchSubtask, SubtaskNotAllowed: it cannot go there.
+        """
+        bound = self._bound(operator)
+        event = bound.down.parse(event_type, json.dumps(payload, allow_nan=False).encode())
+        batch = bound.down.encode(event)
+        if subtask is not None and not 0 <= subtask < bound.parallelism:
+            raise NoSuchSubtask(operator, subtask, bound.parallelism)
+        bound.coordinator.check_control_event(event, subtask)
+        return ControlEvent(bound.uid, event_type, batch.payload, subtask)
+
+    def feed_status(self, operator: OperatorUid) -> FeedStatus:
+        """How far the events from outside have come.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+        """
+        return self._bound(operator).feed.status()
+
+    def feed(self, number: int, event: ControlEvent) -> bool:
+        """Hand an accepted event over; see the module for the rules.
+
+        Returns:
+            False: it was handed over or applied before, or the operator's query has not been started.
+
+        Raises:
+            OperatorNotFound, UndeclaredEvent, EventInvalid: the operator cannot take it any more.
+        """
+        bound = self._bound(event.operator)
+        batch = bound.down.encode(bound.down.parse(event.event_type, event.payload))
+        return bound.accept(number, WaitingEvent(batch, event.subtask))
+
+    # Parts.
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self._driver.files, self._driver.folder, self._driver.storage)
+
+    def _bound(self, operator: str) -> BoundCoordinator:
+        coordinators = self._driver.declared.coordinators
+        if (bound := coordinators.get(OperatorUid(operator))) is None:
+            known = sorted(coordinators)
+            near = difflib.get_close_matches(operator, known)
+            raise OperatorNotFound("operator", operator, f"job {self._driver.name!r}", known, near)
+        return bound
+
+    def _operator(self, uid: OperatorUid, bound: BoundCoordinator) -> OperatorFacts:
+        record = self._driver.declared.record(uid)
+        return OperatorFacts(
+            uid=uid,
+            query=self._driver.declared.owner.get(uid),
+            parallelism=record.parallelism,
+            state=record.state,
+            events=tuple(EventSchema(name, schema) for name, schema in bound.down.schemas()),
+            up=record.up,
+        )
+
+
+def _facts(driver: JobDriver) -> JobFacts:
+    context = driver.spark.sparkContext
+    address = driver.endpoint.address
+    return JobFacts(
+        name=driver.name,
+        root=driver.root,
+        folder=driver.folder,
+        generation=driver.generation,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at_seconds=driver.started_at_seconds,
+        version=importlib.metadata.version("coord-control"),
+        python_version=platform.python_version(),
+        spark_version=driver.spark.version,
+        master=str(context.master),
+        address=address.host,
+        port=address.port,
+        tls=address.certificate is not None,
+    )

@@ -1,0 +1,87 @@
+"""The events from outside of one operator, between whoever accepts them and the coordinator's thread.
+
+The rules are those of :mod:`coord_control.protocol.control_events`; here is the lock that lets three threads use them:
+events are accepted from any thread, applied on the coordinators' thread, and found to be durable on the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from coord_control.ids import OperatorUid
+from coord_control.protocol.control_events import EventFeed, Numbered
+from coord_control.protocol.job_facts import FeedStatus, JobListener
+from coord_control.protocol.records import EventBatch
+
+__all__ = ["ControlFeed", "WaitingEvent"]
+
+# Far below what may wait for a subtask: an epoch that never comes must not let events from outside fail the query.
+_MAX_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvent:
+    """As bytes, because a coordinator that is given it twice may have changed what it was given first."""
+
+    batch: EventBatch
+    subtask: int | None
+
+
+class ControlFeed:
+    """The feed of one operator.
+
+    Args:
+        news: told of what becomes of the events, without the lock.
+    """
+
+    def __init__(self, operator: OperatorUid, news: JobListener) -> None:
+        self._operator = operator
+        self._news = news
+        self._lock = threading.Lock()
+        self._feed: EventFeed[WaitingEvent] = EventFeed(_MAX_BYTES)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known how far the coordinator is."""
+        return self._feed.applied is not None
+
+    def status(self) -> FeedStatus:
+        with self._lock:
+            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting)
+
+    def accept(self, number: int, event: WaitingEvent) -> bool:
+        """Take an event; False: it is here already, or applied."""
+        with self._lock:
+            return self._feed.accept(number, event, len(event.batch.payload))
+
+    def recovered(self, number: int) -> None:
+        """The coordinator is at this number."""
+        with self._lock:
+            self._feed.recovered(number)
+        self._news.on_feed_open(self._operator, number)
+        if number:
+            self._news.on_events_durable(self._operator, number)
+
+    def take(self) -> Numbered[WaitingEvent] | None:
+        """The next event to apply."""
+        with self._lock:
+            return self._feed.take()
+
+    def applied(self, number: int, error: Exception | None) -> None:
+        """The coordinator was given an event; ``error`` is what it raised."""
+        if error is None:
+            self._news.on_event_applied(self._operator, number)
+            return
+        with self._lock:
+            self._feed.refused(number)
+        self._news.on_event_refused(self._operator, number, error)
+
+    def recorded(self, number: int) -> bool:
+        """A record with this number is durable; whether that is news."""
+        with self._lock:
+            is_news = self._feed.recorded(number)
+        if is_news:
+            self._news.on_events_durable(self._operator, number)
+        return is_news
