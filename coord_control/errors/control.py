@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from coord_control.errors.base import CoordControlError, Fault
 
@@ -118,38 +119,33 @@ class DatabaseError(CoordControlError):
 
 
 class DatabaseUnavailable(DatabaseError):
+    """The database cannot be used now; nothing of the transaction was written, unless its commit was under way."""
+
     retry = True
+    template: ClassVar[str] = (
+        "the control database {database} cannot be used now: {cause}; jobs keep running without it. Check that it runs "
+        "and can be reached from here"
+    )
 
     def __init__(self, database: str, cause: object) -> None:
         self.database, self.cause = database, str(cause)
-        super().__init__(
-            f"the control database {database} cannot be used now: {cause}; jobs keep running without it. Check that it "
-            "runs and can be reached from here"
-        )
+        super().__init__(self.template.format(database=database, cause=cause))
 
 
-class DatabaseBusy(DatabaseError):
+class DatabaseBusy(DatabaseUnavailable):
     """Somebody else holds what is needed for longer than we wait."""
 
-    retry = True
-
-    def __init__(self, database: str, cause: object) -> None:
-        self.database, self.cause = database, str(cause)
-        super().__init__(
-            f"the control database {database} is busy: {cause}; try again, and look for a process that keeps a "
-            "transaction open if it stays so"
-        )
+    template = (
+        "the control database {database} is busy: {cause}; try again, and look for a process that keeps a transaction "
+        "open if it stays so"
+    )
 
 
-class DatabaseFull(DatabaseError):
-    retry = True
-
-    def __init__(self, database: str, cause: object) -> None:
-        self.database, self.cause = database, str(cause)
-        super().__init__(
-            f"the control database {database} has no space left: {cause}; nothing of this transaction was written. "
-            "Free space on its disk"
-        )
+class DatabaseFull(DatabaseUnavailable):
+    template = (
+        "the control database {database} has no space left: {cause}; nothing of this transaction was written. Free "
+        "space on its disk"
+    )
 
 
 class DatabaseReadOnly(DatabaseError):

@@ -1,0 +1,95 @@
+"""The rows of commands: how they become records, and how one comes to its outcome, with its entry in the audit trail.
+
+Threads: any; within a transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, Select, select, update
+
+from coord_control.storage import audit, tables
+from coord_control.storage.database import Transaction
+from coord_control.storage.record import to_json
+from coord_control.storage.records import AuditRecord, CommandError, CommandKind, CommandRecord, CommandState, Outcome
+
+__all__ = ["OUTCOMES_CHANNEL", "conclude", "new_id", "record", "selected", "write_audit"]
+
+#: Clients on PostgreSQL that wait for a command listen here; the payload is the name of its job.
+OUTCOMES_CHANNEL: Final = "coord_outcomes"
+
+_commands = tables.commands.c
+
+
+def new_id(now: datetime) -> str:
+    """Return an id that sorts by time: a version 7 UUID with microseconds."""
+    micros = int(now.timestamp() * 1_000_000)
+    millis, rest = divmod(micros, 1000)
+    high = millis << 16 | 0x7000 | rest * 4096 // 1000
+    low = 0x8000000000000000 | secrets.randbits(62)
+    return str(uuid.UUID(int=high << 64 | low))
+
+
+def selected() -> Select[Any]:
+    """Return the query for commands with the names of their jobs; columns as in ``record``."""
+    return select(tables.commands, tables.jobs.c.name.label("job_name")).join(
+        tables.jobs, tables.jobs.c.id == _commands.job_id
+    )
+
+
+def record(row: Row[Any]) -> CommandRecord:
+    """Return the record of a row of ``selected``."""
+    values = dict(row._mapping)
+    for name in ("job_id", "job_name", "cancel_requested_at", "error", "kind", "state"):
+        del values[name]
+    return CommandRecord(
+        **values,
+        job=row.job_name,
+        kind=CommandKind(row.kind),
+        state=CommandState(row.state),
+        error=None if row.error is None else msgspec.convert(row.error, CommandError),
+        cancel_requested=row.cancel_requested_at is not None,
+    )
+
+
+def conclude(
+    transaction: Transaction, command: Row[Any], outcome: Outcome, allowed: ColumnElement[bool], actor: str
+) -> bool:
+    """Give a command its outcome, if ``allowed`` still holds for its row, and say so in the audit trail.
+
+    Returns:
+        False: it does not hold any more, and nothing was written.
+    """
+    values: dict[str, Any] = {"state": outcome.state, "finished_at": transaction.now}
+    values["result"] = None if outcome.result is None else to_json(outcome.result)
+    values["error"] = None if outcome.error is None else to_json(outcome.error)
+    if outcome.checkpoint is not None:
+        values["checkpoint"] = outcome.checkpoint
+    changed = transaction.execute(update(tables.commands).where(_commands.id == command.id, allowed).values(values))
+    if changed.rowcount == 0:
+        return False
+    details = {} if outcome.error is None else {"code": outcome.error.code, "message": outcome.error.message}
+    write_audit(transaction, command, actor, outcome.state, details)
+    transaction.notify(OUTCOMES_CHANNEL, command.job_name)
+    return True
+
+
+def write_audit(
+    transaction: Transaction, command: Row[Any], actor: str, outcome: str, details: dict[str, Any] | None = None
+) -> None:
+    """Write what happened to a command into the audit trail."""
+    entry = AuditRecord(
+        actor=actor,
+        host=command.requested_from if actor == command.requested_by else "",
+        action=command.kind,
+        job=command.job_name,
+        subject=command.id,
+        outcome=outcome,
+        details={"key": command.key, **(details or {})},
+    )
+    audit.write(transaction, entry)

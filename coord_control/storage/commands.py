@@ -1,0 +1,430 @@
+"""Commands: what clients ask of jobs, each with exactly one outcome.
+
+A command's state only moves forward, because every change is conditional on the state that it comes from and, once a
+driver has claimed it, on that driver's generation:
+
+    pending --claim--> claimed --finish--> completed | failed | refused | cancelled
+       |-- cancel --> cancelled
+       |-- expire_due --> expired
+    (refused at once: the job was not running)
+
+A newer driver adopts what an older one had claimed; from then on the older one's words change nothing. The position of
+a control event among those of its operator is given once, without gaps, by a driver that holds the job's row.
+
+Threads: any; also any number of processes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import secrets
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row, func, select, update
+
+from coord_control.errors import CommandNotCancellable, CommandNotFound, KeyReused
+from coord_control.storage import tables
+from coord_control.storage.command_rows import (
+    OUTCOMES_CHANNEL,
+    conclude,
+    new_id,
+    record,
+    selected,
+    write_audit,
+)
+from coord_control.storage.database import Database, Transaction
+from coord_control.storage.jobs import COMMANDS_CHANNEL, alive, find, job_not_found, locked_generation
+from coord_control.storage.record import to_json
+from coord_control.storage.records import (
+    FINISHED_COMMAND_STATES,
+    CommandError,
+    CommandKind,
+    CommandRecord,
+    CommandRequest,
+    CommandState,
+    Outcome,
+)
+
+__all__ = ["CommandRequest", "Commands", "Outcome"]
+
+#: Only these can be given up after a driver has taken them.
+_CANCELLABLE: Final = (CommandKind.TRIGGER_CHECKPOINT, CommandKind.TRIGGER_SAVEPOINT)
+
+#: The control database itself, where an outcome is nobody's doing.
+_DATABASE: Final = "control database"
+
+_commands = tables.commands.c
+
+
+class Commands:
+    """The commands of a control database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def submit(self, request: CommandRequest) -> CommandRecord:
+        """Record a command; the same key again gives the command that has it, whatever became of it.
+
+        A job that is not running refuses: the record that comes back is ``refused`` with ``JOB_NOT_RUNNING``.
+
+        Raises:
+            JobNotFound: there is no such job.
+            KeyReused: the key belongs to another command.
+            RecordRefused: a text is too long.
+        """
+        with self._database.transaction() as transaction:
+            job = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == request.job)).one_or_none()
+            if job is None:
+                raise job_not_found(transaction, request.job, self._database.display_url)
+            values = _new_row(transaction, job, request)
+            insert = transaction.insert(tables.commands).values(values)
+            inserted = transaction.execute(insert.on_conflict_do_nothing(index_elements=["job_id", "key"]))
+            if inserted.rowcount == 0:
+                return _same(transaction, job, request, values["key"])
+            row = transaction.execute(selected().where(_commands.id == values["id"])).one()
+            write_audit(transaction, row, request.requested_by, "requested", {"operator": request.operator})
+            if row.state == CommandState.REFUSED:
+                write_audit(transaction, row, _DATABASE, CommandState.REFUSED, {"code": row.error["code"]})
+            else:
+                transaction.notify(COMMANDS_CHANNEL, request.job)
+            return record(row)
+
+    def get(self, command: str) -> CommandRecord:
+        """Return a command.
+
+        Raises:
+            CommandNotFound: there is none with this id.
+        """
+        with self._database.reading() as transaction:
+            return record(self._row(transaction, command))
+
+    def list(
+        self,
+        job: str | None = None,
+        state: CommandState | None = None,
+        kind: CommandKind | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> tuple[CommandRecord, ...]:
+        """Return commands, newest first; those older than the one with the id ``before`` only.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        query = selected().order_by(_commands.id.desc()).limit(limit)
+        if state is not None:
+            query = query.where(_commands.state == state)
+        if kind is not None:
+            query = query.where(_commands.kind == kind)
+        if before is not None:
+            query = query.where(_commands.id < before)
+        with self._database.reading() as transaction:
+            if job is not None:
+                query = query.where(_commands.job_id == find(transaction, job, self._database.display_url))
+            return tuple(record(row) for row in transaction.execute(query))
+
+    def claim(self, job: str, generation: int, limit: int = 10) -> tuple[CommandRecord, ...]:
+        """Take pending commands, the oldest first; what has expired by now is not among them.
+
+        Raises:
+            GenerationSuperseded: a newer driver takes them.
+            JobNotFound: there is no such job.
+        """
+        with self._database.transaction() as transaction:
+            job_id = locked_generation(transaction, job, generation, self._database.display_url)
+            _expire(transaction, job_id)
+            oldest = (
+                select(_commands.id)
+                .where(_commands.job_id == job_id, _commands.state == CommandState.PENDING)
+                .order_by(_commands.id)
+                .limit(limit)
+                .with_for_update()
+            )
+            ids = transaction.execute(oldest).scalars().all()
+            if not ids:
+                return ()
+            transaction.execute(
+                update(tables.commands)
+                .where(_commands.id.in_(ids), _commands.state == CommandState.PENDING)
+                .values(state=CommandState.CLAIMED, generation=generation, claimed_at=transaction.now)
+            )
+            transaction.notify(OUTCOMES_CHANNEL, job)
+            claimed = selected().where(_commands.id.in_(ids)).order_by(_commands.id)
+            return tuple(record(row) for row in transaction.execute(claimed))
+
+    def claimed_by_older(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
+        """Return what drivers before ``generation`` had claimed and not finished, the oldest first.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        return self._claimed(job, _commands.generation < generation)
+
+    def claimed_by(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
+        """Return what this driver has claimed and not finished, the oldest first.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        return self._claimed(job, _commands.generation == generation)
+
+    def adopt(self, command: str, generation: int) -> bool:
+        """Take over what an older driver had claimed; its number and its progress stay.
+
+        Returns:
+            False: it is finished, or this or a newer driver has it already.
+
+        Raises:
+            GenerationSuperseded: a newer driver has registered.
+            CommandNotFound: there is none with this id.
+        """
+        with self._database.transaction() as transaction:
+            row = self._row(transaction, command)
+            locked_generation(transaction, row.job_name, generation, self._database.display_url)
+            changed = transaction.execute(
+                update(tables.commands)
+                .where(
+                    _commands.id == command,
+                    _commands.state == CommandState.CLAIMED,
+                    _commands.generation < generation,
+                )
+                .values(generation=generation, claimed_at=transaction.now)
+            )
+            return changed.rowcount == 1
+
+    def accept_event(self, command: str, generation: int, at_least: int = 0) -> int:
+        """Give a control event its position; one that has a position keeps it.
+
+        Args:
+            at_least: the position that the coordinator has applied.
+
+        Raises:
+            GenerationSuperseded: a newer driver has registered.
+            CommandNotFound: this driver has claimed no such control event.
+        """
+        with self._database.transaction() as transaction:
+            row = self._row(transaction, command)
+            locked_generation(transaction, row.job_name, generation, self._database.display_url)
+            row = self._row(transaction, command)  # as it is now that nobody else can number
+            if row.number is not None:
+                return int(row.number)
+            if row.kind != CommandKind.SEND_EVENT or row.state != CommandState.CLAIMED or row.generation != generation:
+                raise CommandNotFound(command)
+            number = max(self._highest(transaction, row), at_least) + 1
+            transaction.execute(update(tables.commands).where(_commands.id == command).values(number=number))
+            write_audit(transaction, row, _driver(generation), "accepted", {"number": number})
+            return number
+
+    def events_after(
+        self, job: str, operator: str, number: int, *, include_completed: bool = False
+    ) -> tuple[CommandRecord, ...]:
+        """Return the accepted control events of an operator behind position ``number``, in order.
+
+        Args:
+            include_completed: also those that a durable state of the coordinator contained once.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        states = [CommandState.CLAIMED, CommandState.COMPLETED] if include_completed else [CommandState.CLAIMED]
+        with self._database.reading() as transaction:
+            query = (
+                selected()
+                .where(
+                    _commands.job_id == find(transaction, job, self._database.display_url),
+                    _commands.operator == operator,
+                    _commands.number > number,
+                    _commands.state.in_(states),
+                )
+                .order_by(_commands.number)
+            )
+            return tuple(record(row) for row in transaction.execute(query))
+
+    def progress(
+        self, command: str, generation: int, progress: dict[str, Any], *, checkpoint: int | None = None
+    ) -> bool:
+        """Say how far a command is.
+
+        Returns:
+            False: it is finished, or another driver has it.
+        """
+        values: dict[str, Any] = {"progress": to_json(progress)}
+        if checkpoint is not None:
+            values["checkpoint"] = checkpoint
+        with self._database.transaction() as transaction:
+            changed = transaction.execute(
+                update(tables.commands).where(_commands.id == command, _held_by(generation)).values(values)
+            )
+            if changed.rowcount == 0:
+                return False
+            job = transaction.execute(
+                select(tables.jobs.c.name).join(tables.commands).where(_commands.id == command)
+            ).scalar_one()
+            transaction.notify(OUTCOMES_CHANNEL, job)
+            return True
+
+    def finish(self, command: str, generation: int, outcome: Outcome) -> bool:
+        """Give a command its outcome.
+
+        Returns:
+            False: it has one, or another driver has the command; nothing was written.
+
+        Raises:
+            CommandNotFound: there is none with this id.
+        """
+        if outcome.state not in FINISHED_COMMAND_STATES or outcome.state == CommandState.EXPIRED:
+            raise ValueError(f"{outcome.state} is no outcome that a driver gives")
+        with self._database.transaction() as transaction:
+            row = self._row(transaction, command)
+            return conclude(transaction, row, outcome, _held_by(generation), _driver(generation))
+
+    def cancel(self, command: str, actor: str, host: str = "") -> CommandRecord:
+        """Give up a command: at once while no driver has it, otherwise its driver is asked to.
+
+        Returns:
+            The command as it is now; one that is finished already comes back as it ended.
+
+        Raises:
+            CommandNotFound: there is none with this id.
+            CommandNotCancellable: a driver carries it out, and it cannot be stopped half-way.
+        """
+        with self._database.transaction() as transaction:
+            row = self._row(transaction, command)
+            cancelled = Outcome(state=CommandState.CANCELLED)
+            if conclude(transaction, row, cancelled, _commands.state == CommandState.PENDING, actor):
+                return record(self._row(transaction, command))
+            asked = transaction.execute(
+                update(tables.commands)
+                .where(
+                    _commands.id == command,
+                    _commands.state == CommandState.CLAIMED,
+                    _commands.kind.in_(_CANCELLABLE),
+                    _commands.cancel_requested_at.is_(None),
+                )
+                .values(cancel_requested_at=transaction.now)
+            )
+            row = self._row(transaction, command)
+            if asked.rowcount == 1:
+                write_audit(transaction, row, actor, "cancel requested", {"from": host} if host else None)
+                transaction.notify(COMMANDS_CHANNEL, row.job_name)
+            elif row.state == CommandState.CLAIMED and row.cancel_requested_at is None:
+                raise CommandNotCancellable(command, row.kind, row.state)
+            return record(row)
+
+    def cancel_requests(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
+        """Return the commands of this driver that somebody wants to be given up.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        return self._claimed(job, _commands.generation == generation, _commands.cancel_requested_at.is_not(None))
+
+    def expire_due(self, limit: int = 1000) -> int:
+        """Give pending commands whose time is over their outcome, and return how many there were.
+
+        Args:
+            limit: how many at most, so that no transaction is long.
+        """
+        with self._database.transaction() as transaction:
+            return _expire(transaction, None, limit)
+
+    def _claimed(self, job: str, *conditions: Any) -> tuple[CommandRecord, ...]:
+        with self._database.reading() as transaction:
+            query = (
+                selected()
+                .where(
+                    _commands.job_id == find(transaction, job, self._database.display_url),
+                    _commands.state == CommandState.CLAIMED,
+                    *conditions,
+                )
+                .order_by(_commands.id)
+            )
+            return tuple(record(row) for row in transaction.execute(query))
+
+    def _row(self, transaction: Transaction, command: str) -> Row[Any]:
+        row = transaction.execute(selected().where(_commands.id == command)).one_or_none()
+        if row is None:
+            recent = select(_commands.id).order_by(_commands.id.desc()).limit(1000)
+            ids = transaction.execute(recent).scalars().all()
+            raise CommandNotFound(command, _near(command, ids))
+        return row
+
+    def _highest(self, transaction: Transaction, row: Row[Any]) -> int:
+        # Retention keeps the highest of each operator.
+        of_commands = select(func.max(_commands.number)).where(
+            _commands.job_id == row.job_id, _commands.operator == row.operator
+        )
+        return transaction.execute(of_commands).scalar() or 0
+
+
+def _near(command: str, ids: Any) -> builtins.list[str]:
+    begun = [each for each in ids if len(command) >= 4 and each.startswith(command)]
+    return begun[:3] or difflib.get_close_matches(command, ids, n=3, cutoff=0.85)
+
+
+def _held_by(generation: int) -> Any:
+    return (_commands.state == CommandState.CLAIMED) & (_commands.generation == generation)
+
+
+def _driver(generation: int) -> str:
+    return f"driver, generation {generation}"
+
+
+def _new_row(transaction: Transaction, job: Row[Any], request: CommandRequest) -> dict[str, Any]:
+    now = transaction.now
+    command = new_id(now)
+    values: dict[str, Any] = {
+        "id": command,
+        "job_id": job.id,
+        "kind": CommandKind(request.kind),
+        "key": request.key or f"auto:{secrets.token_hex(12)}",
+        "operator": request.operator,
+        "payload": to_json(request.payload),
+        "state": CommandState.PENDING,
+        "requested_by": request.requested_by,
+        "requested_from": request.requested_from,
+        "requested_at": now,
+        "expires_at": now + timedelta(seconds=request.expires_seconds),
+    }
+    if not alive(job, now):
+        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job))}
+    return values
+
+
+def _not_running(job: Row[Any]) -> CommandError:
+    since = (job.ended_at or job.heartbeat_at).isoformat(timespec="seconds")
+    why = f" ({job.end_reason})" if job.end_reason else "" if job.ended_at else " (its driver's last heartbeat)"
+    return CommandError(
+        code="JOB_NOT_RUNNING",
+        message=f"job {job.name!r} is not running since {since}{why}; start it with: coordctl run <its script>",
+        retry=True,
+        fields=({"since": since, "reason": job.end_reason},),
+    )
+
+
+def _same(transaction: Transaction, job: Row[Any], request: CommandRequest, key: str) -> CommandRecord:
+    row = transaction.execute(selected().where(_commands.job_id == job.id, _commands.key == key)).one()
+    asked = {
+        "kind": CommandKind(request.kind).value,
+        "operator": request.operator,
+        "payload": to_json(request.payload),
+    }
+    for name, value in asked.items():
+        if row._mapping[name] != value:
+            raise KeyReused(request.job, key, row.id, name)
+    return record(row)
+
+
+def _expire(transaction: Transaction, job: int | None, limit: int = 1000) -> int:
+    due = selected().where(_commands.state == CommandState.PENDING, _commands.expires_at <= transaction.now)
+    due = due.order_by(_commands.id).limit(limit)
+    if job is not None:
+        due = due.where(_commands.job_id == job)
+    expired = 0
+    for row in transaction.execute(due).all():
+        error = CommandError(code="COMMAND_EXPIRED", message="no driver took it in time", retry=True)
+        outcome = Outcome(state=CommandState.EXPIRED, error=error)
+        expired += conclude(transaction, row, outcome, _commands.state == CommandState.PENDING, _DATABASE)
+    return expired

@@ -1,0 +1,199 @@
+"""One control database, and transactions on it.
+
+``Database`` does not connect before it is used, and never keeps a connection that somebody could miss: after an outage
+the next transaction simply works again. Every error that comes out of a transaction is one of ours (``translation``).
+
+Threads: everything may be called from any thread; a ``Transaction`` belongs to the one that opened it. A process that
+forks makes a ``Database`` of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult, Executable, Table, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from coord_control.errors import DatabaseNotFound, DatabaseReadOnly, SchemaMismatch
+from coord_control.storage import schema
+from coord_control.storage.engine import WRITE, display, make_engine, parse_url, sqlite_file
+from coord_control.storage.translation import translated
+
+__all__ = ["Database", "Transaction"]
+
+_FILE_MODE = 0o600  # what is asked of jobs is nobody else's business
+_FOLDER_MODE = 0o700
+
+
+class Transaction:
+    """A transaction that is open; it commits when its block ends, unless an error leaves the block."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.dialect = connection.dialect.name
+        self._now: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's time, read once per transaction."""
+        if self._now is None:
+            self._now = self._clock()
+        return self._now
+
+    def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        return self.connection.execute(statement, parameters)
+
+    def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        """Return an INSERT that may say what is to be done about a row that exists."""
+        return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
+
+    def notify(self, channel: str, payload: str) -> None:
+        """Wake whoever listens, when this commits; on SQLite they look for themselves."""
+        if self.dialect == "postgresql":
+            self.connection.execute(select(func.pg_notify(channel, payload)))
+
+    def _clock(self) -> datetime:
+        if self.dialect == "postgresql":
+            now: datetime = self.connection.execute(select(func.clock_timestamp())).scalar_one()
+            return now.astimezone(UTC)
+        return datetime.now(UTC)
+
+
+class Database:
+    """A control database.
+
+    Args:
+        url: ``sqlite:////path`` or ``postgresql://user@host/name``.
+        application: who this is, for those who look at the server's connections.
+        password: of the user, unless ``url`` has one.
+
+    Raises:
+        DatabaseUrlInvalid, DatabaseDriverMissing: it cannot be used at all.
+    """
+
+    def __init__(self, url: str, *, application: str = "coord-control", password: str | None = None) -> None:
+        self.url = parse_url(url, password)
+        self.display_url = display(self.url)
+        self.file = sqlite_file(self.url)
+        self.dialect = "sqlite" if self.file is not None else "postgresql"
+        self._engine = make_engine(self.url, application)
+        self._lock = threading.Lock()
+        self._is_ready = False
+
+    def close(self) -> None:
+        """Close the connections that nobody uses at the moment; the next transaction opens new ones."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open a transaction that writes; an empty database gets its tables first.
+
+        Raises:
+            DatabaseUnavailable: and its kinds DatabaseBusy and DatabaseFull: try again later.
+            DatabaseError: its other kinds: something has to be done about the database.
+            SchemaMismatch: its tables are not those of this release.
+        """
+        if not self._is_ready:
+            self._make_ready()
+        with self._begin(is_writing=True) as connection:
+            yield Transaction(connection)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Open a transaction that only reads; nothing is made.
+
+        Raises:
+            DatabaseNotFound: there is no such file.
+            DatabaseError: as with ``transaction``.
+            SchemaMismatch: there are no tables, or not those of this release.
+        """
+        if not self._is_ready:
+            self.check_schema()
+            self._is_ready = True
+        with self._begin(is_writing=False) as connection:
+            yield Transaction(connection)
+
+    def check_schema(self) -> None:
+        """Make sure that the tables are those of this release; changes nothing.
+
+        Raises:
+            DatabaseNotFound, DatabaseError, SchemaMismatch: as with ``reading``.
+        """
+        self._check_file()
+        with self._begin(is_writing=False) as connection:
+            schema.check(connection, self.display_url)
+
+    def schema_version(self) -> str | None:
+        """Return the version of the tables; None: there are none."""
+        if self.file is not None and not self.file.exists():
+            return None
+        with self._begin(is_writing=False) as connection:
+            return schema.version(connection)
+
+    def upgrade(self) -> None:
+        """Bring the tables to the version of this release, in one transaction; make them if there are none.
+
+        Raises:
+            SchemaMismatch: they are newer.
+        """
+        self._make_file()
+        with self._begin(is_writing=True) as connection:
+            found = schema.version(connection)
+            if found is not None and found > schema.NEWEST:
+                raise SchemaMismatch(self.display_url, found, schema.NEWEST)
+            schema.upgrade(connection)
+
+    @contextlib.contextmanager
+    def _begin(self, *, is_writing: bool) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                connection.execution_options(**{WRITE: is_writing})
+                with connection.begin():
+                    yield connection
+        except SQLAlchemyError as error:
+            raise translated(error, self.display_url) from error
+
+    def _make_ready(self) -> None:
+        with self._lock:
+            if self._is_ready:
+                return
+            self._make_file()
+            with self._begin(is_writing=False) as connection:
+                found = schema.version(connection)
+            if found is None:
+                with self._begin(is_writing=True) as connection:
+                    schema.make_if_empty(connection, self.display_url)
+            elif found != schema.NEWEST:
+                raise SchemaMismatch(self.display_url, found, schema.NEWEST)
+            self._is_ready = True
+
+    def _make_file(self) -> None:
+        if self.file is None or self.file.exists():
+            return
+        try:
+            self.file.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            # SQLite gives its other files the mode of this one.
+            os.close(os.open(self.file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _FILE_MODE))
+        except OSError as error:
+            raise DatabaseReadOnly(self.display_url, error) from error
+
+    def _check_file(self) -> None:
+        if self.file is None or self.file.exists():
+            return
+        raise DatabaseNotFound(self.display_url, _similar(self.file))
+
+
+def _similar(file: Path) -> list[str]:
+    try:
+        names = [path.name for path in file.parent.iterdir() if path.suffix in (".db", ".sqlite", ".sqlite3")]
+    except OSError:
+        return []
+    return [str(file.parent / name) for name in difflib.get_close_matches(file.name, names, n=3)]

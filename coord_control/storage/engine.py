@@ -1,0 +1,148 @@
+"""How the two databases are opened: addresses without passwords, and one SQLAlchemy engine that is set up properly.
+
+SQLite keeps what was reported, whatever happens to the machine: WAL with ``synchronous=FULL`` syncs every commit. A
+writing transaction takes the write lock when it begins, so that it never fails in the middle because somebody else has
+written. PostgreSQL is used at READ COMMITTED, and rows that decide something are locked.
+
+Threads: an engine may be used by any thread; each transaction has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from coord_control.errors import DatabaseDriverMissing, DatabaseUrlInvalid
+from coord_control.storage.record import json_text
+
+__all__ = ["WRITE", "display", "make_engine", "parse_url", "sqlite_file"]
+
+#: Option of a connection: its transactions are going to write.
+WRITE: Final = "coord_write"
+
+#: How long a transaction waits for another one that writes. A hundred writers at once take a few seconds on a slow
+#: disk; somebody who keeps a transaction open is noticed.
+_BUSY_SECONDS: Final = 30.0
+
+_CONNECT_SECONDS: Final = 5
+_LOCK_MILLISECONDS: Final = 15_000
+_STATEMENT_MILLISECONDS: Final = 60_000
+
+#: In the query of an address these may be secrets, or say where one is.
+_HIDDEN: Final = ("password", "sslpassword", "passfile", "sslkey", "service", "options")
+
+_POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+def parse_url(text: str, password: str | None = None) -> URL:
+    """Return the address for SQLAlchemy, with ``password`` unless it has one.
+
+    Raises:
+        DatabaseUrlInvalid: it is neither SQLite's nor PostgreSQL's.
+        DatabaseDriverMissing: PostgreSQL is meant, and psycopg is not installed.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise DatabaseUrlInvalid(text.partition(":")[0] + ":...", "it is not an address") from None
+    if url.drivername in ("sqlite", "sqlite+pysqlite"):
+        if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+            raise DatabaseUrlInvalid(display(url), "it names no file, and several processes must see the same one")
+        return URL.create("sqlite", database=str(Path(url.database).expanduser()))
+    if url.drivername not in _POSTGRESQL:
+        raise DatabaseUrlInvalid(display(url), f"{url.drivername!r} is neither sqlite nor postgresql")
+    if importlib.util.find_spec("psycopg") is None:
+        raise DatabaseDriverMissing(display(url), "psycopg")
+    if not url.database:
+        raise DatabaseUrlInvalid(display(url), "it names no database")
+    if password is not None and url.password is None:
+        url = url.set(password=password)
+    return url.set(drivername="postgresql+psycopg")
+
+
+def display(url: URL) -> str:
+    """Return the address as it may be shown and logged."""
+    hidden = {key: "***" for key in url.query if key in _HIDDEN}
+    shown = url.update_query_dict(hidden) if hidden else url
+    shown = shown.set(drivername=shown.drivername.partition("+")[0])
+    return shown.render_as_string(hide_password=True)
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """Return the file of an embedded database; None: it is PostgreSQL."""
+    return Path(url.database or "") if url.drivername == "sqlite" else None
+
+
+def make_engine(url: URL, application: str) -> Engine:
+    """Return an engine that has not connected yet."""
+    if url.drivername == "sqlite":
+        # Connections are cheap, and writers wait for each other anyway.
+        engine = create_engine(
+            url,
+            connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
+            pool_size=4,
+            max_overflow=28,
+            json_serializer=json_text,
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return create_engine(
+        url,
+        # Few connections per process: a thousand drivers share one server.
+        pool_size=1,
+        max_overflow=9,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        isolation_level="READ COMMITTED",
+        json_serializer=json_text,
+        hide_parameters=True,
+        connect_args={
+            "application_name": application[:63],
+            "connect_timeout": _CONNECT_SECONDS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+            "options": f"-c lock_timeout={_LOCK_MILLISECONDS} -c statement_timeout={_STATEMENT_MILLISECONDS} "
+            "-c timezone=UTC -c idle_in_transaction_session_timeout=120000",
+        },
+    )
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where we say so
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        _enter_wal(connection)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA cache_size=-16000")
+    connection.execute("PRAGMA journal_size_limit=16777216")
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    # The switch needs the file alone for a moment, and does not always wait for it by itself.
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                return  # somebody else's file, to be read as it is
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_writing = connection.get_execution_options().get(WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

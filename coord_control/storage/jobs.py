@@ -1,0 +1,403 @@
+"""Jobs: who drives them, how they are, and which driver is the newest.
+
+The generation in a job's row is the fence across machines: a driver writes its own when it registers, everything that a
+driver writes afterwards is conditional on it, and one that finds a newer generation stops itself. Storage has the last
+word (protocol section 6); this row only says it sooner.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, delete, select, update
+
+from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
+from coord_control.storage import tables
+from coord_control.storage.database import Database, Transaction
+from coord_control.storage.record import to_json
+from coord_control.storage.records import (
+    ACTIVE_JOB_STATES,
+    AgentMetrics,
+    GenerationRecord,
+    Heartbeat,
+    JobRecord,
+    JobRegistration,
+    JobState,
+    LiveStatus,
+    OperatorRecord,
+    QueryRecord,
+)
+
+__all__ = ["COMMANDS_CHANNEL", "Jobs", "alive", "job_not_found", "locked_generation"]
+
+#: Drivers on PostgreSQL listen here; the payload is the name of a job.
+COMMANDS_CHANNEL = "coord_commands"
+
+
+class Jobs:
+    """The jobs of a control database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def register(self, registration: JobRegistration) -> None:
+        """A driver has started, or the queries and operators that it declares have changed.
+
+        Raises:
+            GenerationSuperseded: a newer driver has registered.
+            DatabaseError: nothing was written.
+        """
+        with self._database.transaction() as transaction:
+            job = _register_job(transaction, registration)
+            _register_generation(transaction, job, registration)
+            _save_queries(transaction, job, registration.queries)
+            _save_operators(transaction, job, registration.operators)
+            transaction.notify(COMMANDS_CHANNEL, registration.name)
+
+    def heartbeat(
+        self,
+        name: str,
+        generation: int,
+        live: LiveStatus | None = None,
+        agent: AgentMetrics | None = None,
+        *,
+        state: JobState | None = None,
+    ) -> Heartbeat:
+        """Renew the lease of a driver and say how it is.
+
+        Raises:
+            GenerationSuperseded: a newer driver has registered; nothing was written.
+            JobNotFound: somebody has removed the job's history: register again.
+        """
+        with self._database.transaction() as transaction:
+            now = transaction.now
+            values: dict[str, Any] = {"heartbeat_at": now}
+            if live is not None:
+                values["live"] = to_json(live)
+            if agent is not None:
+                values["agent"] = to_json(agent)
+            if state is not None:
+                values["state"] = state
+            changed = transaction.execute(
+                update(tables.jobs)
+                .where(tables.jobs.c.name == name, tables.jobs.c.generation == generation)
+                .values(values)
+            )
+            if changed.rowcount == 0:
+                locked_generation(transaction, name, generation, self._database.display_url)
+                raise _unregistered(name, generation)
+            return Heartbeat(newest_generation=generation, now=now)
+
+    def ended(
+        self, name: str, generation: int, state: JobState = JobState.ENDED, reason: str = "", *, is_clean: bool = True
+    ) -> None:
+        """A driver has ended, with its last word.
+
+        Raises:
+            GenerationSuperseded: a newer driver has registered; only the log of generations was written.
+            JobNotFound: there is no such job.
+        """
+        with self._database.transaction() as transaction:
+            job, newest, holder = _lock(transaction, name, self._database.display_url)
+            ending = {"ended_at": transaction.now, "end_reason": reason}
+            transaction.execute(
+                update(tables.generations)
+                .where(tables.generations.c.job_id == job, tables.generations.c.generation == generation)
+                .values(**ending, is_clean=is_clean)
+            )
+            if newest == generation:
+                transaction.execute(
+                    update(tables.jobs).where(tables.jobs.c.id == job).values(**ending, state=JobState(state))
+                )
+        if newest > generation:
+            raise GenerationSuperseded(name, generation, newest, holder)
+
+    def update_queries(self, name: str, generation: int, queries: Sequence[QueryRecord]) -> None:
+        """Say anew what is known of these queries.
+
+        Raises:
+            GenerationSuperseded, JobNotFound: nothing was written.
+        """
+        with self._database.transaction() as transaction:
+            job = locked_generation(transaction, name, generation, self._database.display_url)
+            _save_queries(transaction, job, queries)
+
+    def update_operators(self, name: str, generation: int, operators: Sequence[OperatorRecord]) -> None:
+        """Say anew what is known of these operators; ``applied_number`` follows the coordinator, also backwards.
+
+        Raises:
+            GenerationSuperseded, JobNotFound: nothing was written.
+        """
+        with self._database.transaction() as transaction:
+            job = locked_generation(transaction, name, generation, self._database.display_url)
+            _save_operators(transaction, job, operators)
+
+    def get(self, name: str) -> JobRecord:
+        """Return a job with its queries and operators.
+
+        Raises:
+            JobNotFound: the message names those with a similar name.
+        """
+        with self._database.reading() as transaction:
+            row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one_or_none()
+            if row is None:
+                raise job_not_found(transaction, name, self._database.display_url)
+            return _job_record(row, transaction.now, _queries(transaction, row), _operators(transaction, row))
+
+    def list(
+        self, *, state: JobState | None = None, limit: int | None = None, after: str | None = None
+    ) -> tuple[JobRecord, ...]:
+        """Return the jobs by name, those after ``after`` only; without their queries and operators."""
+        query = select(tables.jobs).order_by(tables.jobs.c.name).limit(limit)
+        if state is not None:
+            query = query.where(tables.jobs.c.state == state)
+        if after is not None:
+            query = query.where(tables.jobs.c.name > after)
+        with self._database.reading() as transaction:
+            rows = transaction.execute(query).all()
+            return tuple(_job_record(row, transaction.now) for row in rows)
+
+    def generations(self, name: str, limit: int = 100) -> tuple[GenerationRecord, ...]:
+        """Return the drivers that the job had, newest first.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.reading() as transaction:
+            job = find(transaction, name, self._database.display_url)
+            rows = transaction.execute(
+                select(tables.generations)
+                .where(tables.generations.c.job_id == job)
+                .order_by(tables.generations.c.generation.desc())
+                .limit(limit)
+            ).all()
+        return tuple(_generation_record(name, row) for row in rows)
+
+    def forget(self, name: str, *, force: bool = False) -> None:
+        """Remove a job and its history from the database; its storage, its savepoints and the audit trail stay.
+
+        Raises:
+            JobNotFound: there is no such job.
+            JobStillAlive: it has a driver, and ``force`` was not given.
+        """
+        with self._database.transaction() as transaction:
+            _lock(transaction, name, self._database.display_url)
+            row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one()
+            if not force and alive(row, transaction.now):
+                raise JobStillAlive(name, row.host)
+            transaction.execute(delete(tables.jobs).where(tables.jobs.c.id == row.id))
+
+
+def find(transaction: Transaction, name: str, database: str) -> int:
+    """Return the row number of a job.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    job: int | None = transaction.execute(select(tables.jobs.c.id).where(tables.jobs.c.name == name)).scalar()
+    if job is None:
+        raise job_not_found(transaction, name, database)
+    return job
+
+
+def job_not_found(transaction: Transaction, name: str, database: str) -> JobNotFound:
+    """Return the error that names the jobs with a similar name."""
+    names = transaction.execute(select(tables.jobs.c.name)).scalars().all()
+    near = difflib.get_close_matches(name, names, n=3)
+    return JobNotFound(name, f"the control database {database}", near, "a job is known there once its driver started")
+
+
+def locked_generation(transaction: Transaction, name: str, generation: int, database: str) -> int:
+    """Lock a job against drivers that register, make sure that ``generation`` is its newest, and return its row number.
+
+    Raises:
+        GenerationSuperseded: it is not.
+        JobNotFound: there is no such job.
+    """
+    job, newest, holder = _lock(transaction, name, database)
+    if newest > generation:
+        raise GenerationSuperseded(name, generation, newest, holder)
+    if newest < generation:
+        raise _unregistered(name, generation)
+    return job
+
+
+def alive(row: Row[Any], now: datetime) -> bool:
+    """Say whether the driver of a job's row counts as alive."""
+    lease = timedelta(seconds=row.lease_seconds)
+    return row.state in ACTIVE_JOB_STATES and bool(row.heartbeat_at + lease >= now)
+
+
+def _unregistered(name: str, generation: int) -> JobNotFound:
+    return JobNotFound(name, f"the control database with generation {generation}", [], "its driver has to register")
+
+
+def _lock(transaction: Transaction, name: str, database: str) -> tuple[int, int, str]:
+    row = transaction.execute(
+        select(tables.jobs.c.id, tables.jobs.c.generation, tables.jobs.c.host)
+        .where(tables.jobs.c.name == name)
+        .with_for_update(key_share=True)  # others may still write rows that refer to it
+    ).one_or_none()
+    if row is None:
+        raise job_not_found(transaction, name, database)
+    return row.id, row.generation, row.host
+
+
+def _register_job(transaction: Transaction, registration: JobRegistration) -> int:
+    now = transaction.now
+    first = transaction.insert(tables.jobs).values(
+        name=registration.name,
+        root=registration.root,
+        folder=registration.folder,
+        created_at=now,
+        generation=0,  # below that of every driver: the rest is written by the same statement as for a job that exists
+        state=JobState.STARTING,
+        host=registration.host,
+        pid=registration.pid,
+        driver_started_at=now,
+        heartbeat_at=now,
+        lease_seconds=registration.lease_seconds,
+        end_reason="",
+        is_supervised=registration.is_supervised,
+        spark_version="",
+        version="",
+    )
+    transaction.execute(first.on_conflict_do_nothing(index_elements=["name"]))
+    job, newest, holder = _lock(transaction, registration.name, "")
+    if newest > registration.generation:
+        raise GenerationSuperseded(registration.name, registration.generation, newest, holder)
+    values: dict[str, Any] = {
+        "root": registration.root,
+        "folder": registration.folder,
+        "generation": registration.generation,
+        "state": JobState(registration.state),
+        "host": registration.host,
+        "pid": registration.pid,
+        "heartbeat_at": now,
+        "lease_seconds": registration.lease_seconds,
+        "ended_at": None,
+        "end_reason": "",
+        "is_supervised": registration.is_supervised,
+        "log_file": registration.log_file,
+        "spark_version": registration.spark_version,
+        "version": registration.version,
+    }
+    if newest < registration.generation:
+        values |= {"driver_started_at": now, "live": None, "agent": None}
+        _close_older(transaction, job, registration.generation)
+    transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
+    return job
+
+
+def _close_older(transaction: Transaction, job: int, generation: int) -> None:
+    # Their drivers died without a word, or could not reach the database when they ended.
+    transaction.execute(
+        update(tables.generations)
+        .where(
+            tables.generations.c.job_id == job,
+            tables.generations.c.generation < generation,
+            tables.generations.c.ended_at.is_(None),
+        )
+        .values(ended_at=transaction.now, end_reason=f"generation {generation} took over", is_clean=False)
+    )
+
+
+def _register_generation(transaction: Transaction, job: int, registration: JobRegistration) -> None:
+    insert = transaction.insert(tables.generations).values(
+        job_id=job,
+        generation=registration.generation,
+        host=registration.host,
+        pid=registration.pid,
+        started_at=transaction.now,
+        end_reason="",
+        is_clean=False,
+    )
+    transaction.execute(
+        insert.on_conflict_do_update(
+            index_elements=["job_id", "generation"],
+            set_={"host": registration.host, "pid": registration.pid, "ended_at": None, "end_reason": ""},
+        )
+    )
+
+
+def _save_queries(transaction: Transaction, job: int, queries: Sequence[QueryRecord]) -> None:
+    insert = transaction.insert(tables.queries)
+    changing = ("query_id", "lineage", "state", "epoch", "restarts", "last_failure", "updated_at")
+    statement = insert.on_conflict_do_update(
+        index_elements=["job_id", "name"], set_={name: insert.excluded[name] for name in changing}
+    )
+    for query in queries:
+        values = {name: getattr(query, name) for name in ("name", *changing)}
+        transaction.execute(statement, {**values, "job_id": job, "updated_at": query.updated_at or transaction.now})
+
+
+def _save_operators(transaction: Transaction, job: int, operators: Sequence[OperatorRecord]) -> None:
+    insert = transaction.insert(tables.operators)
+    changing = ("query", "parallelism", "event_types", "applied_number")
+    statement = insert.on_conflict_do_update(
+        index_elements=["job_id", "uid"], set_={name: insert.excluded[name] for name in changing}
+    )
+    for operator in operators:
+        values = {
+            "job_id": job,
+            "uid": operator.uid,
+            "query": operator.query,
+            "parallelism": operator.parallelism,
+            "event_types": to_json(operator.event_types),
+            "applied_number": operator.applied_number,
+        }
+        transaction.execute(statement, values)
+
+
+def _queries(transaction: Transaction, job: Row[Any]) -> tuple[QueryRecord, ...]:
+    live: Mapping[str, Any] = {each["name"]: each for each in (job.live or {}).get("queries", ())}
+    rows = transaction.execute(
+        select(tables.queries).where(tables.queries.c.job_id == job.id).order_by(tables.queries.c.name)
+    )
+    records = []
+    for row in rows:
+        values = {name: value for name, value in row._mapping.items() if name != "job_id"}
+        newer = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
+        records.append(QueryRecord(**{**values, **newer}))
+    return tuple(records)
+
+
+def _operators(transaction: Transaction, job: Row[Any]) -> tuple[OperatorRecord, ...]:
+    live: Mapping[str, Any] = {each["uid"]: each for each in (job.live or {}).get("operators", ())}
+    rows = transaction.execute(
+        select(tables.operators).where(tables.operators.c.job_id == job.id).order_by(tables.operators.c.uid)
+    )
+    records = []
+    for row in rows:
+        values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
+        records.append(msgspec.convert({**values, **live.get(row.uid, {})}, OperatorRecord))
+    return tuple(records)
+
+
+def _job_record(
+    row: Row[Any],
+    now: datetime,
+    queries: tuple[QueryRecord, ...] = (),
+    operators: tuple[OperatorRecord, ...] = (),
+) -> JobRecord:
+    values = {name: value for name, value in row._mapping.items() if name not in ("id", "live", "agent", "state")}
+    return JobRecord(
+        **values,
+        state=JobState(row.state),
+        is_alive=alive(row, now),
+        live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
+        agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
+        queries=queries,
+        operators=operators,
+    )
+
+
+def _generation_record(job: str, row: Row[Any]) -> GenerationRecord:
+    values = {name: value for name, value in row._mapping.items() if name != "job_id"}
+    return GenerationRecord(job=job, **values)

@@ -1,0 +1,27 @@
+"""Everything that a control database keeps, as one object to pass around.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from coord_control.storage.audit import Audit
+from coord_control.storage.commands import Commands
+from coord_control.storage.database import Database
+from coord_control.storage.jobs import Jobs
+
+__all__ = ["ControlStore"]
+
+
+class ControlStore:
+    """The parts of a control database, over one ``Database``."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.jobs = Jobs(database)
+        self.commands = Commands(database)
+        self.audit = Audit(database)
+
+    def close(self) -> None:
+        """Close the database's connections."""
+        self.database.close()

@@ -1,0 +1,103 @@
+"""The border that no error of SQLAlchemy or of a driver crosses: what went wrong, in our words, with fault and retry.
+
+Values of statements are never part of a message: they may be payloads.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from sqlalchemy import exc
+
+from coord_control.errors import (
+    CoordControlError,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseForbidden,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnavailable,
+    RecordRefused,
+)
+
+__all__ = ["translated"]
+
+_Error: TypeAlias = Callable[[str, object], CoordControlError]
+
+_SQLITE: Final[dict[int, _Error]] = {
+    sqlite3.SQLITE_PERM: DatabaseReadOnly,
+    sqlite3.SQLITE_BUSY: DatabaseBusy,
+    sqlite3.SQLITE_LOCKED: DatabaseBusy,
+    sqlite3.SQLITE_READONLY: DatabaseReadOnly,
+    sqlite3.SQLITE_FULL: DatabaseFull,
+    sqlite3.SQLITE_CORRUPT: DatabaseDamaged,
+    sqlite3.SQLITE_NOTADB: DatabaseDamaged,
+    sqlite3.SQLITE_CONSTRAINT: RecordRefused,
+    sqlite3.SQLITE_TOOBIG: RecordRefused,
+    sqlite3.SQLITE_MISMATCH: RecordRefused,
+}
+
+#: By the beginning of SQLSTATE, the longest first.
+_POSTGRESQL: Final[tuple[tuple[str, _Error], ...]] = (
+    ("53100", DatabaseFull),
+    ("25006", DatabaseReadOnly),
+    ("42501", DatabaseForbidden),
+    ("55P03", DatabaseBusy),  # a lock that was not given in time
+    ("57014", DatabaseBusy),  # a statement that took too long
+    ("42P01", DatabaseDamaged),  # a table that the version says is there
+    ("42703", DatabaseDamaged),
+    ("22", RecordRefused),
+    ("23", RecordRefused),
+    ("28", DatabaseForbidden),
+    ("3D", DatabaseForbidden),  # no such database
+    ("40", DatabaseBusy),  # deadlocks
+    ("53", DatabaseBusy),  # too many connections, no memory
+    ("54", RecordRefused),
+    ("XX", DatabaseDamaged),
+)
+
+#: While it connects, PostgreSQL's client library knows no SQLSTATE, only the words of the server.
+_NOT_ALLOWED: Final = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "no password supplied",
+)
+
+
+def translated(error: exc.SQLAlchemyError, database: str) -> CoordControlError:
+    """Return the error of ours that ``error`` means; ``database`` is the address as it may be shown."""
+    if isinstance(error, exc.TimeoutError):
+        return DatabaseBusy(database, "all its connections are in use in this process")
+    cause = error.orig if isinstance(error, exc.StatementError) else None
+    if isinstance(cause, ValueError):
+        return RecordRefused(database, cause)
+    if isinstance(cause, sqlite3.Error):
+        return _of_sqlite(cause, database)
+    if isinstance(error, exc.DBAPIError):
+        return _of_postgresql(cause, database)
+    return RecordRefused(database, type(error).__name__)
+
+
+def _of_sqlite(cause: sqlite3.Error, database: str) -> CoordControlError:
+    code: int | None = getattr(cause, "sqlite_errorcode", None)
+    if code is None:  # raised by the binding before SQLite saw it
+        return RecordRefused(database, cause)
+    kind = _SQLITE.get(code & 0xFF, DatabaseUnavailable)
+    return kind(database, cause)
+
+
+def _of_postgresql(cause: BaseException | None, database: str) -> CoordControlError:
+    state: str | None = getattr(cause, "sqlstate", None)
+    text = str(cause).strip().splitlines()
+    if state is not None:
+        # The first line only: the next ones may show a value of the row.
+        kind = next((kind for prefix, kind in _POSTGRESQL if state.startswith(prefix)), DatabaseUnavailable)
+        return kind(database, text[0] if text else state)
+    if any(words in str(cause) for words in _NOT_ALLOWED):
+        return DatabaseForbidden(database, text[-1])
+    return DatabaseUnavailable(database, text[-1] if text else type(cause).__name__)
