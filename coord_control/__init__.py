@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from coord_control.control.client import ControlClient
     from coord_control.coordinators import (
         BroadcastConfig,
         CoordinatorContext,
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointHandle",
     "CheckpointOptions",
     "CompletedCheckpoint",
+    "ControlClient",
     "CoordControlError",
     "CoordinatorContext",
     "Fault",
@@ -59,6 +61,7 @@ _MODULES: Final = {
     "CheckpointHandle": "coord_control.spark.checkpoint_handle",
     "CheckpointOptions": "coord_control.protocol.checkpoint_options",
     "CompletedCheckpoint": "coord_control.spark.checkpoint_handle",
+    "ControlClient": "coord_control.control.client",
     "Fault": "coord_control.errors",
     "Job": "coord_control.spark.job",
     "JobStatus": "coord_control.protocol.status",

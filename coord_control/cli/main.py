@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli import doctor, restore, run, savepoint
+from coord_control.cli import (
+    checkpoint,
+    command,
+    db,
+    doctor,
+    event,
+    history,
+    jobs,
+    lifecycle,
+    logs,
+    restore,
+    run,
+    savepoint,
+)
 
 __all__ = ["app"]
 
@@ -19,8 +32,22 @@ app = typer.Typer(
 # The script's own options stand behind it and are not ours to read.
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
+app.command("jobs")(jobs.jobs)
+app.command("show")(jobs.show)
+app.command("watch")(jobs.watch)
+app.command("logs")(logs.logs)
+app.command("stop")(lifecycle.stop)
+app.command("restart")(lifecycle.restart)
 app.command("restore")(restore.restore)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")
+app.add_typer(event.app, name="event")
+app.add_typer(command.app, name="command")
+app.command("recoveries")(history.recoveries)
+app.command("generations")(history.generations)
+app.command("audit")(history.audit)
+app.command("forget")(history.forget)
+app.add_typer(db.app, name="db")
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,14 +6,49 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["Force", "Job", "Json", "Root"]
+from coord_control.cli.completion import complete_job
+from coord_control.cli.durations import parse_seconds
 
+__all__ = [
+    "AnyRoot",
+    "Control",
+    "Force",
+    "Job",
+    "JobName",
+    "Json",
+    "Key",
+    "Label",
+    "Limit",
+    "Root",
+    "Target",
+    "Timeout",
+    "Wait",
+]
+
+JobName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job.", autocompletion=complete_job, show_default=False)
+]
 Root: TypeAlias = Annotated[
     str, typer.Option(envvar="COORD_ROOT", metavar="PATH", help="The folder of all jobs: a path, or a URI.")
 ]
+AnyRoot: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--root",
+        envvar="COORD_ROOT",
+        metavar="PATH",
+        help="The folder of all jobs; not needed for a REF by path, nor for a job that the control database knows.",
+    ),
+]
 Job: TypeAlias = Annotated[
     str | None,
-    typer.Option("--job", envvar="COORD_JOB", metavar="NAME", help="The job; needed unless REF is a path."),
+    typer.Option(
+        "--job",
+        envvar="COORD_JOB",
+        metavar="NAME",
+        help="The job; needed unless REF is a path.",
+        autocompletion=complete_job,
+    ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", envvar="COORD_JSON", help="Print JSON.")]
 Force: TypeAlias = Annotated[
@@ -23,4 +58,47 @@ Force: TypeAlias = Annotated[
         envvar="COORD_FORCE",
         help="Also when the job's driver ran on a machine that cannot be looked at: it is fenced off.",
     ),
+]
+Control: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--control",
+        envvar="COORD_CONTROL",
+        metavar="URL",
+        show_default=False,
+        help="The control database: sqlite:////path, postgresql://user@host/name, or none. Default: the user's own. "
+        "A password belongs in COORD_CONTROL_PASSWORD or in the file COORD_CONTROL_PASSWORD_FILE.",
+    ),
+]
+Wait: TypeAlias = Annotated[
+    bool,
+    typer.Option("--wait/--no-wait", envvar="COORD_WAIT", help="Wait until it is done, or only ask for it."),
+]
+Timeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_seconds,
+        metavar="DURATION",
+        envvar="COORD_TIMEOUT",
+        help="How long to wait; the command goes on after that. Default: as long as it takes.",
+    ),
+]
+Key: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="COORD_KEY",
+        metavar="TEXT",
+        help="An idempotency key: asking again with the same one finds the first command instead of making another.",
+    ),
+]
+Limit: TypeAlias = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=100_000, envvar="COORD_LIMIT", help="How many at most, newest first.")
+]
+Label: TypeAlias = Annotated[
+    str | None, typer.Option("--label", envvar="COORD_LABEL", metavar="NAME", help="A name to find it by.")
+]
+Target: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--target", envvar="COORD_TARGET", metavar="PATH", help="The new folder; by default below the job's."),
 ]

@@ -1,26 +1,30 @@
-"""``coordctl restore``: lets a job that does not run go on from a checkpoint or savepoint."""
+"""``coordctl restore``: lets a job go on from a checkpoint or savepoint, through its driver or on its storage."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.options import Force, Json, Root
-from coord_control.cli.output import checks_table, human_bytes, print_json, reported
+from coord_control.cli.asking import finish
+from coord_control.cli.job_places import root_of, running_job, tell_way
+from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
+from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.spark_commands import repartition_states
-from coord_control.cli.storage import absolute, existing_job, reference, storage_of
+from coord_control.cli.storage import existing_job, reference, storage_of
 from coord_control.durable.checks import Check, Verdict
 from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
 from coord_control.exit_codes import ExitCode
 
 __all__ = ["restore"]
 
+_STOP_FIRST: Final = "{} needs a job that does not run: coordctl stop {}, then restore, then start it again"
+
 
 def restore(
-    job: Annotated[str, typer.Argument(help="The job.")],
+    job: JobName,
     ref: Annotated[str, typer.Argument(help="What to restore: an id, a label, latest, or a path.")],
-    root: Root,
+    root: AnyRoot = None,
     fork: Annotated[
         str | None,
         typer.Option(
@@ -60,9 +64,16 @@ def restore(
         ),
     ] = None,
     force: Force = False,
+    key: Key = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Let JOB go on from the checkpoint or savepoint REF; afterwards start its driver as ever.
+    """Let JOB go on from the checkpoint or savepoint REF.
+
+    A job that runs under coordctl run is asked through its driver: that makes the check, stops, restores, and is
+    started again. Of a job that does not run the storage is changed; start its driver afterwards, as ever.
 
     Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
     once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
@@ -72,8 +83,19 @@ def restore(
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
     with reported(as_json):
+        if not check:
+            with running_job(control, job, root) as client:
+                tell_way(client, job)
+                if client is not None:
+                    if shuffle_partitions is not None:
+                        raise typer.BadParameter(_STOP_FIRST.format("--shuffle-partitions", job))
+                    command = client.restore(
+                        job, reference(ref), allow_non_restored_state=allow_non_restored_state, as_name=fork, key=key
+                    )
+                    finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+                    return
         request = RestoreRequest(
-            absolute(root),
+            root_of(control, job, root),
             job,
             reference(ref),
             fork,
@@ -98,7 +120,7 @@ def _show_check(path: str, checks: list[Check], as_json: bool) -> None:
         print_json({"path": path, "refused": refused, "checks": [check.to_json() for check in checks]})
     else:
         checks_table(checks)
-        typer.echo(f"{path} {'cannot' if refused else 'can'} be restored; nothing was changed")
+        say(f"{path} {'cannot' if refused else 'can'} be restored; nothing was changed")
     if refused:
         raise typer.Exit(ExitCode.CONFIG)
 
@@ -117,6 +139,6 @@ def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bo
         return
     checks_table(restored.checks)
     kind = "forked" if record.is_fork else "restored"
-    typer.echo(f"job {request.target} was {kind} from {record.path}")
-    typer.echo(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
-    typer.echo("start its driver now: it goes on from there")
+    say(f"job {request.target} was {kind} from {record.path}")
+    say(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
+    say("start its driver now: it goes on from there")

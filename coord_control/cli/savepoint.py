@@ -1,6 +1,7 @@
-"""``coordctl savepoint``: create, list, show, verify, export and dispose of savepoints and checkpoints on the storage.
+"""``coordctl savepoint``: list, show, verify and export savepoints and checkpoints, as they lie on the storage.
 
-None of it needs the job's driver, and on local paths nothing needs Spark, but for ``verify --state``.
+None of this needs the job's driver, and on local paths nothing needs Spark, but for ``verify --state``. What changes
+something is in :mod:`.savepoint_changes`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Annotated, Any
 
 import typer
 
-from coord_control.cli import savepoint_views
-from coord_control.cli.options import Force, Job, Json, Root
-from coord_control.cli.output import human_bytes, print_json, print_table, reported
-from coord_control.cli.storage import absolute, existing_job, reference, storage_of
+from coord_control.cli import savepoint_changes, savepoint_views
+from coord_control.cli.completion import complete_job
+from coord_control.cli.job_places import root_of
+from coord_control.cli.options import AnyRoot, Control, Job, Json
+from coord_control.cli.output import print_json, print_table, reported, say
+from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
+from coord_control.control.client import ControlClient
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.disposal import dispose_without_owner
-from coord_control.durable.files import join
-from coord_control.durable.offline import OfflineSavepoint, adopt, save
 from coord_control.durable.spark_files import export_query
 from coord_control.durable.verifying import verify_files
 from coord_control.exit_codes import ExitCode
@@ -32,71 +33,35 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Savepoints and checkpoints: create, look at, verify, export, remove.", no_args_is_help=True)
 
-_AnyRoot = Annotated[
-    str | None,
-    typer.Option("--root", envvar="COORD_ROOT", metavar="PATH", help="The folder of all jobs; not for a REF by path."),
-]
 _Ref = Annotated[str, typer.Argument(help="Which one: an id, a label, latest, or a path.")]
 
 
-@app.command("create")
-def create(
-    job: Annotated[str, typer.Argument(help="The job.")],
-    root: _AnyRoot = None,
-    target: Annotated[
-        str | None,
-        typer.Option(envvar="COORD_TARGET", metavar="PATH", help="The new folder; by default below the job's."),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(envvar="COORD_LABEL", metavar="NAME", help="A name to find it by.")
-    ] = None,
-    adopted: Annotated[
-        str | None,
-        typer.Option(
-            "--adopt",
-            envvar="COORD_ADOPT",
-            metavar="PATH",
-            help="Save this Spark checkpoint directory, which belongs to no job; JOB and --query name it from now on.",
-        ),
-    ] = None,
-    query: Annotated[
-        str, typer.Option(envvar="COORD_QUERY", metavar="NAME", help="The name of the adopted query.")
-    ] = "query",
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Take a savepoint of JOB, which does not run: it was stopped, or is dead.
-
-    It holds what the job would have recovered. With --adopt, of a Spark checkpoint directory instead.
-    """
-    with reported(as_json):
-        if adopted is not None:
-            if target is None:
-                raise typer.BadParameter("--adopt needs a --target")
-            folder, place = absolute(adopted), absolute(target)
-            made = adopt(
-                storage_of(folder),
-                folder,
-                place,
-                storage_of(place),
-                job=job,
-                query=QueryName(query),
-                label=label,
-            )
-        else:
-            made = _save(job, absolute(_needed(root)), target, label, force)
-        _show_made(made, as_json)
+app.command("create")(savepoint_changes.create)
+app.command("dispose")(savepoint_changes.dispose)
+app.command("import")(savepoint_changes.import_)
 
 
 @app.command("list")
 def list_(
-    job: Annotated[str, typer.Argument(help="The job.")],
-    root: Root,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="The job; without it all savepoints that the control database knows.",
+            autocompletion=complete_job,
+            show_default=False,
+        ),
+    ] = None,
+    root: AnyRoot = None,
+    control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List the checkpoints and savepoints of JOB, with those that are not complete."""
+    """List what JOB has on its storage: checkpoints and savepoints, with those that are not complete."""
     with reported(as_json):
-        base = absolute(root)
+        if job is None:
+            _list_known(control, as_json)
+            return
+        base = root_of(control, job, root)
         entries = Catalog(storage_of(base), existing_job(base, job), storage_of).entries()
         if as_json:
             print_json([savepoint_views.entry_json(entry) for entry in entries])
@@ -104,21 +69,22 @@ def list_(
         columns = ("id", "kind", "state", "label", "completed", "epochs", "files", "size", "path")
         print_table("", columns, [savepoint_views.entry_row(entry) for entry in entries])
         if not entries:
-            typer.echo(f"job {job} has no checkpoint or savepoint in {base}")
+            say(f"job {job} has no checkpoint or savepoint in {base}")
 
 
 @app.command("show")
 def show(
     ref: _Ref,
     job: Job = None,
-    root: _AnyRoot = None,
+    root: AnyRoot = None,
+    control: Control = None,
     sample: Annotated[
         int, typer.Option(min=0, envvar="COORD_SAMPLE", help="How many subtask states of each operator to show.")
     ] = 3,
     as_json: Json = False,
 ) -> None:
     """Show what a checkpoint or savepoint holds: offsets, state sizes, operators, what was in the channels."""
-    with reported(as_json), _opened(ref, job, root, "somebody looks at it") as source:
+    with reported(as_json), _opened(ref, job, root, control, "somebody looks at it") as source:
         if as_json:
             print_json(savepoint_views.metadata_json(source, sample))
         else:
@@ -129,14 +95,15 @@ def show(
 def verify(
     ref: _Ref,
     job: Job = None,
-    root: _AnyRoot = None,
+    root: AnyRoot = None,
+    control: Control = None,
     state: Annotated[
         bool, typer.Option("--state", envvar="COORD_VERIFY_STATE", help="Let Spark load each state too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Read every file and compare it with the manifest. Exit code 0: all is as it was; 65: it is not."""
-    with reported(as_json), _opened(ref, job, root, "it is being verified") as source:
+    with reported(as_json), _opened(ref, job, root, control, "it is being verified") as source:
         problems = list(verify_files(source.files, source.path, source.metadata))
         fatal = [problem for problem in problems if problem.is_fatal]
         states = _load_states(source.path) if state and not fatal else None
@@ -155,14 +122,15 @@ def export(
     query: Annotated[str, typer.Argument(help="The query.")],
     target: Annotated[str, typer.Argument(help="The new Spark checkpoint directory.")],
     job: Job = None,
-    root: _AnyRoot = None,
+    root: AnyRoot = None,
+    control: Control = None,
     new_id: Annotated[
         bool, typer.Option("--new-id", envvar="COORD_NEW_ID", help="Give the query a new id: it runs beside another.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a checkpoint directory for plain Spark of one query, at its epoch. Operators' states stay behind."""
-    with reported(as_json), _opened(ref, job, root, "it is being exported") as source:
+    with reported(as_json), _opened(ref, job, root, control, "it is being exported") as source:
         name, place = QueryName(query), absolute(target)
         if name not in source.metadata.queries:
             raise typer.BadParameter(f"{query!r} is not among its queries {sorted(source.metadata.queries)}")
@@ -171,75 +139,27 @@ def export(
         if as_json:
             print_json({"path": place, "epoch": epoch, "linked": placed.linked, "copied": placed.copied})
         else:
-            typer.echo(f"{place}: {query} after epoch {epoch}; name it as the query's checkpointLocation")
+            say(f"{place}: {query} after epoch {epoch}; name it as the query's checkpointLocation")
 
 
-@app.command("dispose")
-def dispose(
-    ref: _Ref,
-    job: Job = None,
-    root: _AnyRoot = None,
-    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Remove a checkpoint or savepoint for good; not the newest checkpoint, nor one that is being read."""
-    with reported(as_json):
-        catalog = _catalog(ref, job, root)
-        entry = catalog.resolve(reference(ref))
-        if not yes:
-            typer.confirm(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?", abort=True, err=True)
-        folder = join(absolute(root), job) if root and job else entry.path.rpartition("/")[0]
-        is_gone = dispose_without_owner(storage_of(folder), folder, entry, storage_of)
+def _list_known(control: str | None, as_json: bool) -> None:
+    with ControlClient(control) as client:
+        found = client.savepoints()
         if as_json:
-            print_json({"path": entry.path, "checkpoint": entry.checkpoint, "files_removed": is_gone})
-        else:
-            typer.echo(f"{entry.path} does not exist any more")
-            if not is_gone:
-                typer.echo("the job's next driver removes its files that no other checkpoint needs")
-
-
-def _save(job: str, root: str, target: str | None, label: str | None, force: bool) -> OfflineSavepoint:
-    place = None if target is None else absolute(target)
-    return save(storage_of(root), existing_job(root, job), target=place, label=label, storage=storage_of, force=force)
-
-
-def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "path": made.path,
-                "checkpoint": made.metadata.checkpoint,
-                "epochs": {name: query.epoch for name, query in made.metadata.queries.items()},
-                "linked_bytes": made.linked_bytes,
-                "copied_bytes": made.copied_bytes,
-                "replayed": dict(made.replayed),
-            }
-        )
-        return
-    epochs = ", ".join(f"{name} after epoch {query.epoch}" for name, query in made.metadata.queries.items())
-    typer.echo(f"{made.path}: {epochs}")
-    typer.echo(f"{human_bytes(made.linked_bytes)} linked, {human_bytes(made.copied_bytes)} copied")
-    for name, epoch in made.replayed.items():
-        typer.echo(
-            f"{name}: epoch {epoch} was planned and not committed; it is not part of this savepoint, and a restore "
-            "plans it anew, with whatever the sources have then"
-        )
-
-
-def _catalog(ref: str, job: str | None, root: str | None) -> Catalog:
-    if job is not None and root is not None:
-        base = absolute(root)
-        return Catalog(storage_of(base), existing_job(base, job), storage_of)
-    if "/" not in ref:
-        raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job and --root")
-    # Savepoints can be anywhere; the list of no job has it.
-    folder = absolute(ref)
-    return Catalog(storage_of(folder), join(folder, "no-job"), storage_of)
+            print_json([each.to_json() for each in found])
+            return
+        columns = ("job", "id", "label", "created", "size", "imported", "verified", "path")
+        print_table("", columns, [savepoint_views.known_row(each) for each in found])
+        if not found:
+            say(f"{client.url} knows no savepoint; make one known with: coordctl savepoint import PATH")
 
 
 @contextlib.contextmanager
-def _opened(ref: str, job: str | None, root: str | None, purpose: str) -> Iterator[CheckpointSource]:
-    path = _catalog(ref, job, root).resolve(reference(ref)).path
+def _opened(
+    ref: str, job: str | None, root: str | None, control: str | None, purpose: str
+) -> Iterator[CheckpointSource]:
+    base = None if job is None else root_of(control, job, root)
+    path = catalog_of(ref, job, base).resolve(reference(ref)).path
     with open_checkpoint(storage_of(path), path, purpose) as source:
         yield source
 
@@ -252,9 +172,3 @@ def _load_states(path: str) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"Spark could not be asked ({last}); see the whole error: {' '.join(command)}")
     states: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return states
-
-
-def _needed(root: str | None) -> str:
-    if root is None:
-        raise typer.BadParameter("say where the jobs are, with --root or COORD_ROOT")
-    return root

@@ -6,17 +6,16 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import typer
-
-from coord_control.cli.output import human_bytes, print_json, print_table
+from coord_control.cli.output import human_bytes, human_time, print_json, print_table, say
 from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.metadata import OperatorSnapshot, QuerySnapshot, StateOperator
 from coord_control.durable.verifying import Problem
 from coord_control.ids import OperatorUid
 from coord_control.protocol.records import EventBatch, count
+from coord_control.storage.records import SavepointRecord
 
-__all__ = ["entry_json", "entry_row", "metadata_json", "print_metadata", "print_verified", "verified_json"]
+__all__ = ["entry_json", "entry_row", "known_row", "metadata_json", "print_metadata", "print_verified", "verified_json"]
 
 _MAX_SHOWN: Final = 200
 
@@ -51,12 +50,27 @@ def entry_json(entry: CheckpointEntry) -> dict[str, Any]:
     }
 
 
+def known_row(one: SavepointRecord) -> tuple[object, ...]:
+    """One line of what the control database knows."""
+    verified = {None: "never", True: human_time(one.verified_at), False: "DAMAGED"}[one.verified_ok]
+    return (
+        one.job,
+        one.checkpoint,
+        one.label,
+        human_time(one.created_at),
+        human_bytes(one.size),
+        "yes" if one.imported else "no",
+        "MISSING" if one.missing else verified,
+        one.path,
+    )
+
+
 def print_metadata(source: CheckpointSource, sample: int) -> None:
     """Show one as tables."""
     metadata = source.metadata
-    typer.echo(f"{metadata.kind} {metadata.checkpoint} of job {metadata.job} in {source.path}")
+    say(f"{metadata.kind} {metadata.checkpoint} of job {metadata.job} in {source.path}")
     label = "" if metadata.label is None else f", label {metadata.label}"
-    typer.echo(
+    say(
         f"completed {metadata.completed_at:%Y-%m-%d %H:%M:%S} UTC, generation {metadata.generation}, "
         f"cause: {metadata.trigger.cause}{label}; {metadata.file_count} files, {human_bytes(metadata.size)}"
     )
@@ -127,9 +141,9 @@ def print_verified(source: CheckpointSource, problems: Sequence[Problem], states
     fatal = sum(problem.is_fatal for problem in problems)
     metadata = source.metadata
     if fatal:
-        typer.echo(f"{source.path} is damaged: {fatal} of {metadata.file_count} files are not what they were")
+        say(f"{source.path} is damaged: {fatal} of {metadata.file_count} files are not what they were")
     else:
-        typer.echo(f"{source.path}: {metadata.file_count} files, {human_bytes(metadata.size)}, all as they were")
+        say(f"{source.path}: {metadata.file_count} files, {human_bytes(metadata.size)}, all as they were")
 
 
 def verified_json(source: CheckpointSource, problems: Sequence[Problem], states: list[dict[str, Any]] | None) -> None:

@@ -11,10 +11,11 @@ import os
 
 import typer
 
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.errors import JobNotFound
 
-__all__ = ["absolute", "existing_job", "reference", "storage_of"]
+__all__ = ["absolute", "catalog_of", "existing_job", "reference", "storage_of"]
 
 _LOCAL = LocalFiles()
 
@@ -39,6 +40,23 @@ def existing_job(root: str, job: str) -> str:
     if not files.exists(join(root, job)):
         raise JobNotFound(job, root, difflib.get_close_matches(job, files.list(root), n=3))
     return join(root, job)
+
+
+def catalog_of(ref: str, job: str | None, root: str | None) -> Catalog:
+    """Where a reference is looked up: among the checkpoints of a job, or by its path alone.
+
+    Raises:
+        JobNotFound: there is no such job below the root.
+        typer.BadParameter: nothing says of which job it is.
+    """
+    if job is not None and root is not None:
+        base = absolute(root)
+        return Catalog(storage_of(base), existing_job(base, job), storage_of)
+    if "/" not in ref:
+        raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job and --root")
+    # Savepoints can be anywhere; the list of no job has it.
+    folder = absolute(ref)
+    return Catalog(storage_of(folder), join(folder, "no-job"), storage_of)
 
 
 def storage_of(path: str) -> Files:

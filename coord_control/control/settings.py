@@ -3,7 +3,7 @@
 One class for the client, the command line and the driver, so that a machine is configured once: every field is an
 environment variable ``COORD_CONTROL_...``, the address itself is ``COORD_CONTROL``. A password belongs in
 ``COORD_CONTROL_PASSWORD`` or in a file named by ``COORD_CONTROL_PASSWORD_FILE``: an address shows up in process lists
-and logs. It is put into the address only when the database is opened.
+and logs. It is read when the database is opened, and kept nowhere else.
 
 Threads: values; any thread.
 """
@@ -11,14 +11,14 @@ Threads: values; any thread.
 from __future__ import annotations
 
 import os
-import urllib.parse
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from coord_control.errors import ControlSettingsInvalid
+from coord_control.errors import ControlSettingsInvalid, NoControlPlane
+from coord_control.storage.database import Database
 
 __all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
 
@@ -105,19 +105,20 @@ class ControlSettings(BaseSettings):
         """Whether there is no control plane."""
         return self.url.strip().lower() == NO_CONTROL
 
-    def database_url(self) -> str:
-        """The address with its password, for the database alone: never to be logged, stored or shown.
+    def open_database(self, application: str) -> Database:
+        """The database, which is connected to when it is used.
+
+        Args:
+            application: who this is, for those who look at the server's connections.
 
         Raises:
+            NoControlPlane: there is none.
             ControlSettingsInvalid: the password file cannot be read.
+            DatabaseUrlInvalid, DatabaseDriverMissing: the address cannot be used at all.
         """
-        secret = self._secret()
-        parts = urllib.parse.urlsplit(self.url)
-        if secret is None or parts.scheme.startswith("sqlite") or parts.password is not None:
-            return self.url
-        user, _, place = parts.netloc.rpartition("@")
-        netloc = f"{user}:{urllib.parse.quote(secret, safe='')}@{place}"
-        return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
+        if self.is_off:
+            raise NoControlPlane
+        return Database(self.url, application=application, password=self._secret())
 
     def _secret(self) -> str | None:
         if self.password is not None:

@@ -1,0 +1,180 @@
+"""What all commands that talk to the control database have in common: the client, waiting with progress, results.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from coord_control.cli.output import human_bytes, human_seconds, marked, plain, print_json, reported, say
+from coord_control.control.client import ControlClient
+from coord_control.control.commands import (
+    AbortResult,
+    CheckpointResult,
+    CommandProgress,
+    CommandResult,
+    DisposeResult,
+    RestartResult,
+    RestoreResult,
+    SendEventResult,
+    StopResult,
+    VerifyResult,
+)
+from coord_control.exit_codes import ExitCode
+from coord_control.storage.records import CommandRecord
+
+__all__ = ["connected", "finish", "progress_text", "result_text"]
+
+_WAITING: Final = "waiting for the job's driver"
+
+
+@contextlib.contextmanager
+def connected(control: str | None, as_json: bool) -> Iterator[ControlClient]:
+    """A client while the block runs; an error of ours ends the command with its message and exit code."""
+    with reported(as_json), ControlClient(control) as client:
+        yield client
+
+
+def finish(
+    client: ControlClient, command: CommandRecord, *, wait: bool, timeout: float | None, as_json: bool
+) -> CommandResult | None:
+    """Wait for a command, show how far it is, and print what became of it; without ``wait`` only that it is recorded.
+
+    Raises:
+        CommandFailed, CommandTimeout, JobNotRunning: as ``ControlClient.wait``.
+        typer.Exit: somebody pressed Ctrl-C; the command goes on.
+    """
+    if not wait:
+        if as_json:
+            print_json(command.to_json())
+        else:
+            say(f"command {command.id} is {command.state}; look: coordctl command show {command.id}")
+        return None
+    result = _wait(client, command, timeout, is_quiet=as_json)
+    if as_json:
+        print_json(client.command(command.id).to_json())
+    else:
+        say(result_text(command.job, result))
+    return result
+
+
+def _wait(client: ControlClient, command: CommandRecord, timeout: float | None, *, is_quiet: bool) -> CommandResult:
+    shown = Console(stderr=True)
+    try:
+        if is_quiet:
+            return client.wait(command, timeout)
+        if not shown.is_terminal:
+            return client.wait(command, timeout, on_progress=_Lines())
+        with _bar(shown) as bar:
+            return client.wait(command, timeout, on_progress=_Bar(bar, command))
+    except KeyboardInterrupt:
+        typer.echo(
+            f"command {command.id} goes on: look with coordctl command show {command.id}, or give it up with coordctl "
+            f"command cancel {command.id}",
+            err=True,
+        )
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+class _Lines:
+    """Progress where nothing can be drawn: one line whenever it changes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, command: CommandRecord) -> None:
+        text = progress_text(command)
+        if text != self._last and not command.is_finished:
+            typer.echo(plain(text), err=True)
+        self._last = text
+
+
+class _Bar:
+    """Progress on a terminal: acknowledged subtasks of how many."""
+
+    def __init__(self, bar: Progress, command: CommandRecord) -> None:
+        self._bar = bar
+        self._task = bar.add_task(command.kind.replace("_", " "), total=None, detail=_WAITING)
+
+    def __call__(self, command: CommandRecord) -> None:
+        found = _progress(command)
+        self._bar.update(
+            self._task,
+            total=found.subtasks,
+            completed=found.acknowledged or 0,
+            detail=marked(progress_text(command)),
+        )
+
+
+def _bar(shown: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+        console=shown,
+        transient=True,
+    )
+
+
+def progress_text(command: CommandRecord) -> str:
+    """How far a command is: ``3 of 4 subtasks, 12 events blocked``."""
+    found = _progress(command)
+    parts = [found.message] if found.message else []
+    if found.subtasks is not None:
+        parts.append(f"{found.acknowledged or 0} of {found.subtasks} subtasks")
+    if found.blocked_events:
+        parts.append(f"{found.blocked_events} events blocked")
+    if parts:
+        return ", ".join(parts)
+    return _WAITING if command.claimed_at is None else "under way"
+
+
+def _progress(command: CommandRecord) -> CommandProgress:
+    return CommandProgress.model_validate(command.progress or {})
+
+
+def result_text(job: str, result: CommandResult) -> str:
+    """What became of a command that was completed, in a sentence or two."""
+    match result:
+        case CheckpointResult():
+            return _checkpoint_text(result)
+        case AbortResult():
+            return f"checkpoint {result.checkpoint} was given up"
+        case StopResult(savepoint=None):
+            return f"job {job} has stopped"
+        case StopResult(savepoint=savepoint):
+            return f"job {job} has stopped after {_checkpoint_text(savepoint)}"
+        case RestartResult():
+            return f"job {job} runs again, generation {result.generation}"
+        case RestoreResult():
+            return f"job {result.job} goes on from checkpoint {result.checkpoint}: {result.path}"
+        case DisposeResult():
+            return f"{result.path} does not exist any more"
+        case VerifyResult():
+            return _verify_text(result)
+        case SendEventResult():
+            return f"event {result.number} has taken effect"
+
+
+def _checkpoint_text(result: Any) -> str:
+    epochs = ", ".join(f"{query} after epoch {epoch}" for query, epoch in result.epochs.items())
+    return (
+        f"{result.kind} {result.checkpoint}: {result.path}\n"
+        f"{human_bytes(result.state_bytes)} in {human_seconds(result.duration_seconds)}"
+        + (f"; {epochs}" if epochs else "")
+    )
+
+
+def _verify_text(result: VerifyResult) -> str:
+    lines = [f"{problem.get('path', '')}: {problem.get('detail', '')}" for problem in result.problems]
+    verdict = "all as they were" if result.is_intact else "and it is damaged"
+    return "\n".join([*lines, f"{result.path}: {result.files} files, {human_bytes(result.size)}, {verdict}"])

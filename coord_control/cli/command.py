@@ -1,0 +1,86 @@
+"""``coordctl command``: what was asked of jobs, and what became of it.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.asking import connected, progress_text
+from coord_control.cli.job_views import command_table
+from coord_control.cli.options import Control, Job, Json, Limit
+from coord_control.cli.output import console, human_time, print_json, say
+from coord_control.storage.records import CommandKind, CommandRecord, CommandState
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Commands: what was asked of jobs, and what became of it.", no_args_is_help=True)
+
+_Id = Annotated[str, typer.Argument(metavar="COMMAND", help="The command's id.", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    job: Job = None,
+    state: Annotated[
+        CommandState | None,
+        typer.Option("--state", envvar="COORD_STATE", help="Only in this state.", show_default=False),
+    ] = None,
+    kind: Annotated[
+        CommandKind | None,
+        typer.Option("--kind", envvar="COORD_KIND", help="Only of this kind.", show_default=False),
+    ] = None,
+    limit: Limit = 20,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """List commands, newest first."""
+    with connected(control, as_json) as client:
+        if job is not None:
+            client.job(job)  # a wrong name is said, and not an empty list
+        found = client.commands(job, state=state, kind=kind, limit=limit)
+        if as_json:
+            print_json([each.to_json() for each in found])
+        elif found:
+            console().print(command_table("", found))
+        else:
+            say("there is no such command")
+
+
+@app.command("show")
+def show(command: _Id, control: Control = None, as_json: Json = False) -> None:
+    """Show a command: who asked, how far it is, what it gave."""
+    with connected(control, as_json) as client:
+        _show(client.command(command), as_json)
+
+
+@app.command("cancel")
+def cancel(command: _Id, control: Control = None, as_json: Json = False) -> None:
+    """Give up a command: at once when no driver has taken it yet; a checkpoint that is under way is aborted."""
+    with connected(control, as_json) as client:
+        _show(client.cancel(command), as_json)
+
+
+def _show(command: CommandRecord, as_json: bool) -> None:
+    if as_json:
+        print_json(command.to_json())
+        return
+    say(f"command {command.id}: {command.kind.replace('_', ' ')} of job {command.job}, {command.state}")
+    say(f"asked {human_time(command.requested_at)} UTC by {command.requested_by} on {command.requested_from}")
+    say(f"with {json.dumps(command.payload, ensure_ascii=False)}, key {command.key}")
+    if command.claimed_at is not None:
+        say(f"taken {human_time(command.claimed_at)} UTC by generation {command.generation}")
+    if command.finished_at is not None:
+        say(f"over since {human_time(command.finished_at)} UTC")
+    elif command.cancel_requested:
+        say("is being given up")
+    else:
+        say(f"{progress_text(command)}; expires {human_time(command.expires_at)} UTC unless a driver takes it")
+    if command.error is not None:
+        say(f"{command.error.code}: {command.error.message}")
+    if command.result is not None:
+        say(json.dumps(command.result, ensure_ascii=False, indent=2))

@@ -1,0 +1,110 @@
+"""``coordctl recoveries``, ``audit``, ``generations`` and ``forget``: what happened to a job.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.asking import connected
+from coord_control.cli.options import Control, Job, JobName, Json, Limit
+from coord_control.cli.output import human_seconds, human_time, plain, print_json, print_table, say
+
+__all__ = ["audit", "forget", "generations", "recoveries"]
+
+
+def recoveries(job: JobName, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
+    """List why and from where JOB went on, newest first."""
+    with connected(control, as_json) as client:
+        found = client.recoveries(job, limit=limit)
+        if as_json:
+            print_json([each.to_json() for each in found])
+            return
+        rows = [
+            (
+                human_time(each.started_at),
+                each.generation,
+                each.query,
+                each.cause.replace("_", " "),
+                each.from_epoch,
+                each.from_checkpoint,
+                human_seconds(each.duration_seconds),
+                each.epochs_rerun,
+                each.message or each.what or each.path,
+            )
+            for each in found
+        ]
+        columns = ("at", "generation", "query", "cause", "from epoch", "from checkpoint", "took", "rerun", "what")
+        print_table("", columns, rows)
+        if not rows:
+            say(f"job {job} has never had to recover")
+
+
+def audit(job: Job = None, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
+    """List who asked for what, from where, and with which outcome; newest first."""
+    with connected(control, as_json) as client:
+        if job is not None:
+            client.job(job)  # a wrong name is said, and not an empty list
+        found = client.audit(job, limit=limit)
+        if as_json:
+            print_json([each.to_json() for each in found])
+            return
+        rows = [
+            (
+                human_time(each.at),
+                f"{each.actor}@{each.host}",
+                each.job,
+                each.action.replace("_", " "),
+                each.outcome,
+                each.subject,
+                json.dumps(each.details, ensure_ascii=False) if each.details else "",
+            )
+            for each in found
+        ]
+        print_table("", ("at", "who", "job", "action", "outcome", "subject", "details"), rows)
+        if not rows:
+            say("nobody has asked for anything yet")
+
+
+def generations(job: JobName, control: Control = None, as_json: Json = False) -> None:
+    """List the drivers that JOB has had, newest first."""
+    with connected(control, as_json) as client:
+        found = client.generations(job)
+        if as_json:
+            print_json([each.to_json() for each in found])
+            return
+        rows = [
+            (
+                each.generation,
+                each.host,
+                each.pid,
+                human_time(each.started_at),
+                human_time(each.ended_at),
+                "yes" if each.is_clean else "no" if each.ended_at is not None else "",
+                each.end_reason,
+            )
+            for each in found
+        ]
+        print_table("", ("generation", "host", "process", "started", "ended", "cleanly", "why"), rows)
+
+
+def forget(
+    job: JobName,
+    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the history of JOB, which does not run, from the control database. Its checkpoints on storage stay."""
+    with connected(control, as_json) as client:
+        record = client.job(job)
+        if not yes:
+            typer.confirm(f"forget all about job {plain(record.name)}?", abort=True, err=True)
+        client.forget(job)
+        if as_json:
+            print_json({"job": job, "forgotten": True})
+        else:
+            say(f"job {job} is forgotten; what it has on storage is still there: {record.folder}")

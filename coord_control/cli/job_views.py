@@ -1,0 +1,179 @@
+"""What ``coordctl`` shows of jobs, their queries, operators and gateways: rows and tables, no commands.
+
+Threads: values in, tables out; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from coord_control.cli.asking import progress_text
+from coord_control.cli.checkpoint_views import checkpoint_table
+from coord_control.cli.output import human_seconds, human_time, marked, text_table
+from coord_control.control.snapshots import JobSnapshot
+from coord_control.storage.records import CommandRecord, JobRecord, OperatorRecord, QueryRecord
+
+__all__ = ["command_table", "job_screen", "job_table", "state_text"]
+
+_JOB_COLUMNS: Final = ("job", "state", "generation", "host", "process", "driver started", "supervised", "root")
+_QUERY_COLUMNS: Final = ("query", "state", "epoch", "rows/s", "lag", "restarts", "last failure")
+_OPERATOR_COLUMNS: Final = (
+    "operator",
+    "query",
+    "epoch",
+    "subtasks",
+    "closed",
+    "blocked now",
+    "blocked so far",
+    "blocked for",
+    "mailbox",
+    "takes",
+)
+_GATEWAY_COLUMNS: Final = ("operator", "subtask", "gateway", "blocked now", "blocked so far", "blocked for", "mailbox")
+_COMMAND_COLUMNS: Final = ("command", "job", "kind", "state", "asked", "by", "what")
+
+
+def state_text(job: JobRecord) -> str:
+    """What a job is, which is not what its driver last said when that driver is gone."""
+    if job.is_alive:
+        return job.state.value
+    if job.ended_at is not None:
+        return job.state.value
+    return f"lost since {human_time(job.heartbeat_at)}"
+
+
+def job_table(jobs: Iterable[JobRecord]) -> Table:
+    """One line a job."""
+    return text_table(
+        "",
+        _JOB_COLUMNS,
+        [
+            (
+                job.name,
+                state_text(job),
+                job.generation,
+                job.host,
+                job.pid,
+                human_time(job.driver_started_at),
+                "yes" if job.is_supervised else "no",
+                job.root,
+            )
+            for job in jobs
+        ],
+    )
+
+
+def job_screen(snapshot: JobSnapshot, *, all_gateways: bool = False) -> RenderableType:
+    """A job on one screen: what it is, and what it is doing.
+
+    Args:
+        all_gateways: also those without blocked events.
+    """
+    job = snapshot.job
+    tables = [
+        _query_table(job.queries),
+        _operator_table(job.operators),
+        _gateway_table(job.operators, all_gateways=all_gateways),
+        checkpoint_table("checkpoints", snapshot.checkpoints),
+        command_table("commands", snapshot.commands),
+    ]
+    return Group(*_header(job), *(table for table in tables if table.row_count))
+
+
+def command_table(title: str, commands: Iterable[CommandRecord]) -> Table:
+    """One line a command."""
+    return text_table(title, _COMMAND_COLUMNS, [_command_row(command) for command in commands])
+
+
+def _header(job: JobRecord) -> list[str]:
+    since = human_seconds(max(0.0, (datetime.now(UTC) - job.driver_started_at).total_seconds()))
+    by = "coordctl run" if job.is_supervised else "nobody"
+    lines = [f"job {job.name}: {state_text(job)}, generation {job.generation}, process {job.pid} on {job.host}"]
+    if job.is_alive:
+        lines.append(f"runs for {since}, kept alive by {by}, in {job.folder}")
+    else:
+        reason = f": {job.end_reason}" if job.end_reason else ""
+        lines.append(f"not running since {human_time(job.ended_at or job.heartbeat_at)} UTC{reason}; in {job.folder}")
+    if job.log_file:
+        lines.append(f"log: {job.log_file}")
+    if job.live is not None and job.live.message:
+        lines.append(job.live.message)
+    agent = job.agent
+    if agent is not None and (agent.buffered or agent.dropped or agent.database_failures):
+        lines.append(
+            f"its agent: {agent.buffered} records wait for the database, {agent.dropped} were dropped, "
+            f"{agent.database_failures} failures {agent.last_failure}"
+        )
+    return [marked(line) for line in lines]
+
+
+def _query_table(queries: Sequence[QueryRecord]) -> Table:
+    rows = [
+        (
+            query.name,
+            query.state,
+            query.epoch,
+            None if query.rows_per_second is None else f"{query.rows_per_second:,.0f}",
+            human_seconds(query.lag_seconds),
+            query.restarts,
+            query.last_failure,
+        )
+        for query in queries
+    ]
+    return text_table("queries", _QUERY_COLUMNS, rows)
+
+
+def _operator_table(operators: Sequence[OperatorRecord]) -> Table:
+    rows = [
+        (
+            operator.uid,
+            operator.query,
+            operator.epoch,
+            operator.parallelism,
+            operator.closed,
+            operator.blocked_now,
+            operator.blocked_total,
+            human_seconds(operator.blocked_seconds),
+            operator.mailbox,
+            ", ".join(each.name for each in operator.event_types),
+        )
+        for operator in operators
+    ]
+    return text_table("operators", _OPERATOR_COLUMNS, rows)
+
+
+def _gateway_table(operators: Sequence[OperatorRecord], *, all_gateways: bool) -> Table:
+    rows = [
+        (
+            operator.uid,
+            gateway.subtask,
+            "open" if gateway.is_open else "closed",
+            gateway.blocked,
+            gateway.blocked_total,
+            human_seconds(gateway.blocked_seconds),
+            gateway.mailbox,
+        )
+        for operator in operators
+        for gateway in operator.gateways
+        if all_gateways or gateway.blocked or not gateway.is_open
+    ]
+    return text_table("gateways", _GATEWAY_COLUMNS, rows)
+
+
+def _command_row(command: CommandRecord) -> tuple[object, ...]:
+    error = command.error
+    what = f"{error.code}: {error.message}" if error is not None else ""
+    return (
+        command.id,
+        command.job,
+        command.kind.replace("_", " "),
+        command.state,
+        human_time(command.requested_at),
+        f"{command.requested_by}@{command.requested_from}",
+        what or ("" if command.is_finished else progress_text(command)),
+    )

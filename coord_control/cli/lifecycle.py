@@ -1,0 +1,74 @@
+"""``coordctl stop`` and ``restart``: the end of a job's driver.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.asking import connected, finish
+from coord_control.cli.durations import parse_seconds
+from coord_control.cli.options import Control, JobName, Json, Key, Label, Target, Timeout, Wait
+
+__all__ = ["restart", "stop"]
+
+
+def stop(
+    job: JobName,
+    savepoint: Annotated[
+        bool,
+        typer.Option(
+            "--savepoint", envvar="COORD_SAVEPOINT", help="Take a savepoint first, and process nothing after it."
+        ),
+    ] = False,
+    target: Target = None,
+    label: Label = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_STOP_GRACE",
+            help="How long the running epochs may take; not with --savepoint, which lets them end.",
+        ),
+    ] = None,
+    key: Key = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Stop JOB after its running epochs; nobody starts it again, and coordctl run ends with exit code 0.
+
+    When a savepoint fails, the job runs on.
+    """
+    if not savepoint and (target is not None or label is not None):
+        raise typer.BadParameter("--target and --label are of the savepoint: say --savepoint too")
+    if savepoint and grace is not None:
+        raise typer.BadParameter("--grace does not go with --savepoint, which lets the running epochs end")
+    with connected(control, as_json) as client:
+        if savepoint:
+            command = client.stop_with_savepoint(job, target=target, label=label, key=key)
+        else:
+            command = client.stop(job, grace_seconds=grace, key=key)
+        finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+
+
+def restart(
+    job: JobName,
+    key: Key = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """End JOB's driver and start it again, with its script as it is now; it goes on where it stood.
+
+    Needs coordctl run around the driver.
+    """
+    with connected(control, as_json) as client:
+        command = client.restart(job, key=key)
+        finish(client, command, wait=wait, timeout=timeout, as_json=as_json)

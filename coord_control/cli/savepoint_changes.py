@@ -1,0 +1,163 @@
+"""``coordctl savepoint create``, ``dispose`` and ``import``: through the job's driver when it runs, else on storage.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.asking import connected, finish
+from coord_control.cli.job_places import root_of, running_job, tell_way
+from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
+from coord_control.cli.output import human_bytes, plain, print_json, reported, say
+from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
+from coord_control.control.client import ControlClient
+from coord_control.durable.disposal import dispose_without_owner
+from coord_control.durable.files import join
+from coord_control.durable.offline import OfflineSavepoint, adopt, save
+from coord_control.ids import QueryName
+from coord_control.storage.records import CommandRecord
+
+__all__ = ["create", "dispose", "import_"]
+
+_Adopted = Annotated[
+    str | None,
+    typer.Option(
+        "--adopt",
+        envvar="COORD_ADOPT",
+        metavar="PATH",
+        help="Save this Spark checkpoint directory, which belongs to no job; JOB and --query name it from now on.",
+    ),
+]
+
+
+def create(
+    job: JobName,
+    root: AnyRoot = None,
+    target: Target = None,
+    label: Label = None,
+    adopted: _Adopted = None,
+    query: Annotated[
+        str, typer.Option(envvar="COORD_QUERY", metavar="NAME", help="The name of the adopted query.")
+    ] = "query",
+    force: Force = False,
+    key: Key = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Take a savepoint of JOB: through its driver when it runs, else on its storage, where it was stopped or died.
+
+    On storage it holds what the job would have recovered. With --adopt, of a Spark checkpoint directory instead.
+    """
+    place = None if target is None else absolute(target)
+    with reported(as_json):
+        if adopted is not None:
+            _show_made(_adopt(job, absolute(adopted), place, query, label), as_json)
+            return
+        with running_job(control, job, root) as client:
+            tell_way(client, job)
+            if client is not None:
+                command = client.trigger_savepoint(job, target=place, label=label, key=key)
+                finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+                return
+        _show_made(_save(job, root_of(control, job, root), place, label, force), as_json)
+
+
+def dispose(
+    ref: Annotated[str, typer.Argument(help="Which one: an id, a label, latest, or a path.")],
+    job: Job = None,
+    root: AnyRoot = None,
+    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    key: Key = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a checkpoint or savepoint for good; not the newest checkpoint, nor one that is being read.
+
+    Through the driver of --job when that runs, else on storage.
+    """
+    with reported(as_json):
+        if job is None:
+            _dispose_on_storage(ref, None, None, yes, as_json)
+            return
+        with running_job(control, job, root) as client:
+            tell_way(client, job)
+            if client is not None:
+                command = _asked(client, job, reference(ref), yes, key)
+                finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+                return
+        _dispose_on_storage(ref, job, root_of(control, job, root), yes, as_json)
+
+
+def import_(
+    path: Annotated[str, typer.Argument(help="The savepoint's folder: a path, or a URI that Spark can read.")],
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Make a savepoint known that lies anywhere and that no job of this control database has taken. Copies nothing."""
+    with connected(control, as_json) as client:
+        found = client.import_savepoint(absolute(path), storage=storage_of)
+        if as_json:
+            print_json(found.to_json())
+        else:
+            say(f"{found.path}: savepoint {found.checkpoint} of job {found.job}, {human_bytes(found.size)}")
+
+
+def _asked(client: ControlClient, job: str, ref: str, yes: bool, key: str | None) -> CommandRecord:
+    if not yes:
+        typer.confirm(plain(f"have the driver of job {job} remove {ref}?"), abort=True, err=True)
+    return client.dispose(job, ref, key=key)
+
+
+def _dispose_on_storage(ref: str, job: str | None, root: str | None, yes: bool, as_json: bool) -> None:
+    entry = catalog_of(ref, job, root).resolve(reference(ref))
+    if not yes:
+        typer.confirm(plain(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?"), abort=True, err=True)
+    folder = join(absolute(root), job) if root and job else entry.path.rpartition("/")[0]
+    is_gone = dispose_without_owner(storage_of(folder), folder, entry, storage_of)
+    if as_json:
+        print_json({"path": entry.path, "checkpoint": entry.checkpoint, "files_removed": is_gone})
+        return
+    say(f"{entry.path} does not exist any more")
+    if not is_gone:
+        say("the job's next driver removes its files that no other checkpoint needs")
+
+
+def _adopt(job: str, folder: str, place: str | None, query: str, label: str | None) -> OfflineSavepoint:
+    if place is None:
+        raise typer.BadParameter("--adopt needs a --target")
+    return adopt(storage_of(folder), folder, place, storage_of(place), job=job, query=QueryName(query), label=label)
+
+
+def _save(job: str, root: str, place: str | None, label: str | None, force: bool) -> OfflineSavepoint:
+    return save(storage_of(root), existing_job(root, job), target=place, label=label, storage=storage_of, force=force)
+
+
+def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "path": made.path,
+                "checkpoint": made.metadata.checkpoint,
+                "epochs": {name: query.epoch for name, query in made.metadata.queries.items()},
+                "linked_bytes": made.linked_bytes,
+                "copied_bytes": made.copied_bytes,
+                "replayed": dict(made.replayed),
+            }
+        )
+        return
+    epochs = ", ".join(f"{name} after epoch {query.epoch}" for name, query in made.metadata.queries.items())
+    say(f"{made.path}: {epochs}")
+    say(f"{human_bytes(made.linked_bytes)} linked, {human_bytes(made.copied_bytes)} copied")
+    for name, epoch in made.replayed.items():
+        say(
+            f"{name}: epoch {epoch} was planned and not committed; it is not part of this savepoint, and a restore "
+            "plans it anew, with whatever the sources have then"
+        )

@@ -1,0 +1,110 @@
+"""Waiting for a command: how often to look, and what its end means.
+
+Why polling on the client's side: a client lives for seconds, looks at one row by its key, and needs no connection of
+its own for notifications. It looks often at first, because most commands take less than a second, and less often later.
+
+Threads: a ``Wait`` belongs to one caller; the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coord_control.control.commands import CommandResult, Refusal, parse_result
+from coord_control.errors import (
+    CommandCancelled,
+    CommandExpired,
+    CommandFailed,
+    CommandRefused,
+    CommandTimeout,
+    ControlEventRefused,
+    Fault,
+    JobNotRunning,
+)
+from coord_control.storage.records import CommandError, CommandKind, CommandRecord, CommandState
+
+__all__ = ["OnProgress", "Wait", "raise_if_not_running", "result_of"]
+
+#: Is told a command whenever it has changed.
+OnProgress = Callable[[CommandRecord], None]
+
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 0.5
+_GROWTH: Final = 1.3
+_NO_ERROR: Final = CommandError(code=Refusal.INTERNAL, message="the driver gave no reason", fault="internal")
+_ERRORS: Final[dict[CommandState, type[CommandFailed]]] = {
+    CommandState.FAILED: CommandFailed,
+    CommandState.REFUSED: CommandRefused,
+    CommandState.EXPIRED: CommandExpired,
+    CommandState.CANCELLED: CommandCancelled,
+}
+
+
+class Wait:
+    """One wait for one command.
+
+    Args:
+        timeout: seconds; None: until it is over.
+        now: of a monotonic clock.
+    """
+
+    def __init__(self, timeout: float | None, on_progress: OnProgress | None, now: float) -> None:
+        self._timeout = timeout
+        self._deadline = None if timeout is None else now + timeout
+        self._on_progress = on_progress
+        self._last: CommandRecord | None = None
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def pause_after(self, command: CommandRecord, now: float) -> float | None:
+        """Report what was seen; returns the seconds until the next look, None when the command is over.
+
+        Raises:
+            CommandTimeout: it is not over, and the time is.
+        """
+        if self._on_progress is not None and command != self._last:
+            self._on_progress(command)
+        self._last = command
+        if command.is_finished:
+            return None
+        if self._deadline is not None and now >= self._deadline:
+            raise CommandTimeout(command.id, command.kind, command.state, self._timeout or 0.0)
+        pause = self._pause
+        self._pause = min(pause * _GROWTH, _LONGEST_PAUSE_SECONDS)
+        return pause if self._deadline is None else min(pause, self._deadline - now)
+
+
+def result_of(command: CommandRecord) -> CommandResult:
+    """The result of a command that is over.
+
+    Raises:
+        CommandFailed: it was not completed; a subclass says how it ended.
+        JobNotRunning: because nobody was there to do it.
+    """
+    if command.state is CommandState.COMPLETED:
+        return parse_result(command.kind, command.result or {})
+    raise_if_not_running(command)
+    error = command.error or _NO_ERROR
+    raise _class_of(command, error)(
+        command.id,
+        command.kind,
+        error.code,
+        error.message,
+        fault=Fault(error.fault),
+        retry=error.retry,
+        fields=error.fields,
+    )
+
+
+def raise_if_not_running(command: CommandRecord) -> None:
+    """Raise JobNotRunning when a command was refused because the job has no driver."""
+    error = command.error
+    if command.state is CommandState.REFUSED and error is not None and error.code == Refusal.JOB_NOT_RUNNING:
+        known = error.fields[0] if error.fields else {}
+        raise JobNotRunning(command.job, known.get("since", "an unknown time"), known.get("reason", ""), command.id)
+
+
+def _class_of(command: CommandRecord, error: CommandError) -> type[CommandFailed]:
+    if command.kind is CommandKind.SEND_EVENT and error.code == Refusal.EVENT_INVALID:
+        return ControlEventRefused
+    return _ERRORS[command.state]
