@@ -113,7 +113,6 @@ class Rig:
                 EventTypes(OPERATOR, "up", up),
                 thread,
                 runtime.post,
-                job="benchmark",
                 news=News(),
             )
             spec = OperatorSpec(OPERATOR, parallelism)

@@ -49,7 +49,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 
-__all__ = ["EventFeed", "Numbered", "Seal", "Sealed", "numbers_of", "unseal"]
+__all__ = ["EventFeed", "Numbered", "Seal", "Sealed", "unseal"]
 
 _MAGIC: Final = b"\0coord_control:"
 _VERSION: Final = 1
@@ -93,17 +93,12 @@ def unseal(operator: str, state: bytes | None) -> Sealed:
         raise DamagedRecord(what, f"its numbers of control events cannot be read: {error}") from error
 
 
-def numbers_of(state: bytes) -> Mapping[str, int]:
-    """The numbers in a state that this release has sealed; cheap for one without any."""
-    return unseal("", state).numbers if state.startswith(_MAGIC) else {}
-
-
 class Seal:
-    """How far one incarnation of a coordinator is, in the order of the job's inbox; owned by the inbox's thread."""
+    """How far one incarnation of a coordinator is, in the order of the job's inbox; owned by the protocol core."""
 
     __slots__ = ("_header", "_job", "_numbers")
 
-    def __init__(self, job: str, numbers: Mapping[str, int] | None = None) -> None:
+    def __init__(self, job: str = "", numbers: Mapping[str, int] | None = None) -> None:
         """Begin where the incarnation begins."""
         self._job = job
         self._numbers = dict(numbers or {})

@@ -31,6 +31,7 @@ from coord_control.ids import (
 )
 from coord_control.protocol import messages
 from coord_control.protocol.checkpoint import Checkpoints, Progress
+from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
@@ -69,10 +70,15 @@ def first_barrier(generation: Generation) -> BarrierId:
 
 
 class JobCore:
-    """All operators of one driver's generation."""
+    """All operators of one driver's generation.
 
-    def __init__(self, generation: Generation) -> None:
+    Args:
+        job: whose numbers count among the events from outside.
+    """
+
+    def __init__(self, generation: Generation, job: str = "") -> None:
         self.generation = generation
+        self._job = job
         self._batch = Batch()
         self._queries: dict[QueryName, _Query] = {}
         self._query_of: dict[OperatorUid, _Query] = {}
@@ -110,24 +116,33 @@ class JobCore:
         """Recover a query's operators from durable facts. Afterwards execute the batch, and only then start the query.
 
         Coordinators with something to go back to, and all of them when this is not their first start, are reset (C12).
+
+        Raises:
+            DamagedRecord, UnsupportedFormat: a coordinator's state cannot be taken apart; nothing has changed.
         """
         query = self._queries[name]
-        if (marker := recovery_marker(facts, self.generation)) is not None:
-            self._batch.persist.append(messages.Persist(name, marker))
+        marker = recovery_marker(facts, self.generation)
+        if marker is not None:
             facts = Facts((*facts.records, marker), facts.committed, facts.planned)
+        recovery = {uid: recover(facts, uid) for uid in query.specs}
+        sealed = {uid: unseal(uid, recovered.coordinator_state) for uid, recovered in recovery.items()}
+        if marker is not None:
+            self._batch.persist.append(messages.Persist(name, marker))
         query.rerun = rerun_marker(facts, self.generation)
         for uid, spec in query.specs.items():
-            recovered = recover(facts, uid)
+            recovered = recovery[uid]
             is_reset = uid in self._started or recovered.barrier != NO_CHECKPOINT
             self._started.add(uid)
             # Every reset begins an incarnation, so what a coordinator sends before its first reset has not happened
             # either.
             incarnation = self._incarnations[uid] = self._incarnations[uid] + is_reset
+            seal = Seal(self._job, sealed[uid].numbers)
             self._operators[uid] = OperatorRun(
-                spec, name, recovered, incarnation, self._totals[uid], self._next_barrier, facts.committed
+                spec, name, recovered, incarnation, self._totals[uid], self._next_barrier, facts.committed, seal
             )
             if is_reset:
-                reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, recovered.coordinator_state)
+                state = sealed[uid].data
+                reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, state, seal.number)
                 self._batch.notices.append(reset)
             for outbox in recovered.undelivered:
                 events = messages.DeliverEvents(uid, outbox.subtask, outbox.attempt, outbox.events)
@@ -264,6 +279,11 @@ class JobCore:
         if (operator := self._current(uid, incarnation)) is not None:
             operator.snapshot_completed(barrier, state, now, self._batch)
             self._checkpoints.collect(self._batch)
+
+    def control_event(self, uid: OperatorUid, incarnation: int, number: int) -> None:
+        """From here on an event from outside is part of what the coordinator has done."""
+        if (operator := self._current(uid, incarnation)) is not None:
+            operator.control_event(number)
 
     def snapshot_failed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, error: CoordinatorFailed, now: float

@@ -30,6 +30,7 @@ __all__ = [
     "CheckpointFailed",
     "DeliverEvents",
     "EpochSettled",
+    "EventsDurable",
     "FailQuery",
     "Hello",
     "Measurements",
@@ -156,6 +157,15 @@ class ResetCoordinator:
     incarnation: int
     barrier: BarrierId
     state: bytes | None
+    applied: int = 0  #: the number of the last event from outside that is part of the state
+
+
+@dataclass(frozen=True, slots=True)
+class EventsDurable:
+    """Nothing can undo the events from outside up to this number any more."""
+
+    operator: OperatorUid
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +257,7 @@ Notice: TypeAlias = (
     | AttemptFailed
     | SubtaskReset
     | EpochSettled
+    | EventsDurable
     | FailQuery
 )
 

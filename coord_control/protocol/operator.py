@@ -27,6 +27,7 @@ from coord_control.errors import ChannelFull, OutputNotConsumed
 from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
+from coord_control.protocol.control_events import Seal
 from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.epoch import OperatorEpoch, Phase, PhaseInput
 from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
@@ -80,6 +81,7 @@ class OperatorRun:
         totals: Totals,
         next_barrier: Callable[[], BarrierId],
         committed: Epoch = NO_EPOCH,
+        seal: Seal | None = None,
     ) -> None:
         self.spec = spec
         self.query = query
@@ -92,6 +94,8 @@ class OperatorRun:
         self._deferred: list[messages.Notice] = []  # what the coordinator is told when it has answered
         self.completed = recovered.barrier  #: newest barrier that is complete, for subtask_reset
         self._next_barrier = next_barrier
+        self._seal = seal or Seal()
+        self._recorded_number = self._seal.number
         # Of the newest begin record; None until there is one, so the first epoch is always recorded.
         self._recorded_state = recovered.coordinator_state
         self._delivered_since = bool(recovered.undelivered)
@@ -187,10 +191,15 @@ class OperatorRun:
             return None
         return ChannelFull(self.spec.uid, subtask, "down", waiting, MAX_CHANNEL_BYTES)
 
-    def snapshot_completed(self, barrier: BarrierId, state: bytes, now: float, batch: Batch) -> None:
+    def control_event(self, number: int) -> None:
+        """An event from outside counts from here on: what its coordinator gives as its state contains it."""
+        self._seal.mark(number)
+
+    def snapshot_completed(self, barrier: BarrierId, data: bytes, now: float, batch: Batch) -> None:
         """The coordinator gave its state: this is the snapshot point (C2)."""
         if not self.channel.answered(barrier, now):
             return  # late news: aborted before
+        state = self._seal.seal(data)
         epoch = self.epoch
         if epoch is not None and epoch.barrier == barrier:
             self._begin(epoch, barrier, state, batch)
@@ -293,6 +302,9 @@ class OperatorRun:
             batch.persist.append(messages.Persist(self.query, record))
             self._recorded_state, self._delivered_since = state, False
             self.totals.begins_recorded += 1
+            if self._recorded_number < self._seal.number:
+                self._recorded_number = self._seal.number
+                batch.notices.append(messages.EventsDurable(self.spec.uid, self._recorded_number))
         for attempt, token in epoch.waiting:
             self._welcome(epoch, attempt, token, batch)
         epoch.waiting = []

@@ -15,9 +15,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.errors import CoordinatorNotStarted, StoreError
+from coord_control.errors import CoordinatorNotStarted
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
-from coord_control.protocol.control_events import Seal, Sealed, numbers_of, unseal
 from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.control_feed import ControlFeed, WaitingEvent
@@ -34,8 +33,7 @@ class BoundCoordinator:
     """One operator's coordinator.
 
     Args:
-        job: whose numbers count among the events from outside.
-        news: told of what becomes of them.
+        news: told of what becomes of events from outside.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class BoundCoordinator:
         thread: CoordinatorThread,
         post: Post,
         *,
-        job: str,
         news: JobListener,
     ) -> None:
         self.uid = uid
@@ -61,9 +58,8 @@ class BoundCoordinator:
         self._is_open = False  # a run of the query exists that can take what is sent
         self._has_started = False  # both are written on the coordinator thread only
         self._must_close = False
-        self._job = job
         self.feed = ControlFeed(uid, news)
-        self._context = Context(self, 1, Seal(job))
+        self._context = Context(self, 1)
         self._current = self._context  # that of the callbacks now, on the coordinator thread only
         coordinator.context = self._context
 
@@ -100,19 +96,15 @@ class BoundCoordinator:
         if not self._is_open:
             raise CoordinatorNotStarted(self.uid)
 
-    def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None) -> None:
+    def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None, applied: int = 0) -> None:
         self._is_open = True
         self._context.close()
-        sealed, problem = self._unsealed(state)
-        number = sealed.numbers.get(self._job, 0)
-        context = self._context = Context(self, incarnation, Seal(self._job, sealed.numbers))
+        context = self._context = Context(self, incarnation)
 
         def reset() -> None:
             self._current = self.coordinator.context = context
-            if problem is not None:
-                raise problem
-            self.coordinator.reset_to_checkpoint(barrier, sealed.data)
-            self._recovered(number)
+            self.coordinator.reset_to_checkpoint(barrier, state)
+            self._recovered(applied)
 
         self._submit("reset_to_checkpoint", reset)
 
@@ -172,10 +164,9 @@ class BoundCoordinator:
             self._apply_soon()
         return is_new
 
-    def recorded(self, state: bytes) -> None:
-        """A begin record with this state is durable, and no newer driver exists; on the loop."""
-        number = numbers_of(state).get(self._job, 0)
-        if number and self.feed.recorded(number):
+    def durable(self, number: int) -> None:
+        """Nothing can undo the events up to this one; on the loop."""
+        if self.feed.recorded(number):
             self._apply_soon()  # what has waited for that
 
     def _recovered(self, number: int) -> None:
@@ -197,12 +188,6 @@ class BoundCoordinator:
         error = context.apply(number, lambda: self.coordinator.handle_control_event(event, waiting.subtask))
         if context.is_usable:  # otherwise it has not happened, and comes again
             self.feed.applied(number, error)
-
-    def _unsealed(self, state: bytes | None) -> tuple[Sealed, StoreError | None]:
-        try:
-            return unseal(self.uid, state), None
-        except StoreError as error:
-            return Sealed(None), error
 
     def _submit(self, callback: str, call: Callable[[], object]) -> None:
         context = self._context

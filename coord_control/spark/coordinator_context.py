@@ -2,8 +2,8 @@
 
 A context belongs to one incarnation of its coordinator: after a reset there is a new one, and the old one does nothing.
 
-Threads: a coordinator uses it from any thread; what is posted runs on the loop, and only there the seal of the
-incarnation (:mod:`coord_control.protocol.control_events`) is looked at.
+Threads: a coordinator uses it from any thread; what is posted runs on the loop. Which events from outside a snapshot
+contains is decided by the order of these posts, see :mod:`coord_control.protocol.control_events`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pydantic import BaseModel
 
 from coord_control.errors import CoordinatorFailed, NoSuchSubtask
 from coord_control.ids import BarrierId, SubtaskIndex
-from coord_control.protocol.control_events import Seal
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
 
@@ -51,10 +50,9 @@ class _Run:
 class Context:
     """A coordinator's context for one incarnation; after a reset it does nothing."""
 
-    def __init__(self, bound: BoundCoordinator, incarnation: int, seal: Seal) -> None:
+    def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
         self._bound = bound
         self._incarnation = incarnation
-        self._seal = seal  # the loop's
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._closed = False
         self._failed = False
@@ -155,8 +153,7 @@ class Context:
 
     def complete(self, barrier: BarrierId, data: bytes) -> None:
         uid, incarnation = self._bound.uid, self._incarnation
-        seal = self._seal
-        self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, seal.seal(data), now))
+        self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
 
     def fail_snapshot(self, barrier: BarrierId, error: BaseException) -> None:
         uid, incarnation = self._bound.uid, self._incarnation
@@ -178,8 +175,8 @@ class Context:
         if self._unmarked is None or not self._bound.thread.is_current():
             return
         number, self._unmarked, self._run = self._unmarked, None, None
-        if not self._closed:
-            self._bound.post(lambda core, now: self._seal.mark(number))
+        uid, incarnation = self._bound.uid, self._incarnation
+        self._bound.post(lambda core, now: core.control_event(uid, incarnation, number))
 
     def _deliver(self, run: _Run, core: JobCore, now: float) -> None:
         with self._lock:

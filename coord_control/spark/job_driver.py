@@ -123,7 +123,7 @@ class JobDriver:
             if restore is not None:
                 restore.prepare(self.files, self.folder, self.generation, spark, self._verify)
             self.runtime = JobRuntime(
-                JobCore(self.generation),
+                JobCore(self.generation, name),
                 self.declared.coordinators,
                 tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
                 append=self._append,
@@ -252,9 +252,7 @@ class JobDriver:
     def _bind(
         self, uid: OperatorUid, coordinator: OperatorCoordinator, parallelism: int, down: EventTypes, up: EventTypes
     ) -> BoundCoordinator:
-        return BoundCoordinator(
-            uid, coordinator, parallelism, down, up, self.thread, self.runtime.post, job=self.name, news=self.news
-        )
+        return BoundCoordinator(uid, coordinator, parallelism, down, up, self.thread, self.runtime.post, news=self.news)
 
     def _plan(
         self, uid: OperatorUid, parallelism: int, state: StateType[Any], down: EventTypes, up: EventTypes

@@ -241,7 +241,11 @@ class JobRuntime:
             case messages.CheckpointAborted():
                 self._coordinators[notice.operator].aborted(notice.barrier)
             case messages.ResetCoordinator():
-                self._coordinators[notice.operator].reset(notice.incarnation, notice.barrier, notice.state)
+                self._coordinators[notice.operator].reset(
+                    notice.incarnation, notice.barrier, notice.state, notice.applied
+                )
+            case messages.EventsDurable():
+                self._coordinators[notice.operator].durable(notice.number)
             case messages.AttemptReady():
                 self._coordinators[notice.operator].attempt_ready(notice.subtask, notice.attempt)
             case messages.AttemptFailed():

@@ -247,7 +247,10 @@ def _notice(notice: Notice) -> str:
         case messages.CheckpointAborted():
             return f"aborted b={_barrier(notice.barrier)}"
         case messages.ResetCoordinator():
-            return f"reset b={_barrier(notice.barrier)} state={_text(notice.state)}"
+            applied = f" applied={notice.applied}" * bool(notice.applied)
+            return f"reset b={_barrier(notice.barrier)} state={_text(notice.state)}{applied}"
+        case messages.EventsDurable():
+            return f"durable n={notice.number}"
         case messages.DeliverEvents():
             return f"deliver {notice.subtask} t={notice.attempt} {_words(notice.events)}"
         case messages.AttemptReady():

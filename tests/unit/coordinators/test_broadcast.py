@@ -32,6 +32,9 @@ class Channel:
     def send(self, subtask: int, event: BaseModel) -> None:
         raise AssertionError("a version goes to all subtasks")
 
+    def control_event_applied(self) -> None:
+        raise AssertionError("what is broadcast counts by itself")
+
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         raise AssertionError("nothing is deferred")
 

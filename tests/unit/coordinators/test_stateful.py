@@ -38,6 +38,9 @@ class Context:
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         function(*args)
 
+    def control_event_applied(self) -> None:
+        raise AssertionError("nothing comes from outside")
+
     def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
         raise AssertionError("nothing runs here")
 

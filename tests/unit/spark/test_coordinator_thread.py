@@ -158,7 +158,7 @@ class Rig:
         )
         up = EventTypes(OP, "up", [Number])
         self.bound = BoundCoordinator(
-            OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post, job="job", news=self.news
+            OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post, news=self.news
         )
         bound[OP] = self.bound
         self.runtime.endpoint.start("127.0.0.1")
@@ -913,7 +913,5 @@ def test_only_coordinators_that_override_a_callback_about_attempts_watch_them() 
 
     types = EventTypes(OP, "down", [])
     for coordinator, watches in ((Plain(), False), (Watching(), True)):
-        bound = BoundCoordinator(
-            OP, coordinator, 1, types, types, CoordinatorThread(), lambda call: None, job="job", news=News()
-        )
+        bound = BoundCoordinator(OP, coordinator, 1, types, types, CoordinatorThread(), lambda call: None, news=News())
         assert bound.observes_attempts is watches

@@ -105,7 +105,7 @@ class Rig:
         self.thread = CoordinatorThread()
         down, up = EventTypes(OP, "down", [Ping]), EventTypes(OP, "up", [Ping])
         coordinators[OP] = BoundCoordinator(
-            OP, coordinator, 2, down, up, self.thread, self.runtime.post, job="job", news=self.news
+            OP, coordinator, 2, down, up, self.thread, self.runtime.post, news=self.news
         )
         self.bound = coordinators[OP]
         self.thread.start()
