@@ -21,7 +21,15 @@ TESTS: Final = Path(__file__).resolve().parent
 
 #: Folder below `tests` and the seconds after which one of its tests counts as hanging; cheap tiers first. A folder
 #: that is not here comes last, with the limit of the last.
-TIERS: Final = {"unit": 60, "machines": 60, "transcripts": 60, "simulation": 600, "spark": 300, "acceptance": 900}
+TIERS: Final = {
+    "unit": 60,
+    "machines": 60,
+    "transcripts": 60,
+    "simulation": 600,
+    "storage": 120,
+    "spark": 300,
+    "acceptance": 900,
+}
 
 # Deadlines measure the machine, not the code: two processes share two cores here. In CI (the variable CI is set)
 # Hypothesis itself chooses derandomized examples, so that a submission is not failed by an unlucky draw.

@@ -178,3 +178,4 @@ class SavepointRecord(Record):
     verified_ok: bool | None = None
     problems: tuple[str, ...] = ()
     missing: bool = False
+    id: int | None = None  #: the database gives it

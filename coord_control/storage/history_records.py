@@ -78,6 +78,7 @@ class RecoveryRecord(Record):
     duration_seconds: float | None = None
     epochs_rerun: int = 0
     message: str = ""
+    id: int | None = None  #: the database gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

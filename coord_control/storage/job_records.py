@@ -112,6 +112,7 @@ class AgentMetrics(Record):
     dropped: int = 0
     database_failures: int = 0
     last_failure: str = ""
+    last_contact: datetime | None = None  #: when it last read or wrote, by the clock of the driver
     commands: int = 0  #: carried out by this driver
 
 

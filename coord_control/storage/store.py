@@ -6,9 +6,13 @@ Threads: any.
 from __future__ import annotations
 
 from coord_control.storage.audit import Audit
+from coord_control.storage.checkpoints import Checkpoints
 from coord_control.storage.commands import Commands
 from coord_control.storage.database import Database
 from coord_control.storage.jobs import Jobs
+from coord_control.storage.recoveries import Recoveries
+from coord_control.storage.samples import Samples
+from coord_control.storage.savepoints import Savepoints
 
 __all__ = ["ControlStore"]
 
@@ -20,6 +24,10 @@ class ControlStore:
         self.database = database
         self.jobs = Jobs(database)
         self.commands = Commands(database)
+        self.checkpoints = Checkpoints(database)
+        self.savepoints = Savepoints(database)
+        self.samples = Samples(database)
+        self.recoveries = Recoveries(database)
         self.audit = Audit(database)
 
     def close(self) -> None:

@@ -331,6 +331,7 @@ recoveries: Final = Table(
     # A recovery that is written twice, after a commit whose answer was lost, is one recovery.
     Index("uq_recoveries_once", "job_id", "generation", "query", "cause", "started_at", unique=True),
     Index("ix_recoveries_checkpoint", "job_id", "from_checkpoint"),
+    Index("ix_recoveries_newest", "job_id", "id"),
     Index("ix_recoveries_started_at", "started_at"),
 )
 

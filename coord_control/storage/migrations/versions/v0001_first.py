@@ -264,6 +264,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_recoveries")),
     )
     op.create_index("ix_recoveries_checkpoint", "recoveries", ["job_id", "from_checkpoint"])
+    op.create_index("ix_recoveries_newest", "recoveries", ["job_id", "id"])
     op.create_index("ix_recoveries_started_at", "recoveries", ["started_at"])
     op.create_index(
         "uq_recoveries_once", "recoveries", ["job_id", "generation", "query", "cause", "started_at"], unique=True

@@ -1,0 +1,322 @@
+"""Checkpoints: their history, by job, and what it says about durations and sizes.
+
+A checkpoint's state never goes back: what is written late (an agent that catches up after an outage) or twice (a commit
+whose answer was lost) changes nothing that is known better. What a checkpoint's history costs to read does not depend
+on how long it is: listings walk an index from its newest end, and nobody counts rows (``checkpoint_counts``).
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, Select, delete, select, union_all, update
+
+from coord_control.errors import RecordNotFound
+from coord_control.storage import tables
+from coord_control.storage.database import Database, Transaction
+from coord_control.storage.jobs import find
+from coord_control.storage.percentiles import percentiles
+from coord_control.storage.record import to_json
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    CheckpointState,
+    CheckpointSummary,
+    QueryCheckpoint,
+    SubtaskRecord,
+)
+
+__all__ = ["Checkpoints"]
+
+_checkpoints = tables.checkpoints.c
+
+#: From the first to the last; a row is only replaced by one that is at least as far.
+_ORDER: Final = {
+    CheckpointState.IN_PROGRESS: 0,
+    CheckpointState.FAILED: 1,
+    CheckpointState.COMPLETED: 2,
+    CheckpointState.DISCARDED: 3,
+}
+
+_MEASURED: Final = (
+    _checkpoints.duration_seconds,
+    _checkpoints.state_bytes,
+    _checkpoints.new_bytes,
+    _checkpoints.blocked_seconds,
+    _checkpoints.blocked_events,
+    _checkpoints.snapshot_seconds,
+)
+
+
+class Checkpoints:
+    """The checkpoints and savepoints of all jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, job: str, checkpoint: CheckpointRecord, subtasks: Iterable[SubtaskRecord] = ()) -> bool:
+        """Write what is known of a checkpoint, unless more is known already.
+
+        Args:
+            subtasks: they replace those that are there, unless there are none.
+
+        Returns:
+            False: the row is further than ``checkpoint``, and was left as it is.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.transaction() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            before = _save_row(transaction, job_id, checkpoint)
+            if before is not None and _ORDER[before] > _ORDER[checkpoint.state]:
+                return False
+            if before != checkpoint.state:
+                _count(transaction, job_id, checkpoint.kind.value, before, checkpoint.state)
+            if checkpoint.queries:
+                _save_details(transaction, job_id, checkpoint)
+            _save_subtasks(transaction, job_id, checkpoint.id, list(subtasks))
+            return True
+
+    def discarded(self, job: str, checkpoints: Iterable[int]) -> int:
+        """These completed checkpoints are not on storage any more; return how many of them are new among such.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.transaction() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            completed = (
+                select(_checkpoints.checkpoint, _checkpoints.kind)
+                .where(
+                    _checkpoints.job_id == job_id,
+                    _checkpoints.checkpoint.in_(builtins.list(checkpoints)),
+                    _checkpoints.state == CheckpointState.COMPLETED,
+                )
+                .order_by(_checkpoints.checkpoint)
+                .with_for_update()
+            )
+            rows = transaction.execute(completed).all()
+            for row in rows:
+                _count(transaction, job_id, row.kind, CheckpointState.COMPLETED, CheckpointState.DISCARDED)
+            transaction.execute(
+                update(tables.checkpoints)
+                .where(_checkpoints.job_id == job_id, _checkpoints.checkpoint.in_([row.checkpoint for row in rows]))
+                .values(state=CheckpointState.DISCARDED)
+            )
+            return len(rows)
+
+    def get(self, job: str, checkpoint: int) -> CheckpointRecord:
+        """Return a checkpoint with what is known of its queries and operators.
+
+        Raises:
+            JobNotFound: there is no such job.
+            RecordNotFound: the history has no such checkpoint.
+        """
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            where = (_checkpoints.job_id == job_id, _checkpoints.checkpoint == checkpoint)
+            row = transaction.execute(select(tables.checkpoints).where(*where)).one_or_none()
+            if row is None:
+                raise RecordNotFound(f"checkpoint {checkpoint}", job, _near(transaction, job_id))
+            details = tables.checkpoint_details.c
+            queries = transaction.execute(
+                select(details.queries).where(details.job_id == job_id, details.checkpoint == checkpoint)
+            ).scalar()
+        return _record(job, row, msgspec.convert(queries or [], tuple[QueryCheckpoint, ...]))
+
+    def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
+        """Return what is known of the subtasks in a checkpoint; nothing, when the checkpoint is not there.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        table = tables.checkpoint_subtasks
+        names = [name for name in table.c.keys() if name not in ("job_id", "checkpoint")]
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            query = (
+                select(*(table.c[name] for name in names))
+                .where(table.c.job_id == job_id, table.c.checkpoint == checkpoint)
+                .order_by(table.c.operator, table.c.subtask)
+            )
+            return tuple(SubtaskRecord(**row._mapping) for row in transaction.execute(query))
+
+    def list(
+        self,
+        job: str,
+        kind: CheckpointKind | None = None,
+        state: CheckpointState | None = None,
+        limit: int = 100,
+        before_id: int | None = None,
+    ) -> tuple[CheckpointRecord, ...]:
+        """Return checkpoints, newest first; those with an id below ``before_id`` only.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            query = _newest(job_id, kind, None if state is None else (state,), limit, before_id)
+            return tuple(_record(job, row) for row in transaction.execute(query))
+
+    def latest(self, job: str) -> CheckpointRecord | None:
+        """Return the newest completed checkpoint or savepoint that is on storage; None: there is none.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        newest = self.list(job, state=CheckpointState.COMPLETED, limit=1)
+        return newest[0] if newest else None
+
+    def summary(self, job: str, kind: CheckpointKind | None = None, window: int = 10_000) -> CheckpointSummary:
+        """Return the counts of all checkpoints, and percentiles over the newest ``window`` that were completed.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        was_completed = (CheckpointState.COMPLETED, CheckpointState.DISCARDED)
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            counts = _counts(transaction, job_id, kind)
+            newest = _newest(job_id, kind, was_completed, window, None, _MEASURED)
+            rows = transaction.execute(newest).all()
+        columns = builtins.list(zip(*rows, strict=True)) or [()] * len(_MEASURED)
+        duration, state_bytes, new_bytes, blocked_seconds, blocked_events, snapshot = map(percentiles, columns)
+        return CheckpointSummary(
+            counts=counts,
+            window=window,
+            duration=duration,
+            state_bytes=state_bytes,
+            new_bytes=new_bytes,
+            blocked_seconds=blocked_seconds,
+            blocked_events=blocked_events,
+            snapshot_seconds=snapshot,
+        )
+
+
+def _newest(
+    job: int,
+    kind: CheckpointKind | None,
+    states: Sequence[CheckpointState] | None,
+    limit: int,
+    before: int | None,
+    columns: Sequence[ColumnElement[Any]] = (),
+) -> Select[Any]:
+    wanted = select(*columns) if columns else select(tables.checkpoints)
+    if kind is None and states is None:
+        query = wanted.where(_checkpoints.job_id == job)
+        if before is not None:
+            query = query.where(_checkpoints.checkpoint < before)
+        return query.order_by(_checkpoints.checkpoint.desc()).limit(limit)
+    kinds = CheckpointKind if kind is None else (kind,)
+    branches = [
+        _branch(job, each, state, limit, before) for each in kinds for state in states or builtins.list(CheckpointState)
+    ]
+    ids = (branches[0] if len(branches) == 1 else union_all(*branches)).subquery()
+    return (
+        wanted.join(ids, (_checkpoints.checkpoint == ids.c.checkpoint) & (_checkpoints.job_id == job))
+        .order_by(ids.c.checkpoint.desc())
+        .limit(limit)
+    )
+
+
+def _branch(job: int, kind: CheckpointKind, state: CheckpointState, limit: int, before: int | None) -> Select[Any]:
+    # The newest of one kind and state: one end of the index, whatever else there is.
+    query = select(_checkpoints.checkpoint).where(
+        _checkpoints.job_id == job, _checkpoints.kind == kind.value, _checkpoints.state == state
+    )
+    if before is not None:
+        query = query.where(_checkpoints.checkpoint < before)
+    newest = query.order_by(_checkpoints.checkpoint.desc()).limit(limit).subquery()
+    return select(newest.c.checkpoint)  # a limit inside UNION needs a query around it
+
+
+def _save_row(transaction: Transaction, job: int, checkpoint: CheckpointRecord) -> CheckpointState | None:
+    """Return the state that the row had; None: it is new."""
+    values = _values(job, checkpoint)
+    insert = transaction.insert(tables.checkpoints).values(values)
+    inserted = transaction.execute(insert.on_conflict_do_nothing(index_elements=["job_id", "checkpoint"]))
+    if inserted.rowcount == 1:
+        return None
+    where = (_checkpoints.job_id == job, _checkpoints.checkpoint == checkpoint.id)
+    state = transaction.execute(select(_checkpoints.state).where(*where).with_for_update()).scalar_one()
+    before = CheckpointState(state)
+    if _ORDER[before] <= _ORDER[checkpoint.state]:
+        # What only one of several writers knows is not lost when another one does not say it.
+        known = {name: value for name, value in values.items() if value is not None}
+        transaction.execute(update(tables.checkpoints).where(*where).values(known))
+    return before
+
+
+def _values(job: int, checkpoint: CheckpointRecord) -> dict[str, Any]:
+    names = [name for name in _checkpoints.keys() if name not in ("job_id", "checkpoint", "kind")]
+    values = {name: getattr(checkpoint, name) for name in names}
+    return {**values, "job_id": job, "checkpoint": checkpoint.id, "kind": checkpoint.kind.value}
+
+
+def _count(
+    transaction: Transaction, job: int, kind: str, before: CheckpointState | None, after: CheckpointState
+) -> None:
+    table = tables.checkpoint_counts
+    for state, change in ((before, -1), (after, 1)):
+        if state is not None:
+            insert = transaction.insert(table).values(job_id=job, kind=kind, state=state, checkpoints=max(change, 0))
+            transaction.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["job_id", "kind", "state"], set_={"checkpoints": table.c.checkpoints + change}
+                )
+            )
+
+
+def _counts(transaction: Transaction, job: int, kind: CheckpointKind | None) -> dict[str, int]:
+    table = tables.checkpoint_counts
+    query = select(table.c.state, table.c.checkpoints).where(table.c.job_id == job)
+    if kind is not None:
+        query = query.where(table.c.kind == kind.value)
+    counts = {state.value: 0 for state in CheckpointState}
+    for row in transaction.execute(query):
+        counts[row.state] += row.checkpoints
+    return {"total": sum(counts.values()), **counts}
+
+
+def _save_details(transaction: Transaction, job: int, checkpoint: CheckpointRecord) -> None:
+    queries = to_json(checkpoint.queries)
+    insert = transaction.insert(tables.checkpoint_details).values(job_id=job, checkpoint=checkpoint.id, queries=queries)
+    transaction.execute(
+        insert.on_conflict_do_update(index_elements=["job_id", "checkpoint"], set_={"queries": insert.excluded.queries})
+    )
+
+
+def _save_subtasks(transaction: Transaction, job: int, checkpoint: int, subtasks: builtins.list[SubtaskRecord]) -> None:
+    if not subtasks:
+        return
+    table = tables.checkpoint_subtasks
+    transaction.execute(delete(table).where(table.c.job_id == job, table.c.checkpoint == checkpoint))
+    rows = [{**to_json(subtask), "job_id": job, "checkpoint": checkpoint} for subtask in subtasks]
+    transaction.execute(table.insert(), rows)
+
+
+def _near(transaction: Transaction, job: int) -> builtins.list[str]:
+    ids = select(_checkpoints.checkpoint).where(_checkpoints.job_id == job)
+    newest = transaction.execute(ids.order_by(_checkpoints.checkpoint.desc()).limit(3)).scalars()
+    return [str(each) for each in newest]
+
+
+def _record(job: str, row: Row[Any], queries: tuple[QueryCheckpoint, ...] = ()) -> CheckpointRecord:
+    values = dict(row._mapping)
+    for name in ("job_id", "checkpoint", "kind", "state"):
+        del values[name]
+    return CheckpointRecord(
+        **values,
+        job=job,
+        id=row.checkpoint,
+        kind=CheckpointKind(row.kind),
+        state=CheckpointState(row.state),
+        queries=queries,
+    )

@@ -1,0 +1,63 @@
+"""Recoveries: what went on from where, why, and how long it took.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from coord_control.storage import tables
+from coord_control.storage.database import Database
+from coord_control.storage.jobs import find
+from coord_control.storage.records import RecoveryRecord
+
+__all__ = ["Recoveries"]
+
+_recoveries = tables.recoveries.c
+_IDENTITY = ("job_id", "generation", "query", "cause", "started_at")
+
+
+class Recoveries:
+    """The recoveries of all jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, recovery: RecoveryRecord) -> None:
+        """Write a recovery; the same one again (by generation, query, cause and start) replaces it.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.transaction() as transaction:
+            values = {
+                name: getattr(recovery, name) for name in _recoveries.keys() if name not in ("id", "job_id", "query")
+            }
+            values["job_id"] = find(transaction, recovery.job, self._database.display_url)
+            values["query"] = recovery.query or ""
+            insert = transaction.insert(tables.recoveries).values(values)
+            changing = {name: insert.excluded[name] for name in values if name not in _IDENTITY}
+            transaction.execute(insert.on_conflict_do_update(index_elements=list(_IDENTITY), set_=changing))
+
+    def list(self, job: str, limit: int = 100, before_id: int | None = None) -> tuple[RecoveryRecord, ...]:
+        """Return the recoveries of a job, those that were recorded last first.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            query = select(tables.recoveries).where(_recoveries.job_id == job_id)
+            if before_id is not None:
+                query = query.where(_recoveries.id < before_id)
+            rows = transaction.execute(query.order_by(_recoveries.id.desc()).limit(limit))
+            return tuple(_record(job, row) for row in rows)
+
+
+def _record(job: str, row: Row[Any]) -> RecoveryRecord:
+    values = dict(row._mapping)
+    del values["job_id"]
+    return RecoveryRecord(**{**values, "job": job, "query": row.query or None})
