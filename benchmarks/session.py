@@ -18,6 +18,7 @@ def session(cores: int = 2) -> Iterator[SparkSession]:
     """A local session; ends with the block. The launcher's and Spark's own log lines stay off the terminal."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("COORD_CONTROL", "none")  # benchmarks.agent measures the control plane
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark = (
         SparkSession.builder.master(f"local[{cores}]")

@@ -32,7 +32,8 @@
     - CommandTimeout                 it was not done yet when the one who waited gave up
     - ControlError                   something that is asked of a job through the control database
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
-        - GenerationSuperseded
+        - GenerationSuperseded, JobNameTaken
+    - JobStopRequested               a stop that the last driver did not survive: the job ends before it begins
     - DatabaseError                  the control database itself
         - DatabaseUnavailable        for now; try again later
             - DatabaseBusy, DatabaseFull
@@ -68,8 +69,10 @@ from coord_control.errors.control import (
     DatabaseUnavailable,
     DatabaseUrlInvalid,
     GenerationSuperseded,
+    JobNameTaken,
     JobNotRunning,
     JobStillAlive,
+    JobStopRequested,
     KeyReused,
     RecordNotFound,
     RecordRefused,
@@ -189,10 +192,12 @@ __all__ = [
     "InvalidName",
     "InvalidTransition",
     "JobClosed",
+    "JobNameTaken",
     "JobNotFound",
     "JobNotRunning",
     "JobRunning",
     "JobStillAlive",
+    "JobStopRequested",
     "KeyReused",
     "LineageMismatch",
     "MissingRecord",

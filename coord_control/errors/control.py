@@ -22,8 +22,10 @@ __all__ = [
     "DatabaseUnavailable",
     "DatabaseUrlInvalid",
     "GenerationSuperseded",
+    "JobNameTaken",
     "JobNotRunning",
     "JobStillAlive",
+    "JobStopRequested",
     "KeyReused",
     "RecordNotFound",
     "RecordRefused",
@@ -96,6 +98,35 @@ class JobStillAlive(ControlError):
     def __init__(self, job: str, host: str) -> None:
         self.job, self.host = job, host
         super().__init__(f"job {job!r} has a driver on {host}; stop it before its history is removed")
+
+
+class JobNameTaken(ControlError):
+    """A job of the same name, in another folder, is running; the control database keeps one job per name."""
+
+    retry = True
+
+    def __init__(self, job: str, folder: str, host: str) -> None:
+        self.job, self.folder, self.host = job, folder, host
+        super().__init__(
+            f"the control database knows a job {job!r} that runs on {host} in {folder}; this one runs on without a "
+            "control plane until that one has ended. Give one of them another name, or another control database"
+        )
+
+
+class JobStopRequested(CoordControlError, SystemExit):
+    """The job was asked to stop, and its last driver died before it had; so this one ends before it begins.
+
+    It is a ``SystemExit`` with code 0: a script that lets it pass ends as one whose job was stopped."""
+
+    fault = Fault.USER
+
+    def __init__(self, job: str, requested_by: str, requested_at: str) -> None:
+        self.job, self.requested_by, self.requested_at = job, requested_by, requested_at
+        super().__init__(
+            f"job {job!r} was asked to stop by {requested_by or 'somebody'} at {requested_at}, and its driver died on "
+            "the way: it is stopped now. Start it again to run it"
+        )
+        self.code = 0
 
 
 class GenerationSuperseded(ControlError):

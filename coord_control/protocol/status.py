@@ -39,7 +39,8 @@ class OperatorStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One query; ``progress`` is Spark's newest progress event."""
+    """One query; ``progress`` is Spark's newest progress event, ``batches``, ``rows`` and ``batch_seconds`` are of all of
+    them since the driver started."""
 
     name: str
     state: str
@@ -47,6 +48,9 @@ class QueryStatus:
     restarts: int
     last_failure: str | None
     progress: dict[str, Any] = field(default_factory=dict)
+    batches: int = 0
+    rows: int = 0
+    batch_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.spark import shutdown
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.control_plane import ControlPlane
 from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.operator import Operator
@@ -84,6 +85,9 @@ class Job:
             ``latest``) the job just goes on from where it stands. It takes place when the first query is started.
         allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
             begin empty.
+        control: the control database: ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: there is none.
+            By default what ``COORD_CONTROL`` says, and otherwise the user's embedded database. A database that cannot
+            be reached never keeps a job from running.
 
     Raises:
         CheckpointNotFound: ``restore_from`` means no checkpoint, or several.
@@ -92,6 +96,8 @@ class Job:
         Fenced: another driver was faster.
         StoreUnavailable: ``root`` cannot be written.
         EndpointNotBound: no port is free.
+        ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``control`` cannot be used at all.
+        JobStopRequested: the job was asked to stop, and its last driver died before it had; it is stopped now.
     """
 
     def __init__(
@@ -109,10 +115,12 @@ class Job:
         checkpoints: CheckpointOptions | None = None,
         restore_from: str | None = None,
         allow_non_restored_state: bool = False,
+        control: str | None = None,
     ) -> None:
         if not is_valid_name(name):
             raise InvalidName("job", name)
         self.name = name
+        self._plane = ControlPlane.of(control)
         use_this_interpreter(spark)
         self._spark = spark
         self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
@@ -138,6 +146,13 @@ class Job:
         )
         self.generation = self._driver.generation
         shutdown.register(self.stop)
+        if self._plane is not None:
+            requested = self._plane.start(self._driver)
+            if requested is not None:
+                self.stop()
+                raise requested
+            if self._driver.closed.is_set():  # fenced already
+                self._plane.close(self._driver)
 
     def operator(
         self,
@@ -297,6 +312,8 @@ class Job:
             stop_queries(list(self._driver.queries.values()), deadline)
             shutdown.unregister(self.stop)
             self._driver.close()
+            if self._plane is not None:
+                self._plane.close(self._driver)
         with self._driver.changed:
             self._driver.changed.notify_all()
 

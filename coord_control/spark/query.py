@@ -128,6 +128,10 @@ class ManagedQuery:
         self.last_failure: str | None = None
         self.last_committed = NO_EPOCH
         self.progress: dict[str, Any] = {}  #: Spark's newest progress event
+        self._last_reported = NO_EPOCH
+        self._batches = 0
+        self._rows = 0
+        self._batch_seconds = 0.0
         self._writer = writer
         self._files = files
         self._runtime = runtime
@@ -171,12 +175,25 @@ class ManagedQuery:
     def status(self) -> QueryStatus:
         """What it does now."""
         return QueryStatus(
-            self.name, self.state.value, self.last_committed, self.restarts, self.last_failure, self.progress
+            self.name,
+            self.state.value,
+            self.last_committed,
+            self.restarts,
+            self.last_failure,
+            self.progress,
+            self._batches,
+            self._rows,
+            self._batch_seconds,
         )
 
     def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
         self.progress = progress
+        if epoch > self._last_reported:  # it is reported again while there is nothing to do
+            self._last_reported = epoch
+            self._batches += 1
+            self._rows += int(progress.get("numInputRows") or 0)
+            self._batch_seconds += float(progress.get("batchDuration") or 0.0) / 1000
         if epoch > self.last_committed and self._files.exists(f"{self.lineage.checkpoint}/commits/{epoch}"):
             self._observe(epoch)
 

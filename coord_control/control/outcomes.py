@@ -1,0 +1,119 @@
+"""How a command ended, from what came of it: results, and errors as codes that never change.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from coord_control.control.commands import CommandResult, Refusal
+from coord_control.errors import (
+    CheckpointInUse,
+    CheckpointNotCompleted,
+    CheckpointNotFound,
+    CoordControlError,
+    EventInvalid,
+    Fault,
+    InvalidName,
+    JobClosed,
+    JobRunning,
+    NoSuchSubtask,
+    OperatorNotFound,
+    RestoreRefused,
+    StoreError,
+    UndeclaredEvent,
+)
+from coord_control.protocol.failures import FailureReason
+from coord_control.storage.records import CommandError, CommandState, Outcome
+
+__all__ = ["cancelled", "completed", "failed", "outcome_of", "refused"]
+
+#: Errors after which nothing was changed; the first that fits decides.
+_REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (
+    (CheckpointNotFound, Refusal.CHECKPOINT_NOT_FOUND),
+    (CheckpointInUse, Refusal.CHECKPOINT_IN_USE),
+    (RestoreRefused, Refusal.RESTORE_REFUSED),
+    (OperatorNotFound, Refusal.UNKNOWN_OPERATOR),
+    (UndeclaredEvent, Refusal.UNKNOWN_EVENT_TYPE),
+    (EventInvalid, Refusal.EVENT_INVALID),
+    (NoSuchSubtask, Refusal.UNKNOWN_SUBTASK),
+    (InvalidName, Refusal.PAYLOAD_INVALID),
+    (ValidationError, Refusal.PAYLOAD_INVALID),
+    (JobClosed, Refusal.JOB_CLOSED),
+)
+_MESSAGE_CHARACTERS: Final = 4000
+
+
+def completed(result: CommandResult, checkpoint: int | None = None) -> Outcome:
+    """It was done."""
+    document = result.model_dump(mode="json")
+    return Outcome(state=CommandState.COMPLETED, result=document, checkpoint=checkpoint)
+
+
+def cancelled(message: str, checkpoint: int | None = None) -> Outcome:
+    """It was given up on request."""
+    error = CommandError(code=FailureReason.ABORTED.name, message=message, fault=Fault.USER.value, retry=True)
+    return Outcome(state=CommandState.CANCELLED, error=error, checkpoint=checkpoint)
+
+
+def refused(
+    code: Refusal,
+    message: str,
+    *,
+    fault: Fault = Fault.USER,
+    retry: bool = False,
+    fields: list[dict[str, Any]] | None = None,
+) -> Outcome:
+    """It cannot be done, and nothing was changed."""
+    return _ended(CommandState.REFUSED, code.value, message, fault, retry, fields)
+
+
+def failed(code: str, message: str, *, fault: Fault = Fault.EXTERNAL, retry: bool = False) -> Outcome:
+    """It was begun and came to nothing."""
+    return _ended(CommandState.FAILED, code, message, fault, retry, None)
+
+
+def outcome_of(error: Exception, checkpoint: int | None = None) -> Outcome:
+    """What an error makes of the command that met it."""
+    if isinstance(error, CheckpointNotCompleted):
+        return _of_checkpoint(error, checkpoint)
+    for kind, code in _REFUSALS:
+        if isinstance(error, kind):
+            fault = error.fault if isinstance(error, CoordControlError) else Fault.USER
+            retry = isinstance(error, CoordControlError) and error.retry
+            return refused(code, str(error), fault=fault, retry=retry, fields=_fields(error))
+    if isinstance(error, StoreError | OSError | JobRunning):
+        return failed(Refusal.STORAGE.value, str(error), retry=True)
+    if isinstance(error, CoordControlError):
+        return failed(Refusal.INTERNAL.value, str(error), fault=error.fault, retry=error.retry)
+    return failed(Refusal.INTERNAL.value, f"{type(error).__name__}: {error}", fault=Fault.INTERNAL)
+
+
+def _of_checkpoint(error: CheckpointNotCompleted, checkpoint: int | None) -> Outcome:
+    reason = FailureReason[error.reason.upper()]
+    state = CommandState.REFUSED if reason.is_preflight else CommandState.FAILED
+    fault = reason.fault or Fault.EXTERNAL
+    found = CommandError(code=reason.name, message=_short(str(error)), fault=fault.value, retry=reason.retry)
+    return Outcome(state=state, error=found, checkpoint=checkpoint)
+
+
+def _ended(
+    state: CommandState, code: str, message: str, fault: Fault, retry: bool, fields: list[dict[str, Any]] | None
+) -> Outcome:
+    error = CommandError(code=code, message=_short(message), fault=fault.value, retry=retry, fields=tuple(fields or ()))
+    return Outcome(state=state, error=error)
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARACTERS else message[: _MESSAGE_CHARACTERS - 1] + "…"
+
+
+def _fields(error: Exception) -> list[dict[str, Any]]:
+    if isinstance(error, EventInvalid):
+        return [dict(each) for each in error.fields]
+    if isinstance(error, ValidationError):
+        return [{"loc": list(each["loc"]), "msg": each["msg"]} for each in error.errors()]
+    return []

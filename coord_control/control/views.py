@@ -1,0 +1,308 @@
+"""What the driver says of itself, as the records that the database keeps.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from coord_control.durable.checkpoint_folder import CheckpointEntry
+from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
+from coord_control.protocol.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    OperatorStatistics,
+    QueryStatistics,
+)
+from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
+from coord_control.protocol.tickets import CheckpointKind
+from coord_control.storage.records import (
+    CheckpointRecord,
+    CheckpointState,
+    EventType,
+    GatewayRecord,
+    LiveOperator,
+    LiveQuery,
+    LiveStatus,
+    OperatorCheckpoint,
+    OperatorRecord,
+    QueryCheckpoint,
+    QueryRecord,
+    RecoveryRecord,
+    SavepointRecord,
+    SubtaskRecord,
+)
+
+__all__ = [
+    "checkpoint_record",
+    "live_status",
+    "operator_records",
+    "query_records",
+    "recovery_record",
+    "savepoint_record",
+    "stored_checkpoint",
+    "subtask_records",
+]
+
+_STATES = {
+    CheckpointStatus.IN_PROGRESS: CheckpointState.IN_PROGRESS,
+    CheckpointStatus.COMPLETED: CheckpointState.COMPLETED,
+    CheckpointStatus.FAILED: CheckpointState.FAILED,
+}
+
+
+# --- checkpoints
+
+
+def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> CheckpointRecord:
+    """One checkpoint, with totals per query and operator."""
+    triggered = _utc(each.triggered_at_seconds)
+    finished = None
+    if each.duration_seconds is not None:
+        finished = triggered + datetime.timedelta(seconds=each.duration_seconds)
+    return CheckpointRecord(
+        job=job,
+        id=each.checkpoint,
+        kind=each.kind,
+        state=CheckpointState.DISCARDED if each.discarded else _STATES[each.status],
+        triggered_at=triggered,
+        label=each.label,
+        key=each.key,
+        cause=each.cause,
+        requested_by=each.requested_by,
+        generation=generation,
+        finished_at=finished,
+        duration_seconds=each.duration_seconds,
+        state_bytes=each.state_bytes,
+        new_bytes=each.new_bytes,
+        channel_bytes=each.channel_bytes,
+        linked_bytes=each.linked_bytes,
+        copied_bytes=each.copied_bytes,
+        blocked_events=each.blocked_events,
+        blocked_seconds=each.blocked_seconds,
+        snapshot_seconds=each.snapshot_seconds,
+        subtasks=each.subtasks,
+        acknowledged=each.acknowledged_subtasks,
+        path=each.path,
+        reason=None if each.reason is None else each.reason.code,
+        message=each.message,
+        metadata_bytes=each.metadata_bytes,
+        queries=tuple(_query_part(query) for query in each.queries),
+    )
+
+
+def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
+    """Its parts per subtask."""
+    return tuple(
+        SubtaskRecord(
+            operator=operator.operator,
+            subtask=subtask.subtask,
+            seconds=subtask.seconds,
+            state_bytes=subtask.state_bytes,
+            blocked_events=subtask.blocked_events,
+            blocked_seconds=subtask.blocked_seconds,
+            down_bytes=subtask.down_bytes,
+            up_bytes=subtask.up_bytes,
+        )
+        for operator in each.operators
+        for subtask in operator.subtasks
+    )
+
+
+def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
+    """Where a savepoint lies; None: it is none, or not complete."""
+    if record.kind is not CheckpointKind.SAVEPOINT or record.state is not CheckpointState.COMPLETED:
+        return None
+    if record.path is None:
+        return None
+    epochs = {query.query: query.boundary for query in record.queries}
+    return SavepointRecord(
+        path=record.path,
+        job=record.job,
+        checkpoint=record.id,
+        label=record.label,
+        size=record.state_bytes,
+        created_at=record.finished_at,
+        summary={"queries": epochs},
+    )
+
+
+def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMetadata | None) -> CheckpointRecord:
+    """What the storage tells of a complete checkpoint whose statistics nobody has; ``metadata``: when it was read."""
+    triggered = entry.trigger.requested_at if entry.trigger is not None else entry.completed_at
+    assert triggered is not None, "complete ones say when"
+    if metadata is not None:
+        triggered = metadata.triggered_at
+    seconds = None if entry.completed_at is None else max(0.0, (entry.completed_at - triggered).total_seconds())
+    requested_by = None if entry.trigger is None else entry.trigger.details.get("requested_by")
+    return CheckpointRecord(
+        job=job,
+        id=entry.checkpoint,
+        kind=CheckpointKind(entry.kind),
+        state=CheckpointState.COMPLETED,
+        triggered_at=triggered,
+        label=entry.label,
+        key=None if entry.trigger is None else entry.trigger.key,
+        cause="" if entry.trigger is None else entry.trigger.cause,
+        requested_by=requested_by if isinstance(requested_by, str) else None,
+        generation=entry.generation,
+        finished_at=entry.completed_at,
+        duration_seconds=seconds,
+        state_bytes=entry.size,
+        path=entry.path,
+        message="written from what is on the storage; its statistics were lost",
+        queries=tuple(QueryCheckpoint(query=query, boundary=epoch) for query, epoch in entry.epochs),
+    )
+
+
+def _query_part(query: QueryStatistics) -> QueryCheckpoint:
+    return QueryCheckpoint(
+        query=query.query,
+        boundary=query.boundary,
+        boundary_seconds=query.boundary_seconds,
+        pin_seconds=query.pin_seconds,
+        files=query.files,
+        file_bytes=query.file_bytes,
+        linked_bytes=query.linked_bytes,
+        copied_bytes=query.copied_bytes,
+        operators=tuple(_operator_part(operator) for operator in query.operators),
+    )
+
+
+def _operator_part(operator: OperatorStatistics) -> OperatorCheckpoint:
+    return OperatorCheckpoint(
+        operator=operator.operator,
+        asked_seconds=operator.asked_seconds,
+        snapshot_seconds=operator.snapshot_seconds,
+        coordinator_bytes=operator.coordinator_bytes,
+        state_bytes=operator.state_bytes,
+        channel_bytes=operator.channel_bytes,
+        blocked_events=operator.blocked_events,
+        blocked_seconds=operator.blocked_seconds,
+        subtasks=len(operator.subtasks),
+        acknowledged=operator.acknowledged_subtasks,
+    )
+
+
+# --- the job
+
+
+def query_records(queries: tuple[QueryFacts, ...], status: JobStatus) -> tuple[QueryRecord, ...]:
+    """The started queries."""
+    now = {query.name: query for query in status.queries}
+    return tuple(_query_record(query, now.get(query.name)) for query in queries)
+
+
+def _query_record(facts: QueryFacts, status: QueryStatus | None) -> QueryRecord:
+    return QueryRecord(
+        name=facts.name,
+        query_id=facts.query_id,
+        lineage=facts.lineage,
+        state=facts.state,
+        epoch=None if status is None or status.committed < 0 else status.committed,
+        restarts=0 if status is None else status.restarts,
+        last_failure=(status.last_failure or "") if status is not None else "",
+    )
+
+
+def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str, int]) -> tuple[OperatorRecord, ...]:
+    """The declared operators; ``durable``: by uid, the number of the last durable event from outside."""
+    return tuple(
+        OperatorRecord(
+            uid=operator.uid,
+            query=operator.query or "",
+            parallelism=operator.parallelism,
+            event_types=tuple(EventType(name=event.name, schema=dict(event.schema)) for event in operator.events),
+            applied_number=durable.get(operator.uid, 0),
+        )
+        for operator in operators
+    )
+
+
+def live_status(status: JobStatus, checkpoint: int | None) -> LiveStatus:
+    """What goes with a heartbeat."""
+    return LiveStatus(
+        queries=tuple(_live_query(query) for query in status.queries),
+        operators=tuple(_live_operator(operator) for operator in status.operators),
+        checkpoint=checkpoint,
+    )
+
+
+def _live_query(query: QueryStatus) -> LiveQuery:
+    return LiveQuery(
+        name=query.name,
+        state=query.state,
+        epoch=None if query.committed < 0 else query.committed,
+        restarts=query.restarts,
+        rows_per_second=_number(query.progress.get("processedRowsPerSecond")),
+        lag_seconds=lag_seconds(query.progress),
+    )
+
+
+def _live_operator(operator: OperatorStatus) -> LiveOperator:
+    return LiveOperator(
+        uid=operator.uid,
+        epoch=operator.epoch,
+        blocked_now=sum(gateway.blocked for gateway in operator.gateways),
+        blocked_total=sum(gateway.blocked_total for gateway in operator.gateways),
+        blocked_seconds=sum(gateway.blocked_seconds for gateway in operator.gateways),
+        mailbox=sum(gateway.mailbox for gateway in operator.gateways),
+        closed=sum(not gateway.is_open for gateway in operator.gateways),
+        gateways=tuple(
+            GatewayRecord(
+                subtask=gateway.subtask,
+                is_open=gateway.is_open,
+                blocked=gateway.blocked,
+                blocked_total=gateway.blocked_total,
+                blocked_seconds=gateway.blocked_seconds,
+                mailbox=gateway.mailbox,
+            )
+            for gateway in operator.gateways
+        ),
+    )
+
+
+def recovery_record(facts: JobFacts, fact: RecoveryFact) -> RecoveryRecord:
+    """A query that went on from durable facts."""
+    return RecoveryRecord(
+        job=facts.name,
+        generation=fact.generation,
+        cause=fact.cause.value,
+        started_at=_utc(fact.started_at_seconds),
+        query=fact.query,
+        what=fact.what,
+        from_epoch=None if fact.from_epoch < 0 else fact.from_epoch,
+        from_checkpoint=fact.checkpoint,
+        path=fact.path,
+        duration_seconds=fact.duration_seconds,
+        epochs_rerun=fact.epochs_again,
+        message=fact.message,
+    )
+
+
+def lag_seconds(progress: Mapping[str, Any]) -> float | None:
+    """How far the watermark is behind the newest event time of the batch; None: the query has none."""
+    times = progress.get("eventTime") or {}
+    newest, mark = _instant(times.get("max")), _instant(times.get("watermark"))
+    return None if newest is None or mark is None else max(0.0, (newest - mark).total_seconds())
+
+
+def _instant(text: object) -> datetime.datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _utc(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
