@@ -21,6 +21,7 @@ import difflib
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -34,6 +35,7 @@ from coord_control.errors import OperatorNotFound, RequestInvalid
 from coord_control.storage.records import (
     CommandRecord,
     CommandRequest,
+    CommandState,
     JobRecord,
     SavepointRecord,
 )
@@ -219,7 +221,7 @@ class ControlClient(ControlReader):
         """
         name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
         while True:
-            record = self.command(name)
+            record = self._look(name)
             pause = wait.pause_after(record, time.monotonic())
             if pause is None:
                 return result_of(record)
@@ -235,7 +237,7 @@ class ControlClient(ControlReader):
         """As :meth:`wait`, without blocking the loop."""
         name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
         while True:
-            record = await asyncio.to_thread(self.command, name)
+            record = await asyncio.to_thread(self._look, name)
             pause = wait.pause_after(record, time.monotonic())
             if pause is None:
                 return result_of(record)
@@ -263,6 +265,14 @@ class ControlClient(ControlReader):
             JobStillAlive: it has a driver.
         """
         self._connection.call(lambda store: store.jobs.forget(job))
+
+    def _look(self, name: str) -> CommandRecord:
+        record = self.command(name)
+        if record.state is CommandState.PENDING and record.expires_at <= datetime.now(UTC):
+            # Drivers do this too, but there may be none. Whether it is due is decided by the database's clock.
+            self._connection.call(lambda store: store.commands.expire_due())
+            record = self.command(name)
+        return record
 
     def _submit(
         self, job: str, command: commands.Command, key: str | None, expires_seconds: float | None

@@ -1,0 +1,187 @@
+"""A control database with a job in it, and the other side of a client: a driver that is only its claims and outcomes.
+
+The real agent has tests of its own; here nothing matters but what the database sees of a driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from coord_control.control.commands import Refusal
+from coord_control.control.settings import ControlSettings
+from coord_control.storage.database import Database
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    CheckpointState,
+    CommandError,
+    CommandRecord,
+    CommandState,
+    EventType,
+    GatewayRecord,
+    JobRegistration,
+    LiveOperator,
+    LiveQuery,
+    LiveStatus,
+    OperatorCheckpoint,
+    OperatorRecord,
+    Outcome,
+    QueryCheckpoint,
+    QueryRecord,
+    RecoveryRecord,
+    SubtaskRecord,
+)
+from coord_control.storage.store import ControlStore
+
+JOB = "flights"
+OPERATOR = "delay-threshold"
+THRESHOLD = EventType(
+    name="Threshold",
+    schema={"properties": {"minutes": {"type": "number"}, "note": {"type": "string"}}, "required": ["minutes"]},
+)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+#: What users can write into a label, and what no terminal may get to see.
+NASTY = "[red]x[/red]\x1b]0;owned\x07\x9b31m\u202eevil"
+
+Handler = Callable[[ControlStore, CommandRecord], Outcome]
+
+
+def settings(folder: Path, **values: Any) -> ControlSettings:
+    return ControlSettings.load(f"sqlite:///{folder / 'control.db'}", **values)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[ControlStore]:
+    database = Database(settings(folder).url, application="test")
+    try:
+        yield ControlStore(database)
+    finally:
+        database.close()
+
+
+def put_job(store: ControlStore, name: str = JOB, **changes: Any) -> None:
+    """A job whose driver lives, and goes on doing so for as long as any test takes."""
+    values: dict[str, Any] = {
+        "name": name,
+        "root": "/jobs",
+        "folder": f"/jobs/{name}",
+        "generation": 1,
+        "host": "here",
+        "pid": 4711,
+        "lease_seconds": 3600.0,
+        "is_supervised": True,
+        "queries": (QueryRecord(name="alerts", state="running", epoch=41),),
+        "operators": (OperatorRecord(uid=OPERATOR, query="alerts", parallelism=4, event_types=(THRESHOLD,)),),
+    }
+    store.jobs.register(JobRegistration(**{**values, **changes}))
+
+
+def put_live(store: ControlStore, job: str = JOB) -> None:
+    gateways = tuple(
+        GatewayRecord(subtask=index, is_open=index != 2, blocked=12 * (index == 2), blocked_seconds=0.5)
+        for index in range(4)
+    )
+    operator = LiveOperator(uid=OPERATOR, epoch=42, blocked_now=12, closed=1, gateways=gateways)
+    query = LiveQuery(name="alerts", state="running", epoch=42, rows_per_second=1234.0, lag_seconds=2.5)
+    store.jobs.heartbeat(job, 1, LiveStatus(queries=(query,), operators=(operator,)))
+
+
+def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
+    operator = OperatorCheckpoint(operator=OPERATOR, subtasks=4, acknowledged=4, blocked_events=12, state_bytes=100)
+    values: dict[str, Any] = {
+        "job": JOB,
+        "id": number,
+        "kind": CheckpointKind.CHECKPOINT,
+        "state": CheckpointState.COMPLETED,
+        "triggered_at": NOON + timedelta(minutes=number),
+        "finished_at": NOON + timedelta(minutes=number, seconds=2),
+        "duration_seconds": 2.0,
+        "state_bytes": 1_234_567,
+        "new_bytes": 4_567,
+        "blocked_events": 12,
+        "blocked_seconds": 0.5,
+        "subtasks": 4,
+        "acknowledged": 4,
+        "path": f"/jobs/{JOB}/checkpoints/{number}",
+        "cause": "command",
+        "generation": 1,
+        "queries": (QueryCheckpoint(query="alerts", boundary=40 + number, operators=(operator,)),),
+    }
+    parts = [SubtaskRecord(operator=OPERATOR, subtask=index, seconds=0.1, blocked_events=3) for index in range(4)]
+    store.checkpoints.save(JOB, CheckpointRecord(**{**values, **changes}), parts)
+
+
+def put_recovery(store: ControlStore, message: str) -> None:
+    store.recoveries.add(
+        RecoveryRecord(
+            job=JOB,
+            generation=1,
+            cause="driver_died",
+            started_at=NOON,
+            query="alerts",
+            from_epoch=40,
+            duration_seconds=3.0,
+            epochs_rerun=1,
+            message=message,
+        )
+    )
+
+
+def completed(**result: Any) -> Outcome:
+    return Outcome(state=CommandState.COMPLETED, result=result)
+
+
+def refused(code: Refusal, message: str, *fields: dict[str, Any]) -> Outcome:
+    error = CommandError(code=code, message=message, fault="user", fields=fields)
+    return Outcome(state=CommandState.REFUSED, error=error)
+
+
+def checkpoint_outcome(store: ControlStore, command: CommandRecord) -> Outcome:
+    """Two looks at a checkpoint under way, then its end."""
+    for acknowledged in (1, 3):
+        progress = {"checkpoint": 7, "subtasks": 4, "acknowledged": acknowledged, "blocked_events": 12}
+        store.commands.progress(command.id, 1, progress)
+    kind = "savepoint" if "savepoint" in command.kind else "checkpoint"
+    made = {
+        "checkpoint": 7,
+        "kind": kind,
+        "path": f"/jobs/{JOB}/{kind}s/7",
+        "duration_seconds": 1.5,
+        "state_bytes": 2_000_000,
+        "label": command.payload.get("label"),
+        "epochs": {"alerts": 42},
+    }
+    return completed(savepoint=made) if command.kind == "stop_with_savepoint" else completed(**made)
+
+
+@contextmanager
+def driver(folder: Path, handler: Handler = checkpoint_outcome, job: str = JOB) -> Iterator[list[CommandRecord]]:
+    """Let a driver carry out, one after the other, what is asked of a job; gives what it has taken."""
+    is_over = threading.Event()
+    taken: list[CommandRecord] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with opened(folder) as store:
+                while not is_over.is_set():
+                    for command in store.commands.claim(job, 1):
+                        taken.append(command)
+                        store.commands.finish(command.id, 1, handler(store, command))
+                    is_over.wait(0.01)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="driver")
+    thread.start()
+    try:
+        yield taken
+    finally:
+        is_over.set()
+        thread.join()
+    assert not errors, errors

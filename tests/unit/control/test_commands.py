@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from coord_control.control import commands
+from coord_control.storage.records import CommandKind
+
+_EXAMPLES: list[commands.Command] = [
+    commands.TriggerCheckpoint(label="nightly"),
+    commands.TriggerSavepoint(target="/s", label=None),
+    commands.Abort(checkpoint=7),
+    commands.Abort(command="abc"),
+    commands.Stop(grace_seconds=5.0),
+    commands.StopWithSavepoint(),
+    commands.Restart(),
+    commands.Restore(ref="latest", as_name="other"),
+    commands.Dispose(ref="7"),
+    commands.Verify(ref="/s"),
+    commands.SendEvent(operator="op", event_type="Threshold", payload={"minutes": 45}, subtask=0),
+]
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+def test_there_is_a_model_and_a_result_for_every_kind() -> None:
+    assert {each.kind for each in _EXAMPLES} == set(CommandKind)
+    for kind in CommandKind:
+        with pytest.raises(ValidationError):
+            commands.parse_result(kind, {"checkpoint": "no number", "savepoint": 1})
+
+
+@pytest.mark.parametrize("command", _EXAMPLES, ids=lambda each: each.kind)
+def test_a_command_comes_out_of_the_database_as_it_went_in(command: commands.Command) -> None:
+    assert commands.parse_command(command.kind, commands.command_payload(command)) == command
+
+
+@given(_JSON)
+def test_any_json_is_a_payload(payload: Any) -> None:
+    command = commands.SendEvent(operator="op", event_type="T", payload=payload)
+    assert commands.parse_command(command.kind, commands.command_payload(command)) == command
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("trigger_checkpoint", {"label": ""}),
+        ("trigger_checkpoint", {"label": "x" * 129}),
+        ("trigger_checkpoint", {"unknown": 1}),
+        ("trigger_savepoint", {"target": "x" * 4097}),
+        ("abort", {}),
+        ("abort", {"checkpoint": 1, "command": "a"}),
+        ("abort", {"checkpoint": 0}),
+        ("stop", {"grace_seconds": -1}),
+        ("stop", {"grace_seconds": float("inf")}),
+        ("restore", {}),
+        ("send_event", {"operator": "op", "event_type": "T", "payload": {}, "subtask": -1}),
+        ("send_event", {"operator": "op", "event_type": "T", "payload": "x" * (256 * 1024)}),
+        ("send_event", {"operator": "op", "event_type": "T", "payload": float("nan")}),
+        ("drop_everything", {}),
+    ],
+)
+def test_what_no_driver_should_see_is_refused(kind: str, payload: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        commands.parse_command(kind, payload)
+
+
+def test_a_payload_of_the_greatest_size_is_taken() -> None:
+    longest = "é" * ((commands.MAX_EVENT_BYTES - 2) // 2)
+    assert commands.SendEvent(operator="op", event_type="T", payload=longest).payload == longest
+
+
+def test_a_newer_driver_may_say_more_in_a_result() -> None:
+    result = commands.parse_result("dispose", {"path": "/s", "checkpoint": 7, "new_fact": True})
+    assert result == commands.DisposeResult(path="/s", checkpoint=7)
+
+
+def test_a_savepoint_is_intact_when_no_problem_is_fatal() -> None:
+    fields: dict[str, Any] = {"path": "/s", "checkpoint": 7, "files": 1, "size": 2}
+    assert commands.VerifyResult(**fields).is_intact
+    assert commands.VerifyResult(**fields, problems=({"path": "x", "fatal": False},)).is_intact
+    assert not commands.VerifyResult(**fields, problems=({"path": "x", "fatal": True},)).is_intact
