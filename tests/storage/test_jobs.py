@@ -1,0 +1,161 @@
+"""Jobs and their drivers: leases by the database's clock, and one newest driver."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
+from coord_control.storage.records import (
+    AgentMetrics,
+    EventType,
+    GatewayRecord,
+    JobState,
+    LiveOperator,
+    LiveQuery,
+    LiveStatus,
+    OperatorRecord,
+    QueryRecord,
+)
+from coord_control.storage.store import ControlStore
+from tests.storage.kit import JOB, checkpoint, register, request
+
+
+def test_a_driver_that_registers_is_known_with_its_queries_and_operators(store: ControlStore) -> None:
+    types = (EventType(name="Threshold", schema={"type": "object", "title": "Schwelle \u20ac"}),)
+    operator = OperatorRecord(uid="op", query="q", parallelism=4, event_types=types, applied_number=3)
+    query = QueryRecord(name="q", query_id="7", lineage="/l", state="running", epoch=5, restarts=1, last_failure="x")
+    register(store, queries=(query,), operators=(operator,), log_file="/log", spark_version="4.1.0", version="0.4")
+    job = store.jobs.get(JOB)
+    assert (job.state, job.generation, job.host, job.log_file) == (JobState.STARTING, 1, "here", "/log")
+    assert (job.is_alive, job.ended_at, job.live, job.agent) == (True, None, None, None)
+    assert job.operators == (operator,)
+    assert [dataclasses.replace(each, updated_at=None) for each in job.queries] == [query]
+    assert abs(job.created_at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert job.created_at.tzinfo is UTC
+
+
+def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> None:
+    register(store)
+    gateways = (GatewayRecord(subtask=0, is_open=False, blocked=2, blocked_total=9, blocked_seconds=0.5, mailbox=1),)
+    live = LiveStatus(
+        queries=(LiveQuery(name="q", state="running", epoch=41, rows_per_second=2.5, lag_seconds=float("nan")),),
+        operators=(LiveOperator(uid="op", epoch=41, blocked_now=2, closed=1, gateways=gateways),),
+        checkpoint=7,
+    )
+    heartbeat = store.jobs.heartbeat(JOB, 1, live, AgentMetrics(buffered=3), state=JobState.RUNNING)
+    job = store.jobs.get(JOB)
+    assert heartbeat.newest_generation == 1
+    assert (job.heartbeat_at, job.state) == (heartbeat.now, JobState.RUNNING)
+    assert job.agent == AgentMetrics(buffered=3)
+    assert job.live is not None
+    assert job.live.checkpoint == 7
+    [query], [operator] = job.queries, job.operators
+    assert (query.state, query.epoch, query.rows_per_second, query.lag_seconds) == ("running", 41, 2.5, None)
+    assert (operator.blocked_now, operator.closed, operator.gateways) == (2, 1, gateways)
+    assert (query.query_id, operator.parallelism) == ("id", 2)
+
+
+def test_a_job_without_a_heartbeat_within_its_lease_is_not_alive(store: ControlStore) -> None:
+    register(store, lease_seconds=0.0)
+    assert not store.jobs.get(JOB).is_alive
+    register(store, lease_seconds=60.0)
+    assert store.jobs.get(JOB).is_alive
+
+
+def test_a_newer_driver_takes_over_and_the_older_one_is_told(store: ControlStore) -> None:
+    register(store)
+    register(store, generation=2, host="there")
+    with pytest.raises(GenerationSuperseded) as caught:
+        store.jobs.heartbeat(JOB, 1)
+    assert (caught.value.newest, caught.value.holder, caught.value.retry) == (2, "there", False)
+    for call in (
+        lambda: register(store, generation=1),
+        lambda: store.jobs.update_queries(JOB, 1, [QueryRecord(name="other")]),
+        lambda: store.jobs.update_operators(JOB, 1, [OperatorRecord(uid="other")]),
+        lambda: store.jobs.ended(JOB, 1),
+    ):
+        with pytest.raises(GenerationSuperseded):
+            call()
+    job = store.jobs.get(JOB)
+    assert (job.generation, job.host, job.state) == (2, "there", JobState.STARTING)
+    assert [query.name for query in job.queries] == ["q"]
+
+
+def test_generations_are_a_log_of_drivers(store: ControlStore) -> None:
+    register(store)
+    register(store, generation=2)
+    register(store, generation=4)
+    store.jobs.ended(JOB, 4, JobState.FAILED, "the query failed", is_clean=False)
+    register(store, generation=5)
+    store.jobs.ended(JOB, 5, reason="stopped")
+    newest, failed, second, first = store.jobs.generations(JOB)
+    assert (newest.generation, newest.is_clean, newest.end_reason) == (5, True, "stopped")
+    assert (failed.generation, failed.is_clean, failed.end_reason) == (4, False, "the query failed")
+    assert (second.is_clean, second.end_reason) == (False, "generation 4 took over")
+    assert first.end_reason == "generation 2 took over"
+    job = store.jobs.get(JOB)
+    assert (job.state, job.end_reason, job.is_alive) == (JobState.ENDED, "stopped", False)
+
+
+def test_a_driver_that_registers_again_is_the_same_one(store: ControlStore) -> None:
+    register(store)
+    started = store.jobs.get(JOB).driver_started_at
+    register(store, state=JobState.RUNNING, operators=(OperatorRecord(uid="second"),))
+    job = store.jobs.get(JOB)
+    assert (job.driver_started_at, job.state) == (started, JobState.RUNNING)
+    assert [operator.uid for operator in job.operators] == ["op", "second"]
+    assert len(store.jobs.generations(JOB)) == 1
+
+
+def test_a_job_that_is_not_there_names_the_similar_ones(store: ControlStore) -> None:
+    for name in ("flights", "flights-eu", "orders"):
+        register(store, name)
+    with pytest.raises(JobNotFound, match="did you mean flights") as caught:
+        store.jobs.get("fligths")
+    assert "flights" in caught.value.near
+    assert "orders" not in caught.value.near
+    with pytest.raises(JobNotFound, match="once its driver started"):
+        store.jobs.get("completely else")
+    for call in (store.jobs.generations, store.jobs.forget, lambda name: store.jobs.heartbeat(name, 1)):
+        with pytest.raises(JobNotFound):
+            call("nobody")  # type: ignore[operator]
+
+
+def test_jobs_are_listed_by_name(store: ControlStore) -> None:
+    for name in ("c", "a", "b"):
+        register(store, name, state=JobState.RUNNING if name == "b" else JobState.STARTING)
+    assert [job.name for job in store.jobs.list()] == ["a", "b", "c"]
+    assert [job.name for job in store.jobs.list(limit=1, after="a")] == ["b"]
+    assert [job.name for job in store.jobs.list(state=JobState.RUNNING)] == ["b"]
+    assert store.jobs.list()[0].queries == ()
+
+
+def test_forgetting_a_job_removes_all_of_it_but_the_trail(store: ControlStore) -> None:
+    register(store)
+    store.commands.submit(request())
+    store.checkpoints.save(JOB, checkpoint(1))
+    with pytest.raises(JobStillAlive, match="here"):
+        store.jobs.forget(JOB)
+    store.jobs.ended(JOB, 1)
+    store.jobs.forget(JOB)
+    assert store.jobs.list() == ()
+    assert store.commands.list() == ()
+    assert len(store.audit.list(JOB)) == 1
+    register(store)
+    with pytest.raises(JobNotFound, match="has to register"):
+        store.jobs.heartbeat(JOB, 2)
+
+
+def test_messages_are_made_to_fit_and_a_record_says_itself_as_json(store: ControlStore) -> None:
+    register(store)
+    store.jobs.ended(JOB, 1, JobState.FAILED, "\0" + "x" * 100_000 + "\ud800")
+    job = store.jobs.get(JOB)
+    assert len(job.end_reason) == 8000
+    assert job.end_reason.startswith("\N{REPLACEMENT CHARACTER}x")
+    document = job.to_json()
+    assert document["state"] == "failed"
+    assert document["created_at"] == job.created_at.isoformat()
+    assert document["queries"][0]["name"] == "q"
