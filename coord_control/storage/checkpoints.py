@@ -241,8 +241,8 @@ def _save_row(transaction: Transaction, job: int, checkpoint: CheckpointRecord) 
     """Return the state that the row had; None: it is new."""
     values = _values(job, checkpoint)
     insert = transaction.insert(tables.checkpoints).values(values)
-    inserted = transaction.execute(insert.on_conflict_do_nothing(index_elements=["job_id", "checkpoint"]))
-    if inserted.rowcount == 1:
+    insert = insert.on_conflict_do_nothing(index_elements=["job_id", "checkpoint"])
+    if transaction.execute(insert.returning(_checkpoints.checkpoint)).first() is not None:
         return None
     where = (_checkpoints.job_id == job, _checkpoints.checkpoint == checkpoint.id)
     state = transaction.execute(select(_checkpoints.state).where(*where).with_for_update()).scalar_one()

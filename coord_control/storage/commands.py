@@ -80,8 +80,8 @@ class Commands:
                 raise job_not_found(transaction, request.job, self._database.display_url)
             values = _new_row(transaction, job, request)
             insert = transaction.insert(tables.commands).values(values)
-            inserted = transaction.execute(insert.on_conflict_do_nothing(index_elements=["job_id", "key"]))
-            if inserted.rowcount == 0:
+            insert = insert.on_conflict_do_nothing(index_elements=["job_id", "key"])
+            if transaction.execute(insert.returning(_commands.id)).first() is None:
                 return _same(transaction, job, request, values["key"])
             row = transaction.execute(selected().where(_commands.id == values["id"])).one()
             write_audit(transaction, row, request.requested_by, "requested", {"operator": request.operator})

@@ -113,14 +113,10 @@ def prune(database: Database, policy: RetentionPolicy | None = None, *, now: dat
 def _lead(transaction: Transaction) -> bool:
     table = tables.upkeep
     insert = transaction.insert(table).values(duty=_DUTY, at=transaction.now)
-    taken = transaction.execute(
-        insert.on_conflict_do_update(
-            index_elements=["duty"],
-            set_={"at": insert.excluded.at},
-            where=table.c.at < transaction.now - _LEASE,
-        )
+    taken = insert.on_conflict_do_update(
+        index_elements=["duty"], set_={"at": insert.excluded.at}, where=table.c.at < transaction.now - _LEASE
     )
-    return taken.rowcount == 1
+    return transaction.execute(taken.returning(table.c.duty)).first() is not None
 
 
 def _renew(transaction: Transaction) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -71,12 +72,13 @@ def test_a_newer_driver_takes_over_and_the_older_one_is_told(store: ControlStore
     with pytest.raises(GenerationSuperseded) as caught:
         store.jobs.heartbeat(JOB, 1)
     assert (caught.value.newest, caught.value.holder, caught.value.retry) == (2, "there", False)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: register(store, generation=1),
         lambda: store.jobs.update_queries(JOB, 1, [QueryRecord(name="other")]),
         lambda: store.jobs.update_operators(JOB, 1, [OperatorRecord(uid="other")]),
         lambda: store.jobs.ended(JOB, 1),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(GenerationSuperseded):
             call()
     job = store.jobs.get(JOB)
@@ -121,7 +123,7 @@ def test_a_job_that_is_not_there_names_the_similar_ones(store: ControlStore) -> 
         store.jobs.get("completely else")
     for call in (store.jobs.generations, store.jobs.forget, lambda name: store.jobs.heartbeat(name, 1)):
         with pytest.raises(JobNotFound):
-            call("nobody")  # type: ignore[operator]
+            call("nobody")
 
 
 def test_jobs_are_listed_by_name(store: ControlStore) -> None:
