@@ -142,10 +142,10 @@ class EventFeed(Generic[Event]):
             fills the channels.
     """
 
-    __slots__ = ("_again", "_applied", "_durable", "_limit", "_newest", "_outstanding", "_waiting")
+    __slots__ = ("_again", "_applied", "_durable", "_newest", "_outstanding", "_waiting", "limit")
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._applied: int | None = None  # of the last event that the coordinator was given
         self._durable = 0
         self._newest = 0
@@ -196,7 +196,7 @@ class EventFeed(Generic[Event]):
         if not self._waiting:
             return None
         taken = self._waiting[0]
-        if self._again and self._outstanding + taken.size > self._limit:
+        if self._again and self._outstanding + taken.size > self.limit:
             return None
         self._waiting.popleft()
         self._again.append(taken)

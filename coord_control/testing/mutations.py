@@ -24,6 +24,7 @@ from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun
 from coord_control.testing.checkpoint_mutations import CHECKPOINT_MUTATIONS
+from coord_control.testing.control_mutations import CONTROL_MUTATIONS
 from coord_control.testing.mutation import Mutation
 from coord_control.testing.simulation.histories import Failure, explain, run_seed, shorten
 
@@ -258,6 +259,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "return is_undelivered",
     ),
     *CHECKPOINT_MUTATIONS,
+    *CONTROL_MUTATIONS,
 )
 
 

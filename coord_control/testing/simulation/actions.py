@@ -12,6 +12,7 @@ from typing import Final
 from coord_control.testing.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
 from coord_control.testing.simulation.choices import Action, early_death, is_spared, some_driver
 from coord_control.testing.simulation.driver import Driver, DriverStage
+from coord_control.testing.simulation.items import ITEM_ACTIONS
 from coord_control.testing.simulation.network import Connection
 from coord_control.testing.simulation.spark import AttemptStage, Run, RunStage, Task
 from coord_control.testing.simulation.world import World
@@ -388,4 +389,5 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "set back": (0.4, _set_back),
     "damage": (0.1, _damage),
     **CHECKPOINT_ACTIONS,
+    **ITEM_ACTIONS,
 }

@@ -69,8 +69,20 @@ def _let_time_pass(world: World, rng: random.Random) -> bool:
 def _restore(world: World, rng: random.Random) -> bool:
     if not world.stored or is_spared(world, rng):
         return False
-    checkpointing.restore(world, rng.choice(list(world.stored.values())), early_death(world, rng))
+    stored = rng.choice(list(world.stored.values()))
+    checkpointing.restore(world, stored, early_death(world, rng), job=_name(world, rng))
     return True
+
+
+def _name(world: World, rng: random.Random) -> str | None:
+    # Most go on as they are; a fork has a new name, or, the strangest of all, one that it was forked from.
+    if rng.random() < 0.7:
+        return None
+    jobs = world.outside.jobs
+    if rng.random() < 0.5:
+        jobs.append(f"fork-{len(jobs)}")
+        return jobs[-1]
+    return rng.choice(jobs)
 
 
 def _save_offline(world: World, rng: random.Random) -> bool:

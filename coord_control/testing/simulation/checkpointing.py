@@ -81,19 +81,21 @@ def save_offline(world: World) -> None:
     world.say(f"{stored} is saved offline")
 
 
-def restore(world: World, stored: Stored, dies_at: int | None = None) -> None:
+def restore(world: World, stored: Stored, dies_at: int | None = None, *, job: str | None = None) -> None:
     """A new driver takes the job over and begins a new lineage of all its queries.
 
     Args:
+        job: the name under which it goes on; None: the one that it has.
         dies_at: the durable step that it does not survive.
 
     Raises:
         Crash: it has died; the lineage exists or not.
     """
-    world.say(f"a new driver restores {stored}")
+    job = job or world.lineage.job
+    world.say(f"a new driver restores {stored} as {job}")
     files, claim = world.claim(dies_at)
     logs = {query: _log(world, query, part) for query, part in stored.parts.items()}
-    lineage = world.add_lineage(logs, stored)
+    lineage = world.add_lineage(logs, stored, job)
     files.create(f"{RESTORES}/{lineage.number:06}", b"")
     world.statistics.restores += 1
     world.run_driver(files, claim, lineage)

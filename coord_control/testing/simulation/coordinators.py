@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coord_control.ids import BarrierId, OperatorUid
-from coord_control.testing.simulation.values import CoordinatorState, Violation
+from coord_control.protocol.control_events import EventFeed
+from coord_control.testing.simulation.outside import Item
+from coord_control.testing.simulation.values import ITEMS_PER_JOB, CoordinatorState, Violation, add_item
 
 __all__ = ["SimulatedCoordinator"]
 
@@ -19,6 +21,9 @@ class SimulatedCoordinator:
     incarnation: int = 1
     state: CoordinatorState = field(default_factory=lambda: CoordinatorState.empty(0))
     owed: list[BarrierId] = field(default_factory=list)  #: snapshots asked for and not completed
+    refused: set[Item] = field(default_factory=set)
+    was_fed: bool = False  #: with the items from outside that came before its driver
+    feed: EventFeed[Item] = field(default_factory=lambda: EventFeed(limit=1 << 30))
     _asked: set[BarrierId] = field(default_factory=set)
     _over: set[BarrierId] = field(default_factory=set)
 
@@ -27,6 +32,22 @@ class SimulatedCoordinator:
         self.state = CoordinatorState.empty(self.parallelism) if state is None else CoordinatorState.of(state)
         self.owed = []
         self._asked, self._over = set(), set()
+
+    def handles(self, item: Item, earlier: list[Item]) -> None:
+        """``handle_control_event``, as far as it changes the state.
+
+        Args:
+            earlier: those of the same job that were accepted before it and not refused.
+
+        Raises:
+            Violation: it comes twice, out of its order, or one before it has never come.
+        """
+        expected = [other.id for other in earlier if other.changes_state]
+        seen = [other for other in self.state.control if other // ITEMS_PER_JOB == item.id // ITEMS_PER_JOB]
+        if seen != expected:
+            raise Violation(f"control: the coordinator of {self.uid} has {seen} of {expected} when {item} comes")
+        if item.changes_state:
+            add_item(self.state.control, item.id, f"the coordinator of {self.uid}")
 
     def asked(self, barrier: BarrierId) -> None:
         """``checkpoint_coordinator``."""

@@ -43,7 +43,7 @@ from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.spark import Run, RunStage, SparkLog
 from coord_control.testing.simulation.values import Event, Violation, batch_of, events_of
 
-__all__ = ["Driver", "DriverStage", "Notify"]
+__all__ = ["Driver", "DriverStage", "Notify", "Started"]
 
 Notify: TypeAlias = Callable[[str], None]
 
@@ -52,6 +52,13 @@ class DriverStage(enum.Enum):
     ALIVE = "alive"
     FENCED = "fenced"  #: it has noticed that a newer driver exists, and stopped itself
     DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Call ``start``."""
+
+    operator: OperatorUid
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +92,7 @@ class Driver:
     desk: Desk = field(default_factory=Desk)
     writer: deque[Batch] = field(default_factory=deque)
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
-    calls: deque[messages.Notice] = field(default_factory=deque)
+    calls: deque[messages.Notice | Started] = field(default_factory=deque)
     run_number: int = 0
     task_attempts: int = 0
     now: float = 0.0
@@ -97,7 +104,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.logs, self.invariants = self.lineage.logs, self.lineage.invariants
-        self.core = JobCore(self.claim.generation)
+        self.core = JobCore(self.claim.generation, self.lineage.job)
         for query, specs in self.specs.items():
             self.core.add_query(query, self.query_ids[query], specs)
             for spec in specs:
@@ -132,6 +139,7 @@ class Driver:
             self.run_number += 1
             run = Run(query, RunId(f"run-{self.core.generation}.{self.run_number}"), log)
             self.runs[query] = run
+            self.calls.extend(Started(spec.uid) for spec in self.specs[query])
         return View.of(facts.records)
 
     def end_run(self, query: QueryName) -> None:
@@ -279,6 +287,11 @@ class Driver:
 
         self.inbox.append(post)
 
+    def mark(self, coordinator: SimulatedCoordinator, number: int) -> None:
+        """From here on an item from outside counts."""
+        uid, incarnation = coordinator.uid, coordinator.incarnation
+        self.inbox.append(lambda: self.core.control_event(uid, incarnation, number))
+
     def refuse(self, coordinator: SimulatedCoordinator, barrier: BarrierId) -> None:
         """``result.fail``."""
         uid, incarnation = coordinator.uid, coordinator.incarnation
@@ -379,6 +392,8 @@ class Driver:
             case messages.AskSnapshot():
                 self.invariants.asked(self.core.generation, notice)
                 self.calls.append(notice)
+            case messages.EventsDurable():
+                self._durable(notice)
             case messages.QueryCaptured():
                 self.say(f"{self} has captured {notice.query} for checkpoint {notice.checkpoint}")
                 self.desk.captured(notice, [spec.uid for spec in self.specs[notice.query]])
@@ -388,6 +403,12 @@ class Driver:
                     self.lineage.statistics.failed += 1
             case _:
                 self.calls.append(notice)
+
+    def _durable(self, notice: messages.EventsDurable) -> None:
+        self.say(f"{self} has items up to {notice.number} of {notice.operator} durable")
+        self.coordinators[notice.operator].feed.recorded(notice.number)
+        if self.claim.is_current():
+            self.lineage.items_durable(self.query_of[notice.operator], notice.operator, notice.number)
 
     def fail_query(self, query: QueryName, error: CoordControlError) -> None:
         """End the run; for good when no retry can help."""
@@ -417,7 +438,7 @@ class Driver:
 
     # The coordinators' thread.
 
-    def call_next(self) -> tuple[SimulatedCoordinator, messages.Notice] | None:
+    def call_next(self) -> tuple[SimulatedCoordinator, messages.Notice | Started] | None:
         """Take the next call of a coordinator; what it does is up to the world."""
         notice = self.calls.popleft()
         uid = getattr(notice, "operator", None)
@@ -427,7 +448,13 @@ class Driver:
         match notice:
             case messages.ResetCoordinator():
                 coordinator.reset(notice.incarnation, notice.state)
-                self.say(f"the coordinator of {uid} goes back to barrier {notice.barrier}: {coordinator.state}")
+                coordinator.feed.recovered(notice.applied)
+                self.say(
+                    f"the coordinator of {uid} goes back to barrier {notice.barrier}, item {notice.applied}: "
+                    f"{coordinator.state}"
+                )
+            case Started() if coordinator.feed.applied is None:
+                coordinator.feed.recovered(0)
             case messages.DeliverEvents():
                 for event in events_of(notice.events):
                     if not self.lineage.is_deaf:

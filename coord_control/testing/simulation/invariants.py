@@ -316,7 +316,7 @@ class Invariants:
     def check_cut(self, cut: OperatorCut, parallelism: int) -> None:
         """I6: what is reflected as sent on one side is received on the other, or on its way; no gap, no duplicate."""
         state = cut.coordinator_state
-        coordinator = CoordinatorState.empty(parallelism) if state is None else CoordinatorState.of(state)
+        coordinator = CoordinatorState.recorded(cut.operator, state, parallelism)
         for index in range(parallelism):
             who, subtask = f"{cut.operator}[{index}]", SubtaskState.of(cut.states.get(SubtaskIndex(index)))
             down = events_of(cut.down.get(SubtaskIndex(index), ()))

@@ -14,7 +14,8 @@ from typing import Final
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.generation_log import GenerationLog
 from coord_control.durable.records_codec import Header
-from coord_control.ids import NO_EPOCH, Epoch, Generation, QueryName, SubtaskIndex
+from coord_control.ids import NO_EPOCH, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut, seed
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
@@ -50,11 +51,13 @@ class Lineage:
     newest_generation: Callable[[], Generation]
     max_segments: int
     is_deaf: bool
+    job: str = "job"  #: the name under which it runs
     restored: Stored | None = None  #: None: the first lineage
     invariants: Invariants = field(init=False)
     read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
     undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
     deepest: dict[QueryName, Epoch] = field(default_factory=dict)
+    durable_items: dict[OperatorUid, int] = field(default_factory=dict)  #: as a driver has said
     _restored_at: dict[QueryName, Epoch] = field(init=False)
     _views: dict[QueryName, tuple[int, View]] = field(default_factory=dict)
 
@@ -92,6 +95,29 @@ class Lineage:
         self._views.pop(query, None)
 
     # The beginning of a restored lineage.
+
+    def items_durable(self, query: QueryName, operator: OperatorUid, number: int) -> None:
+        """A driver says that nothing can undo items from outside up to this one.
+
+        Raises:
+            Violation: the next driver would go back behind it.
+        """
+        log = self.logs[query]
+        facts = Facts(tuple(self.read(query)), log.committed, log.planned)
+        state = recover(facts, operator).coordinator_state
+        found = unseal(operator, state).numbers.get(self.job, 0)
+        if found < number:
+            raise Violation(f"control: items up to {number} of {operator} are said to be durable, these are {found}")
+        self.durable_items[operator] = number
+
+    def check_durable(self, operator: OperatorUid, applied: int) -> None:
+        """A coordinator goes back to this item.
+
+        Raises:
+            Violation: that is behind what was said to be durable.
+        """
+        if applied < (durable := self.durable_items.get(operator, 0)):
+            raise Violation(f"control: {operator} goes back to item {applied}, {durable} was said to be durable")
 
     def must_be_seeded(self, query: QueryName) -> bool:
         """Whether nothing has run in it yet: then each start writes its first records anew."""
@@ -149,6 +175,7 @@ class Lineage:
         else:
             return False
         log.sink = min(log.sink, log.planned)
+        self.durable_items.clear()
         self.statistics.set_back += 1
         return True
 

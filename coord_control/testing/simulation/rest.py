@@ -14,6 +14,7 @@ from coord_control.testing.simulation import checkpointing
 from coord_control.testing.simulation.actions import ACTIONS
 from coord_control.testing.simulation.dice import Dice
 from coord_control.testing.simulation.driver import Driver
+from coord_control.testing.simulation.items import check_items, send_last_items
 from coord_control.testing.simulation.spark import RunStage
 from coord_control.testing.simulation.values import CoordinatorState, SubtaskState, Violation
 from coord_control.testing.simulation.world import World
@@ -36,6 +37,7 @@ _WAY: Final = (
     "flush",
     "write",
     "call",
+    "apply item",
     "complete late",
     "store checkpoint",
     "deliver",
@@ -78,11 +80,16 @@ def _rest(world: World, rng: random.Random) -> None:
         raise Violation("cost: an epoch in which nothing changed was written down")
     driver = world.driver
     assert driver is not None, "it was started on the way"
+    send_last_items(world, driver)
+    plan_all(world, rng)
+    if not _run_until_idle(world, rng):
+        return
     if driver.desk.under_way:
         raise Violation(f"progress: checkpoints {list(driver.desk.under_way)} are stuck")
     for query in driver.logs:
         if query not in driver.finished:
             _check_delivered(world, driver, query)
+            check_items(world, driver, query)
     if not driver.finished:
         _check_idle_checkpoint(world, driver, rng)
 

@@ -39,6 +39,9 @@ class Statistics:
     held_in_begins: int = 0  #: begin records with events that a checkpoint held back
     offline_savepoints: int = 0
     restores: int = 0
+    items: int = 0  #: control events from outside
+    items_again: int = 0  #: that were applied more than once, because what was done the first time has not happened
+    items_refused: int = 0
     held: int = 0  #: queries in which no epoch might begin for a while
 
     def add(self, other: Statistics) -> None:

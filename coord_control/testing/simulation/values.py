@@ -9,18 +9,22 @@ state, so nothing but their uid can betray them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from coord_control.protocol.control_events import unseal
 from coord_control.protocol.records import EventBatch
 
 __all__ = [
+    "CONTROL",
+    "ITEMS_PER_JOB",
     "NUMBERED",
     "PING",
     "CoordinatorState",
     "Event",
     "SubtaskState",
     "Violation",
+    "add_item",
     "batch_of",
     "events_of",
     "uids_of",
@@ -28,6 +32,11 @@ __all__ = [
 
 NUMBERED: Final = 0
 PING: Final = 1
+CONTROL: Final = 2  #: passed on from outside; its number is that of the item
+
+
+#: Items are numbered job by job: the number of the job, times this, plus the item's number in it.
+ITEMS_PER_JOB: Final = 1_000_000
 
 
 class Violation(AssertionError):
@@ -40,7 +49,8 @@ class Event(NamedTuple):
     uid: int
 
     def __str__(self) -> str:
-        return f"ping#{self.uid}" if self.kind == PING else f"{self.number}#{self.uid}"
+        kind = {PING: "ping", CONTROL: f"control {self.number}"}.get(self.kind, str(self.number))
+        return f"{kind}#{self.uid}"
 
 
 def batch_of(event: Event) -> EventBatch:
@@ -77,13 +87,19 @@ class SubtaskState:
     received: int = 0
     sent: int = 0
     total: int = 0
+    control: list[int] = field(default_factory=list)  #: items from outside that were passed on
 
     @classmethod
     def of(cls, data: bytes | None) -> SubtaskState:
-        return cls() if data is None else cls(*map(int, data.split(b",")))
+        if data is None:
+            return cls()
+        counts, _, control = data.partition(b";")
+        received, sent, total = _numbers(counts)
+        return cls(received, sent, total, _numbers(control))
 
     def to_bytes(self) -> bytes:
-        return b"%d,%d,%d" % (self.received, self.sent, self.total)
+        counts = b"%d,%d,%d" % (self.received, self.sent, self.total)
+        return counts + b";" + _joined(self.control) if self.control else counts
 
     def receive(self, event: Event, who: str) -> None:
         """Count an input.
@@ -92,6 +108,9 @@ class SubtaskState:
             Violation: it is not the next one of its channel.
         """
         if event.kind == PING:
+            return
+        if event.kind == CONTROL:
+            add_item(self.control, event.number, who)
             return
         if event.number != self.received:
             raise Violation(f"I1: {who} got event {event} from its coordinator, the next one is {self.received}")
@@ -105,6 +124,7 @@ class CoordinatorState:
     sent: list[int]
     received: list[int]
     total: int = 0  #: a counter of everything received: wrong as soon as anything is seen twice
+    control: list[int] = field(default_factory=list)  #: items from outside that change it
 
     @classmethod
     def empty(cls, parallelism: int) -> CoordinatorState:
@@ -112,11 +132,17 @@ class CoordinatorState:
 
     @classmethod
     def of(cls, data: bytes) -> CoordinatorState:
-        sent, received, total = data.split(b";")
-        return cls(_numbers(sent), _numbers(received), int(total))
+        sent, received, total, control = data.split(b";")
+        return cls(_numbers(sent), _numbers(received), int(total), _numbers(control))
+
+    @classmethod
+    def recorded(cls, operator: str, state: bytes | None, parallelism: int) -> CoordinatorState:
+        """What a record holds; None: the coordinator has never given any."""
+        data = unseal(operator, state).data
+        return cls.empty(parallelism) if data is None else cls.of(data)
 
     def to_bytes(self) -> bytes:
-        return b"%s;%s;%d" % (_joined(self.sent), _joined(self.received), self.total)
+        return b"%s;%s;%d;%s" % (_joined(self.sent), _joined(self.received), self.total, _joined(self.control))
 
     def receive(self, subtask: int, event: Event, who: str) -> None:
         """Count an event of a subtask.
@@ -133,8 +159,20 @@ class CoordinatorState:
         self.total += 1
 
 
+def add_item(seen: list[int], item: int, who: str) -> None:
+    """Note an item from outside.
+
+    Raises:
+        Violation: it was seen before, or a later one of the same job was.
+    """
+    later = [other for other in seen if other // ITEMS_PER_JOB == item // ITEMS_PER_JOB and other >= item]
+    if later:
+        raise Violation(f"control: {who} sees item {item} after {later}")
+    seen.append(item)
+
+
 def _numbers(data: bytes) -> list[int]:
-    return [int(part) for part in data.split(b",")]
+    return [int(part) for part in data.split(b",") if part]
 
 
 def _joined(numbers: Sequence[int]) -> bytes:

@@ -14,16 +14,18 @@ from coord_control.durable import generations
 from coord_control.errors import StoreError, StoreUnavailable
 from coord_control.ids import AttemptId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
+from coord_control.protocol.control_events import EventFeed
 from coord_control.protocol.messages import Accepted, Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.testing.memory_files import MemoryFiles
 from coord_control.testing.simulation.checkpoints import Stored
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
-from coord_control.testing.simulation.driver import Driver, DriverStage
+from coord_control.testing.simulation.driver import Driver, DriverStage, Started
 from coord_control.testing.simulation.faults import StorageFaults
 from coord_control.testing.simulation.invariants import BarriersSeen
 from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.network import Connection, Lost, Network, Reply, Request
+from coord_control.testing.simulation.outside import Outside
 from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task
 from coord_control.testing.simulation.statistics import Statistics
 from coord_control.testing.simulation.values import NUMBERED, PING, Event, Violation
@@ -33,6 +35,7 @@ __all__ = ["World"]
 _MAX_TASK_FAILURES = 3
 #: Whose newest file names the lineage that the job runs; made when everything of it is durable.
 RESTORES = "/job/restores"
+_NO_LIMIT = 1 << 30
 _HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
 
 
@@ -54,6 +57,7 @@ class World:
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, StorageFaults] = field(default_factory=dict)
+    outside: Outside = field(default_factory=Outside)
     stored: dict[CheckpointId, Stored] = field(default_factory=dict)  #: survives everything
     barriers: BarriersSeen = field(default_factory=dict)
     has_ended: bool = False  #: the epoch store was lost, and the driver said so
@@ -63,6 +67,7 @@ class World:
     is_deaf: bool = False
     is_gentle: bool = False  #: fewer faults, so that a run gets far
     max_segments: int = 256
+    items_limit: int = 0  #: how many items may be applied and not durable
     uids: int = 0
     tokens: int = 0
     checkpoints: int = 0
@@ -73,6 +78,7 @@ class World:
         self.is_gentle = self.shape.random() < 0.4
         self.is_deaf = self.shape.random() < 0.15
         self.max_segments = self.shape.choice((3, 10, 256))
+        self.items_limit = self.shape.choice((2, _NO_LIMIT, _NO_LIMIT))
         names = iter("abc")
         logs: dict[QueryName, SparkLog] = {}
         for number in range(self.shape.choice((1, 1, 2))):
@@ -111,7 +117,7 @@ class World:
         restores = self.disk.list(RESTORES)
         return self.lineages[int(restores[-1]) if restores else 0]
 
-    def add_lineage(self, logs: dict[QueryName, SparkLog], restored: Stored | None = None) -> Lineage:
+    def add_lineage(self, logs: dict[QueryName, SparkLog], restored: Stored | None = None, job: str = "job") -> Lineage:
         """A lineage that nobody runs before :data:`RESTORES` names it."""
         lineage = Lineage(
             number=len(self.lineages),
@@ -122,6 +128,7 @@ class World:
             newest_generation=self._newest_generation,
             max_segments=self.max_segments,
             is_deaf=self.is_deaf,
+            job=job,
             restored=restored,
         )
         self.lineages.append(lineage)
@@ -160,6 +167,8 @@ class World:
             answer=self.answer,
             say=self.say,
         )
+        for coordinator in driver.coordinators.values():
+            coordinator.feed = EventFeed(_NO_LIMIT if self.is_calm else self.items_limit)
         if self.drivers and (previous := self.drivers[-1]).lineage is lineage:
             driver.finished = dict(previous.finished)
         self.drivers.append(driver)
@@ -245,6 +254,8 @@ class World:
             faults.dies_at = faults.fails_at = None
         for driver in self.alive:
             driver.dies_between = False
+            for coordinator in driver.coordinators.values():
+                coordinator.feed.limit = _NO_LIMIT
 
     # Spark.
 
@@ -443,6 +454,12 @@ class World:
             return
         coordinator, notice = called
         match notice:
+            case messages.ResetCoordinator():
+                if driver.claim.is_current():
+                    driver.lineage.check_durable(coordinator.uid, notice.applied)
+                self._feed_opened(driver, coordinator)
+            case Started():
+                self._feed_opened(driver, coordinator)
             case messages.AskSnapshot() if coordinator.owed:
                 self._burst(driver, coordinator, rng)
                 if self.is_calm or rng.random() < 0.7:
@@ -451,6 +468,18 @@ class World:
             case messages.DeliverEvents():
                 self.say(f"the coordinator of {coordinator.uid} ({driver}) gets events of subtask {notice.subtask}")
                 self._burst(driver, coordinator, rng)
+
+    def _feed_opened(self, driver: Driver, coordinator: SimulatedCoordinator) -> None:
+        # Once per driver: after a restart in place the feed's own memory must do.
+        if not coordinator.was_fed:
+            coordinator.was_fed = True
+            self.feed_again(driver, coordinator)
+
+    def feed_again(self, driver: Driver, coordinator: SimulatedCoordinator) -> None:
+        """Whoever keeps the items gives all of them that may be new."""
+        for item in self.outside.of(driver.lineage.job, coordinator.uid):
+            if item.number > (coordinator.feed.applied or 0) and item not in self.outside.refused:
+                coordinator.feed.accept(item.number, item, 1)
 
     def _burst(self, driver: Driver, coordinator: SimulatedCoordinator, rng: random.Random) -> None:
         if not self.is_calm and rng.random() < 0.3:
