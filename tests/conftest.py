@@ -31,9 +31,6 @@ TIERS: Final = {
     "acceptance": 900,
 }
 
-# A job of a test has no control plane unless the test gives it one; never the user's own database.
-os.environ["COORD_CONTROL"] = "none"
-
 # Deadlines measure the machine, not the code: two processes share two cores here. In CI (the variable CI is set)
 # Hypothesis itself chooses derandomized examples, so that a submission is not failed by an unlucky draw.
 settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)

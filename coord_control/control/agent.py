@@ -252,7 +252,7 @@ class Agent:
 
     def _resume(self) -> None:
         """At the start, and whenever the database was away."""
-        register(self._port, self._store, self._registration())
+        self._register()
         self._written = ((), ())
         now = self._store.jobs.heartbeat(self._facts.name, self._facts.generation).now
         reconcile(self._port, self._store)
@@ -264,6 +264,10 @@ class Agent:
         self._is_registered = True
         self._may_have_commands = True
         self._next_heartbeat = 0.0
+
+    def _register(self) -> None:
+        is_new = self._contact.last_at is None
+        register(self._port, self._store, self._registration(), may_create=is_new)
 
     def _take_over(self, command: CommandRecord, now: datetime.datetime) -> None:
         found = takeover.decide(self._port, command, now)
@@ -406,7 +410,7 @@ class Agent:
             try:
                 with self._pass_lock:
                     if not self._is_registered:
-                        register(self._port, self._store, self._registration())
+                        self._register()
                         self._is_registered = True
                     self._reporter.flush(self._store)
                     self._store.jobs.ended(name, generation, state, reason, is_clean=is_clean)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from coord_control.control.port import DriverPort
-from coord_control.errors import JobNameTaken, JobNotFound
+from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound
 from coord_control.storage.records import JobRecord, JobRegistration
 from coord_control.storage.store import ControlStore
 
@@ -22,8 +22,12 @@ __all__ = ["register"]
 _log = logging.getLogger("coord_control.control")
 
 
-def register(port: DriverPort, store: ControlStore, registration: JobRegistration) -> None:
+def register(port: DriverPort, store: ControlStore, registration: JobRegistration, *, may_create: bool) -> None:
     """Enter a driver, or enter it again.
+
+    Args:
+        may_create: make an embedded database that does not exist. One that was there a moment ago was moved away by
+            somebody, and an empty one must not stand in its place when it comes back.
 
     Raises:
         GenerationSuperseded: a newer driver of the job runs.
@@ -31,7 +35,7 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
         StoreUnavailable: the storage does not say whether we are the newest.
         DatabaseError: nothing was written.
     """
-    row = _row(store, registration.name)
+    row = _row(store, registration.name, may_create)
     if row is not None and _is_another(port, row, registration):
         if row.is_alive:
             raise JobNameTaken(row.name, row.folder, row.host)
@@ -40,10 +44,14 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
     store.jobs.register(registration)
 
 
-def _row(store: ControlStore, name: str) -> JobRecord | None:
+def _row(store: ControlStore, name: str, may_create: bool) -> JobRecord | None:
     try:
         return store.jobs.get(name)
     except JobNotFound:
+        return None
+    except DatabaseNotFound:
+        if not may_create:
+            raise
         return None
 
 

@@ -1,0 +1,401 @@
+"""A driver that follows a script, behind the agent's port: no Spark, but everything that must survive it is real.
+
+Claims, checkpoints, savepoints and restores lie on a real storage, written by the same code as those of a job. An
+operator's coordinator is a list of what it was given; ``run_epoch`` applies what waits and records list and number
+together in one file, as a begin record does. So a driver of this kind can be killed at any moment, and another one goes
+on from what is there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from coord_control.control.agent import Agent
+from coord_control.control.settings import ControlSettings
+from coord_control.durable import generations
+from coord_control.durable.catalog import Catalog
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.files import Files, LocalFiles, join
+from coord_control.durable.generations import Holder
+from coord_control.durable.metadata import CheckpointMetadata, Kind, Trigger
+from coord_control.errors import EventInvalid, JobClosed, OperatorNotFound, UndeclaredEvent
+from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.control_events import EventFeed
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.job_facts import (
+    ControlEvent,
+    EventSchema,
+    FeedStatus,
+    JobFacts,
+    JobListener,
+    OperatorFacts,
+    QueryFacts,
+    RecoveryFact,
+)
+from coord_control.protocol.operator import Totals
+from coord_control.protocol.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    OperatorStatistics,
+    QueryStatistics,
+    SubtaskStatistics,
+)
+from coord_control.protocol.statistics_history import Overview, StatisticsHistory
+from coord_control.protocol.status import GatewayStatus, JobStatus, OperatorStatus, QueryStatus
+from coord_control.protocol.tickets import CheckpointRequest, Outcome
+from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.storage.database import Database
+from coord_control.storage.store import ControlStore
+
+JOB: Final = "flights"
+OPERATOR: Final = "threshold"
+SUBTASKS: Final = 2
+
+
+class ScriptedDriver:
+    """A job in a driver, as the agent sees one.
+
+    Attributes:
+        is_automatic: checkpoints complete by themselves; otherwise by :meth:`complete`.
+        is_restarting: it has ended and asks for a new driver.
+        fenced_by: the generation that the agent has heard of.
+    """
+
+    def __init__(self, root: Path | str, name: str = JOB, *, is_automatic: bool = True) -> None:
+        self.files: Files = LocalFiles()
+        self.folder = join(str(root), name)
+        self.claim = generations.claim(self.files, join(self.folder, "generations"), Holder.of([os.getpid()]))
+        self.generation = self.claim.generation
+        self.is_automatic = is_automatic
+        self.is_restarting = False
+        self.fenced_by: int | None = None
+        self.ended = threading.Event()
+        self.closing: Callable[[], None] = lambda: None  # closes the agent
+        self.was_ready = True
+        self._checkpoints = CheckpointStore(self.files, self.folder, self.generation)
+        self._history = StatisticsHistory(100)
+        self._known = {request.key: (number, path) for request, number, path in self._checkpoints.completed_requests()}
+        self._handles: dict[CheckpointId, CheckpointHandle] = {}
+        self._by_key: dict[str, CheckpointHandle] = {}
+        self._next = self._checkpoints.newest_id() + 1
+        self._listeners: list[JobListener] = []
+        self._lock = threading.RLock()
+        self._state = Path(self.folder) / "coordinator.json"
+        self._applied: list[Any] = []
+        self._feed: EventFeed[ControlEvent] = EventFeed(1 << 20)
+        self._facts = JobFacts(
+            name=name,
+            root=str(root),
+            folder=self.folder,
+            generation=self.generation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at_seconds=time.time(),
+            version="0",
+            python_version="3",
+            spark_version="4",
+            master="local",
+            address="127.0.0.1",
+            port=0,
+            tls=False,
+        )
+
+    # The port.
+
+    @property
+    def facts(self) -> JobFacts:
+        return self._facts
+
+    def storage(self, path: str) -> Files:
+        return self.files
+
+    def is_ready(self) -> bool:
+        return self.was_ready
+
+    def queries(self) -> tuple[QueryFacts, ...]:
+        return (
+            QueryFacts(
+                name=QueryName("q"),
+                query_id="id",
+                lineage="l1",
+                checkpoint=join(self.folder, "spark"),
+                operators=(OperatorUid(OPERATOR),),
+                state="running",
+            ),
+        )
+
+    def operators(self) -> tuple[OperatorFacts, ...]:
+        schema = {"type": "object", "properties": {"minutes": {"type": "integer"}}}
+        return (
+            OperatorFacts(
+                uid=OperatorUid(OPERATOR),
+                query=QueryName("q"),
+                parallelism=SUBTASKS,
+                state="State",
+                events=(EventSchema("Threshold", schema),),
+                up=(),
+            ),
+        )
+
+    def status(self) -> JobStatus:
+        self._check_open()
+        gateways = tuple(GatewayStatus(subtask, True, 0, 0, 0.0, 0) for subtask in range(SUBTASKS))
+        operator = OperatorStatus(OPERATOR, "q", 1, Totals(), gateways)
+        query = QueryStatus("q", "running", 1, 0, None, {}, batches=2, rows=16, batch_seconds=0.5)
+        return JobStatus(self._facts.name, self.generation, (query,), (operator,), 0, 0)
+
+    def checkpoint_statistics(self) -> Overview:
+        self._check_open()
+        with self._lock:
+            return self._history.overview()
+
+    def add_listener(self, listener: JobListener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def was_released(self, generation: Generation) -> bool:
+        return self.claim.is_released(generation)
+
+    def is_current(self) -> bool:
+        return self.claim.is_current()
+
+    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
+        with self._lock:
+            if request.key is not None and (known := self._by_key.get(request.key)) is not None:
+                return known
+            handle = CheckpointHandle(request, self._abort)
+            if request.key is not None:
+                self._by_key[request.key] = handle
+            if self.ended.is_set():
+                handle.finish(Outcome(FailureReason.JOB_ENDING))
+            elif request.key in self._known:
+                number, path = self._known[request.key]
+                handle.finish(Outcome(path=path), number)
+            else:
+                self._start(request, handle)
+        return handle
+
+    def abort(self, checkpoint: CheckpointId) -> bool:
+        with self._lock:
+            if checkpoint not in self._handles:
+                return False
+            self._fail(checkpoint, FailureReason.ABORTED)
+            return True
+
+    def savepoint_and_hold(
+        self, request: CheckpointRequest, began: Callable[[CheckpointHandle], None]
+    ) -> CompletedCheckpoint:
+        handle = self.submit(request)
+        began(handle)
+        return handle.wait(60.0)
+
+    def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
+        self.is_restarting = self.is_restarting or restart
+        with self._lock:
+            for checkpoint in list(self._handles):
+                self._fail(checkpoint, FailureReason.JOB_ENDING)
+            self.claim.release()
+            self.ended.set()
+        self.closing()
+
+    def dispose(self, reference: str) -> tuple[CheckpointId, str]:
+        entry = Catalog(self.files, self.folder, self.storage).resolve(reference)
+        self._checkpoints.dispose(entry.checkpoint)
+        return entry.checkpoint, entry.path
+
+    def fenced(self, newest: int) -> None:
+        self.fenced_by = newest
+
+    def check_event(self, operator: str, event_type: str, payload: Any, subtask: int | None) -> ControlEvent:
+        self._bound(operator)
+        if event_type != "Threshold":
+            raise UndeclaredEvent(operator, "down", event_type, ["Threshold"])
+        if not isinstance(payload, dict) or not isinstance(payload.get("minutes"), int):
+            problem = {"loc": ["minutes"], "msg": "Input should be a valid integer"}
+            raise EventInvalid(operator, event_type, "minutes: Input should be a valid integer", [problem])
+        return ControlEvent(OperatorUid(operator), event_type, json.dumps(payload).encode(), subtask)
+
+    def feed_status(self, operator: OperatorUid) -> FeedStatus:
+        self._bound(operator)
+        with self._lock:
+            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting)
+
+    def feed(self, number: int, event: ControlEvent) -> bool:
+        with self._lock:
+            return self._feed.accept(number, event, len(event.payload))
+
+    # The script.
+
+    def open_feed(self) -> None:
+        """The query starts, or recovers: the coordinator is as it was recorded."""
+        with self._lock:
+            recorded: dict[str, Any] = (
+                json.loads(self._state.read_text()) if self._state.exists() else {"number": 0, "events": []}
+            )
+            self._applied = recorded["events"]
+            self._feed.recovered(recorded["number"])
+        for listener in list(self._listeners):
+            listener.on_feed_open(OperatorUid(OPERATOR), recorded["number"])
+            if recorded["number"]:
+                listener.on_events_durable(OperatorUid(OPERATOR), recorded["number"])
+
+    def run_epoch(self) -> None:
+        """Give the coordinator what waits, and record it."""
+        with self._lock:
+            while (event := self._feed.take()) is not None:
+                self._applied.append(json.loads(event.event.payload)["minutes"])
+            number = self._feed.applied or 0
+            part = self._state.with_suffix(".part")
+            part.write_text(json.dumps({"number": number, "events": self._applied}))
+            part.rename(self._state)
+            is_news = self._feed.recorded(number)
+        if is_news:
+            for listener in list(self._listeners):
+                listener.on_events_durable(OperatorUid(OPERATOR), number)
+
+    def refuse_event(self, number: int) -> None:
+        """The coordinator raises at an event that waits."""
+        with self._lock:
+            while (event := self._feed.take()) is not None and event.number != number:
+                self._applied.append(json.loads(event.event.payload)["minutes"])
+            self._feed.refused(number)
+        for listener in list(self._listeners):
+            listener.on_event_refused(OperatorUid(OPERATOR), number, ValueError("not this one"))
+
+    def recorded_events(self) -> list[Any]:
+        """What the coordinator's recorded state contains."""
+        return list(json.loads(self._state.read_text())["events"]) if self._state.exists() else []
+
+    def recover(self, fact: RecoveryFact) -> None:
+        """A query has recovered."""
+        for listener in list(self._listeners):
+            listener.on_recovery(fact)
+
+    def complete(self, checkpoint: int) -> None:
+        """A checkpoint under way becomes complete."""
+        with self._lock:
+            number = CheckpointId(checkpoint)
+            handle = self._handles.pop(number)
+            path = self._checkpoints.complete(self._metadata(number, handle.request))
+            self._tell(self._statistics(number, handle.request, CheckpointStatus.COMPLETED, path))
+            handle.finish(Outcome(path=path), number)
+
+    def fail(self, checkpoint: int, reason: FailureReason) -> None:
+        """A checkpoint under way fails."""
+        with self._lock:
+            self._fail(CheckpointId(checkpoint), reason)
+
+    def discard(self, checkpoint: int) -> None:
+        """Retention removes a complete one."""
+        with self._lock:
+            self._checkpoints.dispose(CheckpointId(checkpoint))
+            self._history.discarded(CheckpointId(checkpoint))
+            statistics = self._history.get(CheckpointId(checkpoint))
+            assert statistics is not None
+            self._tell(statistics)
+
+    # Parts.
+
+    def _start(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        checkpoint, self._next = CheckpointId(self._next), self._next + 1
+        kind: Kind = "savepoint" if request.is_savepoint else "checkpoint"
+        self._checkpoints.claim(checkpoint, kind, target=request.target, label=request.label)
+        self._handles[checkpoint] = handle
+        handle.started(checkpoint, lambda: Progress(SUBTASKS, 1, ()))
+        self._tell(self._statistics(checkpoint, request, CheckpointStatus.IN_PROGRESS))
+        if self.is_automatic:
+            self.complete(checkpoint)
+
+    def _abort(self, handle: CheckpointHandle) -> None:
+        if handle.id is not None:
+            self.abort(handle.id)
+
+    def _fail(self, checkpoint: CheckpointId, reason: FailureReason) -> None:
+        handle = self._handles.pop(checkpoint)
+        self._checkpoints.discard(checkpoint)
+        statistics = self._statistics(checkpoint, handle.request, CheckpointStatus.FAILED, reason=reason)
+        self._tell(statistics)
+        handle.finish(Outcome(reason), checkpoint)
+
+    def _tell(self, statistics: CheckpointStatistics) -> None:
+        self._history.update(statistics)
+        for listener in list(self._listeners):
+            listener.on_checkpoint(statistics)
+
+    def _statistics(
+        self,
+        checkpoint: CheckpointId,
+        request: CheckpointRequest,
+        status: CheckpointStatus,
+        path: str | None = None,
+        reason: FailureReason | None = None,
+    ) -> CheckpointStatistics:
+        subtasks = tuple(SubtaskStatistics(subtask, 0.1, 10) for subtask in range(SUBTASKS))  # type: ignore[arg-type]
+        operator = OperatorStatistics(OperatorUid(OPERATOR), 0.0, 0.1, 5, subtasks)
+        return CheckpointStatistics(
+            checkpoint=checkpoint,
+            kind=request.kind,
+            triggered_at_seconds=time.time(),
+            label=request.label,
+            key=request.key,
+            cause=request.cause,
+            requested_by=request.requested_by,
+            status=status,
+            duration_seconds=None if status is CheckpointStatus.IN_PROGRESS else 0.2,
+            reason=reason,
+            message="" if reason is None else reason.sentence,
+            path=path,
+            queries=(QueryStatistics(QueryName("q"), Epoch(1), operators=(operator,)),),
+        )
+
+    def _metadata(self, checkpoint: CheckpointId, request: CheckpointRequest) -> CheckpointMetadata:
+        now = datetime.datetime.now(datetime.UTC)
+        return CheckpointMetadata(
+            checkpoint=checkpoint,
+            kind="savepoint" if request.is_savepoint else "checkpoint",
+            job=self._facts.name,
+            label=request.label,
+            generation=self.generation,
+            barrier=BarrierId(1),
+            trigger=Trigger(cause=request.cause, key=request.key, requested_at=now),
+            triggered_at=now,
+            completed_at=now,
+            queries={},
+        )
+
+    def _bound(self, operator: str) -> None:
+        if operator != OPERATOR:
+            raise OperatorNotFound("operator", operator, "job", [OPERATOR], [])
+
+    def _check_open(self) -> None:
+        if self.ended.is_set():
+            raise JobClosed(self._facts.name)
+
+
+def control_settings(database: Path | str, **values: Any) -> ControlSettings:
+    """Settings of a control database in a file, with quick heartbeats."""
+    values = {"heartbeat_seconds": 0.2, "lease_seconds": 5.0, **values}
+    return ControlSettings.load(f"sqlite:///{database}", **values)
+
+
+def open_store(settings: ControlSettings) -> ControlStore:
+    """The database as a client sees it."""
+    return ControlStore(Database(settings.url, application="test"))
+
+
+def make_agent(
+    driver: ScriptedDriver, settings: ControlSettings, store: ControlStore, *, is_supervised: bool = False
+) -> Agent:
+    """An agent for a driver; the driver closes it when it stops."""
+    agent = Agent(driver, store, settings, is_supervised=is_supervised)
+    driver.closing = agent.close
+    return agent
