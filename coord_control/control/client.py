@@ -33,6 +33,7 @@ from coord_control.control.waiting import OnProgress, Wait, raise_if_not_running
 from coord_control.durable.checkpoint_folder import Storage
 from coord_control.errors import OperatorNotFound, RequestInvalid
 from coord_control.storage.records import (
+    AuditRecord,
     CommandRecord,
     CommandRequest,
     CommandState,
@@ -255,7 +256,9 @@ class ControlClient(ControlReader):
             DamagedRecord, UnsupportedFormat: what it says about itself cannot be read.
         """
         record = read_savepoint(path, storage)
-        return self._connection.call(lambda store: store.savepoints.save(record))
+        saved = self._connection.call(lambda store: store.savepoints.save(record))
+        self._audit("import_savepoint", record.job, record.path)
+        return saved
 
     def forget(self, job: str) -> None:
         """Remove a job's history from the database; its checkpoints on storage stay.
@@ -265,6 +268,7 @@ class ControlClient(ControlReader):
             JobStillAlive: it has a driver.
         """
         self._connection.call(lambda store: store.jobs.forget(job))
+        self._audit("forget", job, job)
 
     def _look(self, name: str) -> CommandRecord:
         record = self.command(name)
@@ -273,6 +277,13 @@ class ControlClient(ControlReader):
             self._connection.call(lambda store: store.commands.expire_due())
             record = self.command(name)
         return record
+
+    def _audit(self, action: str, job: str | None, subject: str) -> None:
+        # What is no command leaves its trace here; commands leave theirs in the transaction that records them.
+        entry = AuditRecord(
+            actor=self.actor, host=self.host, action=action, job=job, subject=subject, outcome="completed"
+        )
+        self._connection.call(lambda store: store.audit.add(entry))
 
     def _submit(
         self, job: str, command: commands.Command, key: str | None, expires_seconds: float | None

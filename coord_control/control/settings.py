@@ -11,6 +11,7 @@ Threads: values; any thread.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -19,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from coord_control.errors import ControlSettingsInvalid, NoControlPlane
 from coord_control.storage.database import Database
+from coord_control.storage.retention import RetentionPolicy
 
 __all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
 
@@ -56,7 +58,7 @@ class ControlSettings(BaseSettings):
         retry_seconds: how long a client tries to reach the database before it gives up.
         history_days: older checkpoints, commands, recoveries and audit entries are removed.
         history_checkpoints: ... and those beyond so many of a job.
-        history_commands: as that, for its commands and audit entries.
+        history_commands: as that, for its finished commands.
     """
 
     model_config = SettingsConfigDict(env_prefix="COORD_CONTROL_", frozen=True, extra="ignore", populate_by_name=True)
@@ -104,6 +106,14 @@ class ControlSettings(BaseSettings):
     def is_off(self) -> bool:
         """Whether there is no control plane."""
         return self.url.strip().lower() == NO_CONTROL
+
+    def retention(self) -> RetentionPolicy:
+        """How much history is kept."""
+        return RetentionPolicy(
+            history=timedelta(days=self.history_days),
+            checkpoints=self.history_checkpoints,
+            commands=self.history_commands,
+        )
 
     def open_database(self, application: str) -> Database:
         """The database, which is connected to when it is used.

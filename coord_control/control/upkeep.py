@@ -8,7 +8,6 @@ Threads: :meth:`Upkeep.look` belongs to the agent's; the work runs on a thread o
 
 from __future__ import annotations
 
-import datetime
 import logging
 import random
 import threading
@@ -16,7 +15,7 @@ from typing import Final
 
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import CoordControlError
-from coord_control.storage.retention import RetentionPolicy, prune
+from coord_control.storage.retention import prune
 from coord_control.storage.store import ControlStore
 
 __all__ = ["Upkeep"]
@@ -34,11 +33,7 @@ class Upkeep:
 
     def __init__(self, store: ControlStore, settings: ControlSettings) -> None:
         self._store = store
-        self._policy = RetentionPolicy(
-            history=datetime.timedelta(days=settings.history_days),
-            checkpoints=settings.history_checkpoints,
-            commands=settings.history_commands,
-        )
+        self._policy = settings.retention()
         self._thread: threading.Thread | None = None
         self._next = 0.0
         self._rolled_up = 0.0

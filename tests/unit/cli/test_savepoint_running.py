@@ -1,0 +1,134 @@
+"""Savepoints and restores of a job that the control database knows: through its driver, or on its storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coord_control.control.commands import Refusal
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.lineage import open_lineage
+from coord_control.storage.records import CommandRecord, JobState
+from coord_control.storage.store import ControlStore
+from tests import control_kit as kit
+from tests.cli_kit import invoke, run, run_json
+from tests.unit.durable.restore_kit import QUERIES, put_checkpoint, run_spark
+
+
+@pytest.fixture
+def root(tmp_path: Path, store: ControlStore) -> str:
+    """The root of the job that runs, as far as the control database knows; its storage has no driver."""
+    root = str(tmp_path / "jobs")
+    lineage = open_lineage(LocalFiles(), f"{root}/flights/queries/delays", QUERIES[0], {})
+    run_spark(LocalFiles(), lineage.checkpoint, 3)
+    kit.put_job(store, root=root, folder=f"{root}/flights")
+    return root
+
+
+def _asked(taken: list[CommandRecord]) -> list[tuple[str, dict[str, object]]]:
+    return [(command.kind.value, command.payload) for command in taken]
+
+
+def test_a_savepoint_of_a_running_job_is_its_driver_s(tmp_path: Path, root: str) -> None:
+    target = str(tmp_path / "mine")
+    with kit.driver(tmp_path) as taken:
+        shown = run(tmp_path, "savepoint", "create", "flights", "--target", target, "--label", "x")
+
+    assert "job flights: through its driver" in shown
+    assert "savepoint 7: /jobs/flights/savepoints/7" in shown
+    assert _asked(taken) == [("trigger_savepoint", {"target": target, "label": "x"})]
+
+
+def test_a_savepoint_of_a_job_that_has_ended_is_taken_on_its_storage(
+    tmp_path: Path, root: str, store: ControlStore
+) -> None:
+    store.jobs.ended("flights", 1, JobState.ENDED)
+
+    shown = run(tmp_path, "savepoint", "create", "flights", "--label", "end")
+
+    assert "job flights: on its storage: it does not run" in shown
+    assert "delays after epoch 3" in shown
+    assert "end" in run(tmp_path, "savepoint", "list", "flights")
+    assert run_json(tmp_path, "savepoint", "show", "end", "--job", "flights")["label"] == "end"
+    assert "does not exist any more" in run(tmp_path, "savepoint", "dispose", "end", "--job", "flights", "--yes")
+    assert store.commands.list("flights") == ()
+
+
+def test_another_job_of_that_name_below_another_root_is_not_asked(tmp_path: Path, root: str) -> None:
+    other = str(tmp_path / "other")
+    lineage = open_lineage(LocalFiles(), f"{other}/flights/queries/delays", QUERIES[0], {})
+    run_spark(LocalFiles(), lineage.checkpoint, 5)
+
+    assert "delays after epoch 5" in run(tmp_path, "savepoint", "create", "flights", "--root", other)
+
+
+def test_a_job_that_nobody_knows_needs_a_root(tmp_path: Path, root: str) -> None:
+    assert "say where the jobs are" in run(tmp_path, "savepoint", "create", "unknown", code=2)
+    assert "say where the jobs are" in run(tmp_path, "restore", "unknown", "latest", code=2)
+
+
+def test_a_database_that_cannot_be_asked_is_said_and_the_storage_has_the_last_word(tmp_path: Path, root: str) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_text("not a database, but quite a long text " * 100)
+
+    result = invoke(tmp_path, "savepoint", "create", "flights", "--root", root, "--control", f"sqlite:///{broken}")
+
+    assert result.exit_code == 0
+    assert "the control database was not asked" in result.output
+    assert "delays after epoch 3" in result.output
+
+
+def test_the_driver_of_a_running_job_disposes_when_somebody_says_yes(tmp_path: Path, root: str) -> None:
+    with kit.driver(tmp_path, lambda store, command: kit.completed(path="/s/7", checkpoint=7)) as taken:
+        run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="n\n", code=1)
+        shown = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="y\n")
+
+    assert "have the driver of job flights remove 7?" in shown
+    assert "/s/7 does not exist any more" in shown
+    assert _asked(taken) == [("dispose", {"ref": "7"})]
+
+
+def test_a_savepoint_from_anywhere_is_made_known(tmp_path: Path, root: str) -> None:
+    path = put_checkpoint(LocalFiles(), str(tmp_path / "archive" / "one")).path
+    assert "knows no savepoint" in run(tmp_path, "savepoint", "list")
+
+    assert f"{path}: savepoint" in run(tmp_path, "savepoint", "import", path)
+
+    assert [each["imported"] for each in run_json(tmp_path, "savepoint", "list")] == [True]
+    assert path in run(tmp_path, "savepoint", "list")
+    assert "did you mean" in run(tmp_path, "savepoint", "import", f"{path}x", code=78)
+
+
+def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> None:
+    result = kit.completed(path="/jobs/flights/checkpoints/7", checkpoint=7, job="flights")
+    with kit.driver(tmp_path, lambda store, command: result) as taken:
+        shown = run(tmp_path, "restore", "flights", "7", "--allow-non-restored-state")
+        run(tmp_path, "restore", "flights", "./savepoints/one", "--as", "other")
+
+    assert "job flights: through its driver" in shown
+    assert "job flights goes on from checkpoint 7" in shown
+    kinds = [(kind, payload["ref"], payload["as_name"]) for kind, payload in _asked(taken)]
+    assert kinds == [("restore", "7", None), ("restore", str(Path.cwd() / "savepoints/one"), "other")]
+
+
+def test_a_restore_that_cannot_be_says_why(tmp_path: Path, root: str) -> None:
+    outcome = kit.refused(Refusal.RESTORE_REFUSED, "query raw would be left behind")
+    with kit.driver(tmp_path, lambda store, command: outcome):
+        assert "query raw would be left behind" in run(tmp_path, "restore", "flights", "7", code=78)
+
+
+def test_other_shuffle_partitions_need_a_job_that_does_not_run(tmp_path: Path, root: str, store: ControlStore) -> None:
+    shown = run(tmp_path, "restore", "flights", "7", "--shuffle-partitions", "8", code=2)
+    assert "coordctl stop flights" in shown
+    assert store.commands.list("flights") == ()
+
+
+def test_a_job_that_has_ended_is_restored_on_its_storage(tmp_path: Path, root: str, store: ControlStore) -> None:
+    store.jobs.ended("flights", 1, JobState.ENDED)
+    run(tmp_path, "savepoint", "create", "flights", "--label", "end")
+
+    shown = run(tmp_path, "restore", "flights", "end")
+
+    assert "on its storage: it does not run" in shown
+    assert "start its driver now" in shown

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coord_control.control.client import ControlClient
+from coord_control.control.importing import read_savepoint
+from coord_control.durable.files import LocalFiles
+from coord_control.errors import CheckpointNotFound, DamagedRecord
+from tests import control_kit as kit
+from tests.unit.durable.restore_kit import put_checkpoint
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> str:
+    return put_checkpoint(LocalFiles(), str(tmp_path / "savepoints" / "before-upgrade")).path
+
+
+def test_a_savepoint_says_what_it_holds(savepoint: str) -> None:
+    found = read_savepoint(savepoint)
+
+    assert (found.path, found.job, found.imported) == (savepoint, "flights", True)
+    assert found.size > 0
+    assert set(found.summary["epochs"]) == {"delays", "raw"}
+    assert read_savepoint(f"{savepoint}/") == found
+
+
+def test_a_path_without_one_is_answered_with_the_near_ones(savepoint: str) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"did you mean .*before-upgrade"):
+        read_savepoint(savepoint.replace("upgrade", "upgrad"))
+
+
+def test_one_that_is_damaged_is_not_taken(savepoint: str) -> None:
+    (Path(savepoint) / "_metadata").write_text('{"format_version":1,')
+    with pytest.raises(DamagedRecord):
+        read_savepoint(savepoint)
+
+
+def test_a_place_that_needs_spark_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match="coordctl savepoint import"):
+        read_savepoint("s3a://bucket/savepoint")
+
+
+def test_what_was_imported_is_listed_and_audited(savepoint: str, tmp_path: Path) -> None:
+    with ControlClient(actor="ann", settings=kit.settings(tmp_path)) as client:
+        first, again = client.import_savepoint(savepoint), client.import_savepoint(savepoint)
+
+        assert first.path == again.path
+        assert [(each.path, each.imported) for each in client.savepoints()] == [(savepoint, True)]
+        assert {(each.actor, each.action, each.subject) for each in client.audit()} == {
+            ("ann", "import_savepoint", savepoint)
+        }
