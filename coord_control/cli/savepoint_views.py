@@ -187,6 +187,8 @@ def _operator_row(uid: OperatorUid, operator: OperatorSnapshot) -> tuple[object,
 
 def _state_rows(uid: OperatorUid, operator: OperatorSnapshot, sample: int) -> Iterator[tuple[object, ...]]:
     yield uid, "coordinator", _short(_coordinator(operator))
+    for job, number in sorted(operator.applied_events.items()):
+        yield uid, "control events", f"up to number {number} of job {job}"
     for subtask, state in sorted(operator.subtask_states.items())[:sample]:
         yield uid, f"subtask {subtask}", "default" if state is None else _short(state.decode())
 
@@ -197,7 +199,8 @@ def _operator_json(operator: OperatorSnapshot, sample: int) -> dict[str, Any]:
         "query": operator.query,
         "parallelism": operator.parallelism,
         "state": operator.state,
-        "coordinator_state": _parsed(operator.coordinator_state),
+        "coordinator_state": _parsed(operator.coordinator_data),
+        "applied_events": dict(operator.applied_events),
         "subtask_states": {str(index): _parsed(state) for index, state in states[:sample]},
         "subtasks": len(states),
         "down": {str(index): _events(operator.down_types, batches) for index, batches in operator.down.items()},
@@ -214,7 +217,7 @@ def _events(types: Sequence[str], batches: Sequence[EventBatch]) -> dict[str, in
 
 
 def _coordinator(operator: OperatorSnapshot) -> str:
-    state = operator.coordinator_state
+    state = operator.coordinator_data
     if state is None:
         return "none yet"
     parsed = _parsed(state)

@@ -39,6 +39,7 @@ import pydantic
 from coord_control import collector
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.control_events import unseal
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Outbox
 
@@ -203,7 +204,8 @@ class OperatorSnapshot(_Model):
     Attributes:
         state: the name of the subtask state's model.
         down_types, up_types: names of the declared event types, in order: events name theirs by position.
-        coordinator_state: what the coordinator gave; None: it has never given any, it starts empty.
+        coordinator_state: what the coordinator gave, as it was recorded (``coordinator_data`` is without the numbers of
+            events from outside); None: it has never given any, it starts empty.
         subtask_states: JSON of those that have ever acknowledged; None: one still has its default.
         down: events on their way to the subtasks.
         up: events on their way to the coordinator, in order.
@@ -245,6 +247,24 @@ class OperatorSnapshot(_Model):
             down=dict(down),
             up=tuple(OutboxEntry.of(outbox) for outbox in up),
         )
+
+    @property
+    def coordinator_data(self) -> bytes | None:
+        """What the coordinator gave, without what is recorded beside it.
+
+        Raises:
+            DamagedRecord, UnsupportedFormat: it cannot be taken apart.
+        """
+        return unseal("", self.coordinator_state).data
+
+    @property
+    def applied_events(self) -> Mapping[str, int]:
+        """The number of the last event from outside that is part of the coordinator's state, by job; none: 0.
+
+        Raises:
+            DamagedRecord, UnsupportedFormat: it cannot be taken apart.
+        """
+        return unseal("", self.coordinator_state).numbers
 
     def outboxes(self) -> tuple[Outbox, ...]:
         """The channel state upwards, as the protocol takes it."""
