@@ -1,0 +1,139 @@
+"""The history of checkpoints: it only learns, and reads as people expect."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from coord_control.errors import JobNotFound, RecordNotFound
+from coord_control.storage.percentiles import percentiles
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointState,
+    OperatorCheckpoint,
+    Percentiles,
+    QueryCheckpoint,
+    SubtaskRecord,
+)
+from coord_control.storage.store import ControlStore
+from tests.storage.kit import JOB, NOW, checkpoint, register
+
+STATES = list(CheckpointState)
+
+
+def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: ControlStore) -> None:
+    register(store)
+    begun = checkpoint(1, CheckpointState.IN_PROGRESS, label="nightly", cause="command", requested_by="ada", subtasks=2)
+    assert store.checkpoints.save(JOB, begun)
+    assert store.checkpoints.get(JOB, 1) == begun
+    operators = (OperatorCheckpoint(operator="op", snapshot_seconds=0.1, state_bytes=7, subtasks=2, acknowledged=2),)
+    queries = (QueryCheckpoint(query="q", boundary=4, files=3, operators=operators),)
+    done = checkpoint(
+        1, label="nightly", cause="command", requested_by="ada", subtasks=2, acknowledged=2, path="/jobs/1",
+        finished_at=NOW, duration_seconds=1.5, state_bytes=2**40, queries=queries,
+    )  # fmt: skip
+    subtasks = (SubtaskRecord(operator="op", subtask=0, seconds=0.2), SubtaskRecord(operator="op", subtask=1))
+    assert store.checkpoints.save(JOB, done, subtasks)
+    assert store.checkpoints.get(JOB, 1) == done
+    assert store.checkpoints.subtasks(JOB, 1) == subtasks
+    assert store.checkpoints.latest(JOB) is not None
+    assert store.checkpoints.discarded(JOB, [1, 2]) == 1
+    assert store.checkpoints.discarded(JOB, [1, 2]) == 0
+    assert store.checkpoints.get(JOB, 1).state == CheckpointState.DISCARDED
+    assert store.checkpoints.latest(JOB) is None
+
+
+@pytest.mark.parametrize("first", STATES)
+@pytest.mark.parametrize("second", STATES)
+def test_a_state_never_goes_back(store: ControlStore, first: CheckpointState, second: CheckpointState) -> None:
+    order = ["in_progress", "failed", "completed", "discarded"]
+    register(store)
+    store.checkpoints.save(JOB, checkpoint(1, first, message="first"))
+    is_written = store.checkpoints.save(JOB, checkpoint(1, second, message="second"))
+    assert is_written == (order.index(second) >= order.index(first))
+    found = store.checkpoints.get(JOB, 1)
+    assert (found.state, found.message) == ((second, "second") if is_written else (first, "first"))
+    counts = store.checkpoints.summary(JOB).counts
+    assert counts == {"total": 1, **{state.value: int(state == found.state) for state in STATES}}
+
+
+def test_what_an_earlier_write_knew_stays(store: ControlStore) -> None:
+    register(store)
+    subtasks = (SubtaskRecord(operator="op", subtask=0),)
+    queries = (QueryCheckpoint(query="q"),)
+    store.checkpoints.save(JOB, checkpoint(1, requested_by="ada", duration_seconds=2.0, queries=queries), subtasks)
+    store.checkpoints.save(JOB, checkpoint(1, path="/found/on/storage"))
+    found = store.checkpoints.get(JOB, 1)
+    assert (found.requested_by, found.duration_seconds, found.path) == ("ada", 2.0, "/found/on/storage")
+    assert found.queries == queries
+    assert store.checkpoints.subtasks(JOB, 1) == subtasks
+
+
+def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStore) -> None:
+    register(store)
+    dice = random.Random(3)
+    known = [
+        checkpoint(number, dice.choice(STATES), dice.choice(list(CheckpointKind)))
+        for number in dice.sample(range(1, 100), 60)
+    ]
+    for each in known:
+        store.checkpoints.save(JOB, each)
+    newest = sorted(known, key=lambda each: -each.id)
+    for kind in (None, *CheckpointKind):
+        for state in (None, *STATES):
+            expected = [each for each in newest if kind in (None, each.kind) and state in (None, each.state)]
+            assert list(store.checkpoints.list(JOB, kind, state)) == expected
+            paged = [*store.checkpoints.list(JOB, kind, state, limit=3)]
+            paged += store.checkpoints.list(JOB, kind, state, limit=100, before_id=paged[-1].id)
+            assert paged == expected
+
+
+def test_another_jobs_checkpoints_are_its_own(store: ControlStore) -> None:
+    register(store)
+    register(store, "orders")
+    store.checkpoints.save(JOB, checkpoint(1))
+    store.checkpoints.save("orders", checkpoint(2, job="orders"))
+    assert [each.id for each in store.checkpoints.list(JOB)] == [1]
+    assert [each.id for each in store.checkpoints.list(JOB, state=CheckpointState.COMPLETED)] == [1]
+    with pytest.raises(RecordNotFound, match="did you mean 1"):
+        store.checkpoints.get(JOB, 2)
+    with pytest.raises(JobNotFound):
+        store.checkpoints.list("nobody")
+
+
+def test_the_summary_counts_all_and_measures_the_newest_that_were_completed(store: ControlStore) -> None:
+    register(store)
+    for number in range(1, 21):
+        state = CheckpointState.FAILED if number % 5 == 0 else CheckpointState.COMPLETED
+        store.checkpoints.save(JOB, checkpoint(number, state, duration_seconds=float(number), state_bytes=number))
+    store.checkpoints.save(JOB, checkpoint(21, kind=CheckpointKind.SAVEPOINT, duration_seconds=100.0))
+    store.checkpoints.discarded(JOB, [19])
+    summary = store.checkpoints.summary(JOB, window=4)
+    assert summary.counts == {"total": 21, "in_progress": 0, "failed": 4, "completed": 16, "discarded": 1}
+    assert (summary.window, summary.duration.count) == (4, 4)
+    assert (summary.duration.minimum, summary.duration.maximum) == (17.0, 100.0)
+    assert (summary.duration.p50, summary.duration.average) == (18.5, 38.5)
+    only = store.checkpoints.summary(JOB, kind=CheckpointKind.SAVEPOINT)
+    assert (only.counts["total"], only.duration.count, only.duration.p999) == (1, 1, 100.0)
+    register(store, "empty")
+    assert store.checkpoints.summary("empty").duration == Percentiles()
+
+
+def test_percentiles_are_between_the_values_around_them() -> None:
+    spread = percentiles([None, *map(float, range(1001))])
+    assert (spread.count, spread.minimum, spread.maximum, spread.average) == (1001, 0.0, 1000.0, 500.0)
+    assert (spread.p50, spread.p90, spread.p95, spread.p99, spread.p999) == (500.0, 900.0, 950.0, 990.0, 999.0)
+    assert percentiles([1.0, 2.0]).p90 == pytest.approx(1.9)
+    assert percentiles([7]).p50 == 7
+
+
+def test_writers_at_the_same_moment_count_each_checkpoint_once(store: ControlStore) -> None:
+    register(store)
+    steps = [checkpoint(number, state) for number in range(1, 6) for state in STATES[:3]] * 2
+    random.Random(1).shuffle(steps)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda step: store.checkpoints.save(JOB, step), steps))
+    assert store.checkpoints.summary(JOB).counts["completed"] == 5
+    assert store.checkpoints.summary(JOB).counts["total"] == 5

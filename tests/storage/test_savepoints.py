@@ -1,0 +1,76 @@
+"""Savepoints, recoveries and the audit trail: what is written again is not there twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from coord_control.errors import JobNotFound, RecordNotFound
+from coord_control.storage.records import AuditRecord, RecoveryRecord, SavepointRecord
+from coord_control.storage.store import ControlStore
+from tests.storage.kit import JOB, NOW, register
+
+TAKEN = SavepointRecord(path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOW, summary={"q": 4})
+
+
+def test_a_savepoint_is_recorded_by_its_path(store: ControlStore) -> None:
+    recorded = store.savepoints.save(TAKEN)
+    assert replace(recorded, id=None, recorded_at=None) == TAKEN
+    assert store.savepoints.get("/s/one") == recorded
+    imported = store.savepoints.save(SavepointRecord(path="/elsewhere/two", size=3), imported=True)
+    assert (imported.imported, imported.job) == (True, None)
+    assert store.savepoints.list() == (imported, recorded)
+    assert store.savepoints.list(JOB) == (recorded,)
+    assert store.savepoints.list(limit=1, before_id=imported.id) == (recorded,)
+
+
+def test_importing_what_a_job_has_taken_changes_nothing_of_that(store: ControlStore) -> None:
+    store.savepoints.save(TAKEN)
+    again = store.savepoints.save(SavepointRecord(path="/s/one", size=12), imported=True)
+    assert (again.imported, again.job, again.checkpoint, again.label, again.size) == (False, JOB, 7, "before", 12)
+    assert store.savepoints.save(SavepointRecord(path="/s/one", label="after")).label == "after"
+
+
+def test_a_savepoint_is_verified_missing_and_forgotten(store: ControlStore) -> None:
+    store.savepoints.save(TAKEN)
+    assert store.savepoints.mark_missing("/s/one").missing
+    whole = store.savepoints.mark_verified("/s/one")
+    assert (whole.verified_ok, whole.missing, whole.problems) == (True, False, ())
+    damaged = store.savepoints.mark_verified("/s/one", ["a: checksum"])
+    assert (damaged.verified_ok, damaged.problems) == (False, ("a: checksum",))
+    with pytest.raises(RecordNotFound, match="did you mean /s/one"):
+        store.savepoints.forget("/s/on")
+    store.savepoints.forget("/s/one")
+    assert store.savepoints.list() == ()
+
+
+def test_a_recovery_that_is_written_twice_is_one(store: ControlStore) -> None:
+    register(store)
+    recovery = RecoveryRecord(job=JOB, generation=2, cause="query_failed", query="q", started_at=NOW, from_epoch=4)
+    store.recoveries.add(recovery)
+    store.recoveries.add(replace(recovery, duration_seconds=1.5, epochs_rerun=1))
+    of_the_job = RecoveryRecord(
+        job=JOB, generation=2, cause="restore", started_at=NOW + timedelta(1), from_checkpoint=3
+    )
+    store.recoveries.add(of_the_job)
+    store.recoveries.add(of_the_job)
+    newest, first = store.recoveries.list(JOB)
+    assert replace(newest, id=None) == of_the_job
+    assert (first.query, first.duration_seconds, first.epochs_rerun, first.from_epoch) == ("q", 1.5, 1, 4)
+    assert store.recoveries.list(JOB, limit=5, before_id=newest.id) == (first,)
+    with pytest.raises(JobNotFound):
+        store.recoveries.add(replace(recovery, job="nobody"))
+
+
+def test_the_trail_keeps_what_is_no_command(store: ControlStore) -> None:
+    entry = AuditRecord(actor="ada", host="laptop", action="import", subject="/s/one", outcome="completed")
+    store.audit.add(entry)
+    store.audit.add(replace(entry, job=JOB, at=NOW, details={"size": 3}))
+    newest, first = store.audit.list()
+    assert (newest.at, newest.details, newest.job) == (NOW, {"size": 3}, JOB)
+    assert first.at is not None
+    assert replace(first, at=None, id=None) == entry
+    assert store.audit.list(JOB) == (newest,)
+    assert store.audit.list(subject="/s/one", before_id=newest.id) == (first,)
