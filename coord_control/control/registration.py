@@ -36,11 +36,11 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
         DatabaseError: nothing was written.
     """
     row = _row(store, registration.name, may_create)
+    if row is not None and row.is_alive and row.folder != registration.folder:
+        raise JobNameTaken(row.name, row.folder, row.host)
     if row is not None and _is_another(port, row, registration):
-        if row.is_alive:
-            raise JobNameTaken(row.name, row.folder, row.host)
         _log.info("= the history of an earlier job %s in %s is replaced", row.name, row.folder)
-        store.jobs.forget(row.name)
+        store.jobs.forget(row.name, force=True)  # who is alive in our own folder is us, or was fenced there
     store.jobs.register(registration)
 
 

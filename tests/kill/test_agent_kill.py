@@ -1,0 +1,190 @@
+"""``kill -9`` of an agent's process at each step of each command: one outcome, the right one, whoever gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from coord_control.durable.catalog import Catalog
+from coord_control.durable.files import LocalFiles, join
+from coord_control.durable.restore_log import newest_restore
+from coord_control.exit_codes import ExitCode
+from coord_control.storage.commands import CommandRequest
+from coord_control.storage.records import CommandKind, CommandRecord, CommandState
+from coord_control.storage.store import ControlStore
+from tests.agent_kit import JOB, OPERATOR, control_settings, open_store
+
+_SECONDS: Final = 60.0
+_KILLED: Final = -9
+
+_COMMON: Final = ("after:claim", "before:finish", "after:finish")
+_ENDING: Final = ("after:claim", "before:stop", "after:stop", "before:finish", "after:finish", "before:ended")
+
+#: The steps at which the process dies, by what was asked for.
+CASES: Final = [
+    *((CommandKind.TRIGGER_CHECKPOINT, step) for step in (*_COMMON, "before:submit", "after:submit")),
+    *((CommandKind.TRIGGER_SAVEPOINT, step) for step in (*_COMMON, "after:submit")),
+    *((CommandKind.ABORT, step) for step in _COMMON),
+    *((CommandKind.VERIFY, step) for step in _COMMON),
+    *((CommandKind.DISPOSE, step) for step in (*_COMMON, "after:progress", "before:dispose", "after:dispose")),
+    *(
+        (CommandKind.SEND_EVENT, step)
+        for step in (*_COMMON, "before:accept", "after:accept", "before:epoch", "after:epoch")
+    ),
+    *((CommandKind.STOP, step) for step in _ENDING),
+    *((CommandKind.STOP_WITH_SAVEPOINT, step) for step in (*_ENDING, "after:submit")),
+    *((CommandKind.RESTART, step) for step in ("after:claim", "before:stop", "after:stop", "before:ended")),
+    *((CommandKind.RESTORE, step) for step in (*_ENDING, "after:progress", "before:restore", "after:restore")),
+]
+
+
+class Site:
+    """A storage, a database, and the processes on them."""
+
+    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
+        self.root, self.database = str(folder / "jobs"), str(folder / "control.db")
+        self.store: ControlStore = open_store(control_settings(self.database))
+        self._cleanup = cleanup
+        cleanup.callback(self.store.close)
+
+    def start(self, step: str | None = None) -> subprocess.Popen[bytes]:
+        arguments = [self.root, self.database, *([step] if step else [])]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kill.agent_process", *arguments], stdin=subprocess.PIPE
+        )
+        self._cleanup.callback(_end, process)
+        return process
+
+    def running(self, process: subprocess.Popen[bytes], generation: int) -> None:
+        """Wait until the driver is known, and takes commands."""
+
+        def is_there() -> bool:
+            assert process.poll() is None, "it ended before it was asked to"
+            with contextlib.suppress(Exception):
+                job = self.store.jobs.get(JOB)
+                return job.generation == generation and job.is_alive and job.state == "running"
+            return False
+
+        _eventually(is_there)
+
+    def ask(self, kind: CommandKind, **payload: Any) -> str:
+        request = CommandRequest(job=JOB, kind=kind, payload=payload, operator=payload.get("operator"))
+        return self.store.commands.submit(request).id
+
+    def outcome(self, command: str) -> CommandRecord:
+        _eventually(lambda: self.store.commands.get(command).is_finished)
+        return self.store.commands.get(command)
+
+
+def _eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "this did not happen in time"
+        time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with contextlib.ExitStack() as cleanup:
+        yield Site(tmp_path, cleanup)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("kind", "step"), CASES, ids=lambda value: str(value).replace(":", "-"))
+def test_a_command_has_one_right_outcome_wherever_its_driver_dies(site: Site, kind: CommandKind, step: str) -> None:
+    saved = _saved(site) if kind in (CommandKind.VERIFY, CommandKind.DISPOSE, CommandKind.RESTORE) else None
+    generation = 2 if saved else 1
+    victim = site.start(step)
+    site.running(victim, generation)
+    command = site.ask(kind, **_payload(kind, saved))
+    assert victim.wait(_SECONDS) == _KILLED
+    code = _finish(site, kind, command)
+    done = site.outcome(command)
+    if kind is CommandKind.ABORT:
+        assert done.state is CommandState.REFUSED, done
+        return
+    assert done.state is CommandState.COMPLETED, done
+    said = [entry.outcome for entry in site.store.audit.list(JOB, subject=command)]
+    assert said.count("completed") == 1, said
+    _check(site, kind, done, code)
+
+
+def _saved(site: Site) -> str:
+    """A savepoint from before; its driver has stopped."""
+    process = site.start()
+    site.running(process, 1)
+    done = site.outcome(site.ask(CommandKind.TRIGGER_SAVEPOINT, target=None, label="before"))
+    site.outcome(site.ask(CommandKind.STOP, grace_seconds=1.0))
+    assert process.wait(_SECONDS) == ExitCode.FINISHED
+    assert done.result is not None
+    return str(done.result["path"])
+
+
+def _payload(kind: CommandKind, saved: str | None) -> dict[str, Any]:
+    match kind:
+        case CommandKind.SEND_EVENT:
+            event = {"event_type": "Threshold", "payload": {"minutes": 5}, "subtask": None}
+            return {"operator": OPERATOR, **event}
+        case CommandKind.VERIFY | CommandKind.DISPOSE:
+            return {"ref": "before"}
+        case CommandKind.RESTORE:
+            return {"ref": "latest"}
+        case CommandKind.ABORT:
+            return {"checkpoint": 17}
+        case _:
+            return {}
+
+
+def _finish(site: Site, kind: CommandKind, command: str) -> int | None:
+    """Be the supervisor until the command has its outcome; the exit code of the last driver that ended."""
+    code: int | None = None
+    process = site.start()
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        code = process.poll()
+        if code == ExitCode.RESTART:
+            process = site.start()
+        elif code is not None or site.store.commands.get(command).is_finished:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(0.5)
+            return None
+        time.sleep(0.05)
+    raise AssertionError("the command never came to its end")
+
+
+def _check(site: Site, kind: CommandKind, done: CommandRecord, code: int | None) -> None:
+    """What was done was done once, and nothing else was."""
+    files, folder = LocalFiles(), join(site.root, JOB)
+    entries = Catalog(files, folder).entries()
+    assert done.result is not None
+    if kind in (CommandKind.TRIGGER_CHECKPOINT, CommandKind.TRIGGER_SAVEPOINT):
+        assert [int(entry.checkpoint) for entry in entries if entry.is_completed] == [done.result["checkpoint"]]
+    if kind is CommandKind.SEND_EVENT:
+        recorded = Path(folder) / "coordinator.json"
+        assert '"events": [5]' in recorded.read_text()
+    if kind is CommandKind.DISPOSE:
+        assert entries == []
+    if kind is CommandKind.RESTORE:
+        newest = newest_restore(files, folder)
+        assert newest is not None
+        assert newest.path == done.result["path"]
+    if kind is CommandKind.STOP_WITH_SAVEPOINT:
+        savepoints = [entry.path for entry in entries if entry.is_completed]
+        assert savepoints == [done.result["savepoint"]["path"]]
+    if kind is CommandKind.RESTART:
+        assert done.result["generation"] > 1
+        assert code is None
