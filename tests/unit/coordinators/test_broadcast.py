@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.coordinators import BroadcastConfig
+from coord_control.errors import SubtaskNotAllowed
 
 
 class Limits(BaseModel):
@@ -162,3 +163,33 @@ def test_a_version_that_cannot_be_sent_changes_nothing(config: BroadcastConfig[L
         config.update(Limits(minutes=45))
 
     assert config.current == Limits(minutes=30)
+
+
+def test_a_version_from_outside_is_an_update(config: BroadcastConfig[Limits], channel: Channel) -> None:
+    config.start()
+    config.handle_control_event(Limits(minutes=45), None)
+    assert config.current == Limits(minutes=45)
+    assert channel.sent == [30, 45]
+
+
+def test_a_version_for_one_subtask_is_refused(config: BroadcastConfig[Limits], channel: Channel) -> None:
+    config.start()
+    for refuse in (config.check_control_event, config.handle_control_event):
+        with pytest.raises(SubtaskNotAllowed, match="without a subtask"):
+            refuse(Limits(minutes=45), 1)
+    assert config.current == Limits(minutes=30)
+    assert channel.sent == [30]
+
+
+def test_other_events_from_outside_are_passed_on(config: BroadcastConfig[Limits]) -> None:
+    class Other(BaseModel):
+        pass
+
+    class Passing(Channel):
+        def broadcast(self, event: BaseModel) -> None:
+            assert isinstance(event, Other)
+            self.sent.append(-1)
+
+    config.context = channel = Passing()
+    config.handle_control_event(Other(), None)
+    assert channel.sent == [-1]

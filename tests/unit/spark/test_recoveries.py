@@ -1,0 +1,96 @@
+"""What is said of a query that had to go on from durable facts, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord_control.durable.lineage import Lineage
+from coord_control.durable.lineage_record import RestoredFrom
+from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.job_facts import RecoveryCause, RecoveryFact
+from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.spark.news import News
+from coord_control.spark.recoveries import Recoveries
+
+Q = QueryName("q")
+
+
+class Heard:
+    """Listens to recoveries."""
+
+    def __init__(self) -> None:
+        self.facts: list[RecoveryFact] = []
+
+    def on_recovery(self, fact: RecoveryFact) -> None:
+        self.facts.append(fact)
+
+    def on_feed_open(self, operator: OperatorUid, applied: int) -> None: ...
+
+    def on_event_applied(self, operator: OperatorUid, number: int) -> None: ...
+
+    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None: ...
+
+    def on_events_durable(self, operator: OperatorUid, number: int) -> None: ...
+
+    def on_checkpoint(self, statistics: CheckpointStatistics) -> None: ...
+
+    def on_query_changed(self) -> None: ...
+
+
+def lineage(restored: RestoredFrom | None = None) -> Lineage:
+    return Lineage(Q, "id", "/checkpoint", "/job/queries/q/lineage-1", restored)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def recoveries(heard: Heard) -> Recoveries:
+    news = News()
+    news.subscribe(heard)
+    return Recoveries(Generation(2), RecoveryCause.DRIVER_DIED, news)
+
+
+def test_a_query_that_never_ran_does_not_recover(recoveries: Recoveries, heard: Heard) -> None:
+    recoveries.driver_started(lineage(), NO_EPOCH, NO_EPOCH)
+    recoveries.committed(Q, Epoch(0))
+    recoveries.close()
+    assert recoveries.known() == ()
+    assert heard.facts == []
+
+
+def test_it_ends_with_the_first_commit_after_it(recoveries: Recoveries, heard: Heard) -> None:
+    recoveries.driver_started(lineage(), Epoch(4), Epoch(5))
+    recoveries.committed(Q, Epoch(4))
+    assert heard.facts == []
+    assert [fact.duration_seconds for fact in recoveries.known()] == [None]
+    recoveries.committed(Q, Epoch(5))
+    recoveries.committed(Q, Epoch(6))
+    [fact] = heard.facts
+    assert (fact.cause, fact.query, fact.generation) == (RecoveryCause.DRIVER_DIED, Q, 2)
+    assert (fact.from_epoch, fact.epochs_again) == (4, 1)
+    assert fact.duration_seconds is not None
+    assert recoveries.known() == (fact,)
+
+
+def test_one_that_fails_before_a_commit_is_followed_by_the_next(recoveries: Recoveries, heard: Heard) -> None:
+    recoveries.query_failed(Q, "first")
+    recoveries.restarts(Q, Epoch(2), Epoch(3))
+    recoveries.query_failed(Q, "second")
+    recoveries.restarts(Q, Epoch(2), Epoch(3))
+    recoveries.close()
+    assert [(fact.message, fact.from_epoch, fact.epochs_again) for fact in heard.facts] == [
+        ("first", 2, 1),
+        ("second", 2, 1),
+    ]
+    assert all(fact.cause is RecoveryCause.QUERY_FAILED and fact.duration_seconds is None for fact in heard.facts)
+
+
+def test_a_restore_names_its_checkpoint(recoveries: Recoveries, heard: Heard) -> None:
+    restored = RestoredFrom.model_construct(path="/savepoint", checkpoint=CheckpointId(7), epoch=Epoch(3))
+    recoveries.driver_started(lineage(restored), Epoch(3), Epoch(3))
+    recoveries.committed(Q, Epoch(4))
+    [fact] = heard.facts
+    assert (fact.cause, fact.checkpoint, fact.path) == (RecoveryCause.RESTORE, 7, "/savepoint")
