@@ -62,6 +62,10 @@ def parse_url(text: str, password: str | None = None) -> URL:
         raise DatabaseDriverMissing(display(url), "psycopg")
     if not url.database:
         raise DatabaseUrlInvalid(display(url), "it names no database")
+    in_query = url.query.get("password")
+    if in_query is not None:  # where nothing else would expect one
+        url = url.difference_update_query(["password"])
+        password = in_query if isinstance(in_query, str) else in_query[-1]
     if password is not None and url.password is None:
         url = url.set(password=password)
     return url.set(drivername="postgresql+psycopg")
@@ -69,7 +73,7 @@ def parse_url(text: str, password: str | None = None) -> URL:
 
 def display(url: URL) -> str:
     """Return the address as it may be shown and logged."""
-    hidden = {key: "***" for key in url.query if key in _HIDDEN}
+    hidden = {key: "..." for key in url.query if key in _HIDDEN}
     shown = url.update_query_dict(hidden) if hidden else url
     shown = shown.set(drivername=shown.drivername.partition("+")[0])
     return shown.render_as_string(hide_password=True)
