@@ -54,6 +54,7 @@ from coord_control.ids import OperatorUid
 from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.records import (
     AgentMetrics,
+    CheckpointState,
     CommandRecord,
     JobRegistration,
     JobState,
@@ -108,6 +109,7 @@ class Agent:
             wake=self._wake_up,
             ended=self._reporter.command_ended,
             record=self._record,
+            has_failed=self._has_failed,
             is_supervised=is_supervised,
         )
         self._sampler = Sampler(self._facts.name, settings.sample_seconds)
@@ -366,6 +368,11 @@ class Agent:
                 _log.debug("= %s", error)
             if self._closing.wait(_SIGNAL_RETRY_SECONDS):
                 raise JobClosed(self._facts.name)
+
+    def _has_failed(self, checkpoint: int) -> bool:
+        with contextlib.suppress(CoordControlError):  # not known, or not to be read: then nobody can say so
+            return self._store.checkpoints.get(self._facts.name, checkpoint).state is CheckpointState.FAILED
+        return False
 
     def _wake_up(self) -> None:
         self._wake.set()

@@ -212,11 +212,10 @@ class AbortExecution:
         return self._outcome
 
     def _died_with_its_driver(self, checkpoint: int) -> bool:
-        # Taken over from an older driver: what was wished for has come true if the checkpoint does not exist now.
-        if self._command.generation is None or self._command.generation >= self._place.port.facts.generation:
-            return False
-        found = {int(entry.checkpoint) for entry in catalog_of(self._place.port).entries() if entry.is_completed}
-        return checkpoint not in found
+        # Taken over from an older driver: what was wished for has come true if the checkpoint has failed with it.
+        assert self._command.generation is not None, "it was claimed"
+        is_older = self._command.generation < self._place.port.facts.generation
+        return is_older and self._place.has_failed(checkpoint)
 
 
 class DisposeExecution(ThreadedExecution):

@@ -78,6 +78,7 @@ class Workplace:
         is_supervised: somebody starts the driver again when it asks for that.
         cancel: cancels the execution of another command; False: it is not on its way here.
         checkpoint_of: the checkpoint that another command on its way has started.
+        has_failed: whether the history knows that a checkpoint failed.
         record: makes progress durable, and waits for that; by it the next driver knows what was meant.
     """
 
@@ -87,6 +88,7 @@ class Workplace:
     ending: Ending
     cancel: Callable[[str], bool]
     checkpoint_of: Callable[[str], int | None]
+    has_failed: Callable[[int], bool]
     record: Callable[[CommandRecord, dict[str, Any]], None]
 
 

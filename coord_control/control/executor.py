@@ -56,7 +56,7 @@ class Executor:
 
     Args:
         ended: told each outcome, once per command.
-        record: see :class:`Workplace`.
+        has_failed, record: see :class:`Workplace`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Executor:
         wake: Callable[[], None],
         ended: Callable[[str, Outcome], None],
         record: Callable[[CommandRecord, dict[str, Any]], None],
+        has_failed: Callable[[int], bool],
         is_supervised: bool,
     ) -> None:
         self._ended = ended
@@ -78,6 +79,7 @@ class Executor:
             ending=Ending(),
             cancel=self._cancel_found,
             checkpoint_of=self._checkpoint_of,
+            has_failed=has_failed,
             record=record,
         )
         self.desk = EventDesk(port, wake, self._event_ended)

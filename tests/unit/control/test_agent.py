@@ -408,6 +408,21 @@ def test_a_claim_whose_answer_was_lost_is_carried_out(world: World) -> None:
     assert world.outcome(command).state is CommandState.COMPLETED
 
 
+def test_an_abort_whose_driver_died_with_the_checkpoint_is_completed(world: World) -> None:
+    first, agent = world.driver(is_automatic=False)
+    _submit_periodic(first, 1)
+    eventually(lambda: world.store.checkpoints.list(JOB))
+    first.was_ready = False
+    eventually(lambda: world.store.jobs.get(JOB).state is JobState.STARTING)
+    command = world.ask(CommandKind.ABORT, checkpoint=1)
+    never = world.ask(CommandKind.ABORT, checkpoint=17)
+    assert len(world.store.commands.claim(JOB, 1)) == 2
+    agent.close(is_fenced=True)
+    world.driver()
+    assert world.outcome(command).result == {"checkpoint": 1}
+    assert world.outcome(never).state is CommandState.REFUSED
+
+
 def test_closing_twice_and_from_two_threads_is_closing_once(world: World) -> None:
     _, agent = world.driver()
     threads = [threading.Thread(target=agent.close) for _ in range(2)]

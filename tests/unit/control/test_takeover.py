@@ -1,0 +1,121 @@
+"""What becomes of commands that an older driver had claimed; the picture is the module's table."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coord_control.control import takeover
+from coord_control.control.checkpointing import command_key
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.restoring_offline import RestoreRequest, restore_job
+from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
+from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
+from tests.agent_kit import JOB, ScriptedDriver
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def command(kind: CommandKind, *, generation: int = 1, age_seconds: float = 0.0, **more: Any) -> CommandRecord:
+    return CommandRecord(
+        id="c1",
+        job=JOB,
+        kind=kind,
+        key="k",
+        payload=more.pop("payload", {}),
+        state=CommandState.CLAIMED,
+        requested_by="ada",
+        requested_from="here",
+        requested_at=NOW,
+        expires_at=NOW + datetime.timedelta(seconds=600.0 - age_seconds),
+        generation=generation,
+        **more,
+    )
+
+
+def decide(driver: ScriptedDriver, asked: CommandRecord) -> Outcome | takeover.Again | takeover.Stop:
+    return takeover.decide(driver, asked, NOW)
+
+
+def state_of(found: object) -> CommandState:
+    assert isinstance(found, Outcome), found
+    return found.state
+
+
+def two(root: Path, *, is_released: bool = False, saves: CommandRecord | None = None) -> ScriptedDriver:
+    """The driver after one that died, or ended in good order."""
+    first = ScriptedDriver(root)
+    if saves is not None:
+        first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key=command_key(saves)))
+    if is_released:
+        first.stop()
+    return ScriptedDriver(root)
+
+
+def test_a_restart_has_come_about(tmp_path: Path) -> None:
+    found = decide(two(tmp_path), command(CommandKind.RESTART))
+    assert isinstance(found, Outcome)
+    assert found.result == {"generation": 2}
+
+
+def test_a_stop_is_completed_when_the_driver_ended_in_good_order(tmp_path: Path) -> None:
+    found = decide(two(tmp_path, is_released=True), command(CommandKind.STOP))
+    assert state_of(found) is CommandState.COMPLETED
+
+
+def test_a_stop_that_killed_its_driver_ends_this_job_as_well(tmp_path: Path) -> None:
+    assert decide(two(tmp_path), command(CommandKind.STOP)) == takeover.Stop()
+
+
+def test_a_stop_of_long_ago_does_not_end_a_job_that_somebody_has_started_since(tmp_path: Path) -> None:
+    found = decide(two(tmp_path), command(CommandKind.STOP, age_seconds=3600.0))
+    assert state_of(found) is CommandState.COMPLETED
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_stop_with_a_savepoint_looks_at_both(tmp_path: Path, is_released: bool, is_saved: bool) -> None:
+    asked = command(CommandKind.STOP_WITH_SAVEPOINT)
+    driver = two(tmp_path, is_released=is_released, saves=asked if is_saved else None)
+    found = decide(driver, asked)
+    if is_released:
+        assert state_of(found) is (CommandState.COMPLETED if is_saved else CommandState.REFUSED)
+    elif is_saved:
+        assert isinstance(found, takeover.Stop)
+        assert found.savepoint is not None
+    else:
+        assert found == takeover.Again()
+
+
+def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
+    first = ScriptedDriver(tmp_path)
+    saved = first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT)).wait(0.0)
+    first.stop()
+    asked = command(CommandKind.RESTORE, payload={"ref": "latest"}, progress={"path": saved.path})
+    early = ScriptedDriver(tmp_path)
+    assert decide(early, asked) == takeover.Again()
+    early.stop()
+    files = LocalFiles()
+    restore_job(files, lambda path: files, RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path))
+    found = decide(ScriptedDriver(tmp_path), asked)
+    assert state_of(found) is CommandState.COMPLETED
+    unknown = command(CommandKind.RESTORE, payload={"ref": "latest"})
+    assert decide(ScriptedDriver(tmp_path), unknown) == takeover.Again()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        CommandKind.TRIGGER_CHECKPOINT,
+        CommandKind.TRIGGER_SAVEPOINT,
+        CommandKind.ABORT,
+        CommandKind.DISPOSE,
+        CommandKind.VERIFY,
+        CommandKind.SEND_EVENT,
+    ],
+)
+def test_all_others_are_carried_out_again(tmp_path: Path, kind: CommandKind) -> None:
+    assert decide(two(tmp_path), command(kind)) == takeover.Again()
