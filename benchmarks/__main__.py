@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Final
 
-NAMES: Final = ("endpoint", "events", "overhead", "recovery", "checkpoints", "history")
+NAMES: Final = ("endpoint", "events", "overhead", "recovery", "checkpoints", "history", "agent")
 
 
 def main() -> int:
