@@ -39,8 +39,8 @@ class OperatorStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One query; ``progress`` is Spark's newest progress event, ``batches``, ``rows`` and ``batch_seconds`` are of all of
-    them since the driver started."""
+    """One query; ``progress`` is Spark's newest progress event, the numbers of batches, rows and seconds are of all
+    since the driver started."""
 
     name: str
     state: str
