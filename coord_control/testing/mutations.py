@@ -31,7 +31,7 @@ from coord_control.testing.simulation.histories import Failure, explain, run_see
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
 
 _PROCESSES: Final = 2
-_MAX_SEEDS: Final = 2000
+_MAX_SEEDS: Final = 10_000
 
 
 #: The rules of the protocol, each left out or turned round.
