@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -26,14 +27,14 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "data"
         self._folder.mkdir()
-        self._server: Any = None
+        self._server: Any = PostgresServer(self._folder, cleanup_mode="stop")
 
     def start(self) -> None:
-        self._server = PostgresServer(self._folder, cleanup_mode="stop")
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop()
+        atexit.unregister(self._server._cleanup)  # it would look for a folder that is gone by then
 
     def kill(self) -> None:
         """As a machine does that loses its power: no goodbye to anybody."""

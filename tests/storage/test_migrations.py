@@ -1,0 +1,161 @@
+"""From every released version of the tables to today's, with the rows that were there.
+
+``released/<version>`` holds the tables of a version as its release made them on each database, and a row of every
+table. A new revision adds a folder, and what its rows must read as below; no file of an older one is ever changed.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, func, inspect, select, text
+
+from coord_control.storage import schema, tables
+from coord_control.storage.database import Database
+from coord_control.storage.records import CheckpointState, CommandState, JobState
+from coord_control.storage.store import ControlStore
+
+RELEASED: Final = Path(__file__).parent / "released"
+VERSIONS: Final = sorted(path.name for path in RELEASED.iterdir())
+
+
+def run_script(url: str, script: str) -> None:
+    if url.startswith("sqlite"):
+        file = Path(url.removeprefix("sqlite:///"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(file)
+        connection.executescript(script)
+        connection.commit()
+        connection.close()
+    else:
+        with psycopg.connect(url) as server:
+            server.execute(script.encode())
+
+
+@pytest.fixture(params=VERSIONS)
+def released(url: str, request: pytest.FixtureRequest) -> str:
+    """A database of this version; returns the version."""
+    folder = RELEASED / request.param
+    run_script(
+        url,
+        (folder / f"{url.partition(':')[0]}.sql").read_text(encoding="utf-8")
+        + (folder / "rows.sql").read_text(encoding="utf-8"),
+    )
+    version: str = request.param
+    return version
+
+
+def differences(database: Database) -> list[Any]:
+    with database.reading() as transaction:
+        context = MigrationContext.configure(transaction.connection, opts={"compare_type": True})
+        return list(compare_metadata(context, tables.metadata))
+
+
+def checks(connection: Connection, of_schema: str | None = None) -> dict[str, dict[str, str]]:
+    inspector = inspect(connection)
+    return {
+        table: {
+            str(each["name"]): str(each["sqltext"]) for each in inspector.get_check_constraints(table, schema=of_schema)
+        }
+        for table in tables.metadata.tables
+    }
+
+
+def declared_checks(database: Database) -> dict[str, dict[str, str]]:
+    """What the checks are when SQLAlchemy makes the tables from the code, as the database itself says them."""
+    if database.dialect == "sqlite":
+        engine = create_engine("sqlite://")
+        tables.metadata.create_all(engine)
+        with engine.connect() as connection:
+            found = checks(connection)
+        engine.dispose()
+        return found
+    with database.transaction() as transaction:
+        transaction.execute(text("CREATE SCHEMA declared"))
+        connection = transaction.connection.execution_options(schema_translate_map={None: "declared"})
+        tables.metadata.create_all(connection)
+        return checks(connection, "declared")
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
+    database.upgrade()
+    assert differences(database) == []
+    with database.reading() as transaction:
+        made = checks(transaction.connection)
+    assert made == declared_checks(database)  # Alembic does not compare these
+    assert len([name for table in made.values() for name in table]) == 6
+
+
+def test_the_newest_revision_is_the_version_of_the_code_and_every_revision_has_a_release(database: Database) -> None:
+    database.upgrade()
+    with database.reading() as transaction:
+        scripts = ScriptDirectory.from_config(schema.alembic_config(transaction.connection))
+    assert scripts.get_heads() == [schema.NEWEST]
+    assert sorted(script.revision for script in scripts.walk_revisions()) == VERSIONS
+
+
+def test_a_released_version_becomes_todays_with_all_its_rows(database: Database, released: str) -> None:
+    assert database.schema_version() == released
+    database.upgrade()
+    database.upgrade()
+    assert database.schema_version() == schema.NEWEST
+    assert differences(database) == []
+    with database.reading() as transaction:
+        for name, table in tables.metadata.tables.items():
+            assert transaction.execute(select(func.count()).select_from(table)).scalar_one() >= 1, name
+    _read_back(ControlStore(database))
+
+
+def test_a_released_version_can_be_written_to_after_the_upgrade(database: Database, released: str) -> None:
+    database.upgrade()
+    store = ControlStore(database)
+    store.jobs.ended("flights", 2, JobState.FAILED, "again")
+    assert store.jobs.get("flights").end_reason == "again"
+    assert store.checkpoints.discarded("flights", [7]) == 1
+    assert store.checkpoints.summary("flights").counts["discarded"] == 1
+    store.jobs.forget("flights")
+    assert store.jobs.list() == ()
+
+
+def _read_back(store: ControlStore) -> None:
+    job = store.jobs.get("flights")
+    assert (job.state, job.generation, job.is_alive, job.is_supervised) == (JobState.ENDED, 2, False, True)
+    assert job.heartbeat_at == datetime(2026, 3, 1, 13, 0, 0, 250_000, tzinfo=UTC)
+    assert job.live is not None
+    assert job.agent is not None
+    assert (job.queries[0].epoch, job.operators[0].event_types[0].name) == (41, "Threshold")
+    assert [each.is_clean for each in store.jobs.generations("flights")] == [True, False]
+    checkpoint = store.checkpoints.get("flights", 7)
+    assert (checkpoint.state, checkpoint.label, checkpoint.queries[0].boundary) == (
+        CheckpointState.COMPLETED,
+        "nightly",
+        40,
+    )
+    assert store.checkpoints.subtasks("flights", 7)[0].blocked_events == 3
+    assert store.checkpoints.summary("flights").duration.p50 == 1.5
+    assert store.savepoints.get("/saved/one").label == "before"
+    [command] = store.commands.list("flights")
+    assert (command.state, command.number, command.payload) == (
+        CommandState.COMPLETED,
+        1,
+        {"event_type": "Threshold"},
+    )
+    assert store.recoveries.list("flights")[0].cause == "driver_died"
+    assert store.audit.list("flights")[0].actor == "ada"
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert store.samples.queries("flights", since, resolution=60)[0].rows == 120
+    assert store.samples.operators("flights", since, resolution=60)[0].events_up == 5
+
+
+def test_the_migrations_are_part_of_the_package() -> None:
+    versions = importlib.resources.files("coord_control.storage") / "migrations" / "versions"
+    assert any(entry.name.startswith("v0001") for entry in versions.iterdir())

@@ -1,0 +1,212 @@
+"""History is bounded, and nothing that something refers to is removed: each reference has its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from coord_control.storage import retention, tables
+from coord_control.storage.records import (
+    AuditRecord,
+    CheckpointState,
+    CommandKind,
+    CommandState,
+    Outcome,
+    QuerySample,
+    RecoveryRecord,
+    SavepointRecord,
+    SubtaskRecord,
+)
+from coord_control.storage.retention import RetentionPolicy, prune
+from coord_control.storage.store import ControlStore
+from tests.storage.kit import JOB, NOW, checkpoint, register, request
+
+#: Everything that the tests write is older than this allows.
+NOTHING = RetentionPolicy(history=timedelta(0))
+LATER = datetime.now(UTC) + timedelta(days=1000)
+
+
+def ids(store: ControlStore) -> list[int]:
+    return [each.id for each in store.checkpoints.list(JOB, limit=10_000)]
+
+
+def rows(store: ControlStore, table: str) -> int:
+    with store.database.reading() as transaction:
+        query = select(func.count()).select_from(tables.metadata.tables[table])
+        return int(transaction.execute(query).scalar_one())
+
+
+def ended_command(store: ControlStore, kind: CommandKind = CommandKind.STOP, operator: str | None = None) -> str:
+    command = store.commands.submit(request(kind, operator=operator)).id
+    store.commands.claim(JOB, 1)
+    if operator is not None:
+        store.commands.accept_event(command, 1)
+    store.commands.finish(command, 1, Outcome(state=CommandState.COMPLETED))
+    return command
+
+
+def test_old_checkpoints_go_with_what_belongs_to_them(store: ControlStore) -> None:
+    register(store)
+    for number, state in enumerate([CheckpointState.FAILED, CheckpointState.DISCARDED, CheckpointState.COMPLETED], 1):
+        store.checkpoints.save(JOB, checkpoint(number, state), [SubtaskRecord(operator="op", subtask=0)])
+    report = prune(store.database, NOTHING)
+    assert (report.is_leader, report.removed["checkpoints"]) == (True, 2)
+    assert ids(store) == [3]
+    assert rows(store, "checkpoint_subtasks") == 1
+    assert store.checkpoints.summary(JOB).counts["total"] == 3  # they were there all the same
+    assert prune(store.database, NOTHING).removed["checkpoints"] == 0
+
+
+def test_young_history_stays(store: ControlStore) -> None:
+    register(store)
+    now = datetime.now(UTC)
+    store.checkpoints.save(JOB, checkpoint(1, CheckpointState.FAILED, triggered_at=now))
+    ended_command(store)
+    store.recoveries.add(RecoveryRecord(job=JOB, generation=1, cause="driver_start", started_at=now))
+    assert set(prune(store.database).removed.values()) == {0}
+
+
+def test_what_is_more_than_the_policy_keeps_goes_oldest_first(store: ControlStore) -> None:
+    register(store)
+    now = datetime.now(UTC)
+    for number in range(1, 11):
+        store.checkpoints.save(JOB, checkpoint(number, CheckpointState.FAILED, triggered_at=now))
+    commands = [ended_command(store) for _ in range(4)]
+    for generation in range(2, 6):
+        register(store, generation=generation)
+    removed = prune(store.database, RetentionPolicy(checkpoints=3, commands=2, generations=2, audit=5)).removed
+    assert ids(store) == [10, 9, 8]
+    assert [command.id for command in store.commands.list(JOB)] == commands[:1:-1]
+    assert [each.generation for each in store.jobs.generations(JOB)] == [5, 4]
+    assert len(store.audit.list()) == 5
+    assert (removed["checkpoints"], removed["commands"], removed["generations"]) == (7, 2, 3)
+
+
+def _recovered_from(store: ControlStore) -> None:
+    recovery = RecoveryRecord(job=JOB, generation=1, cause="restore", started_at=LATER, from_checkpoint=1)
+    store.recoveries.add(recovery)
+
+
+def _saved_as(store: ControlStore) -> None:
+    store.savepoints.save(SavepointRecord(path="/s", job=JOB, checkpoint=1))
+
+
+def _asked_for(store: ControlStore) -> None:
+    command = store.commands.submit(request()).id
+    store.commands.claim(JOB, 1)
+    store.commands.progress(command, 1, {}, checkpoint=1)
+
+
+@pytest.mark.parametrize("refer", [_recovered_from, _saved_as, _asked_for])
+def test_a_checkpoint_that_something_refers_to_stays(
+    store: ControlStore, refer: Callable[[ControlStore], None]
+) -> None:
+    register(store)
+    register(store, "orders")
+    for number in (1, 2):
+        store.checkpoints.save(JOB, checkpoint(number, CheckpointState.DISCARDED))
+        store.checkpoints.save("orders", checkpoint(number, CheckpointState.DISCARDED, job="orders"))
+    store.checkpoints.save(JOB, checkpoint(3))
+    refer(store)
+    prune(store.database, NOTHING)
+    assert ids(store) == [3, 1]
+    assert [each.id for each in store.checkpoints.list("orders")] == [2]  # the newest that was completed
+
+
+def test_a_checkpoint_on_storage_stays_and_so_does_the_newest_that_was_completed(store: ControlStore) -> None:
+    register(store)
+    store.checkpoints.save(JOB, checkpoint(1))
+    for number in (2, 3):
+        store.checkpoints.save(JOB, checkpoint(number, CheckpointState.DISCARDED))
+    store.checkpoints.save(JOB, checkpoint(4, CheckpointState.FAILED))
+    prune(store.database, RetentionPolicy(history=timedelta(0), checkpoints=1))
+    assert ids(store) == [3, 1]
+
+
+def test_a_checkpoint_in_progress_stays_while_its_driver_is_the_newest(store: ControlStore) -> None:
+    register(store)
+    store.checkpoints.save(JOB, checkpoint(1, CheckpointState.IN_PROGRESS, generation=1))
+    prune(store.database, NOTHING)
+    assert ids(store) == [1]
+    register(store, generation=2)
+    prune(store.database, NOTHING)
+    assert ids(store) == []
+
+
+def test_an_old_recovery_frees_the_checkpoint_that_it_refers_to(store: ControlStore) -> None:
+    register(store)
+    for number in (1, 2):
+        store.checkpoints.save(JOB, checkpoint(number, CheckpointState.DISCARDED))
+    recovery = RecoveryRecord(job=JOB, generation=1, cause="restore", started_at=NOW, from_checkpoint=1)
+    store.recoveries.add(recovery)
+    assert prune(store.database, NOTHING).removed["recoveries"] == 1
+    assert ids(store) == [2]
+
+
+def test_commands_that_are_not_finished_and_the_last_event_of_each_operator_stay(store: ControlStore) -> None:
+    register(store)
+    first = [ended_command(store, CommandKind.SEND_EVENT, "op") for _ in range(3)]
+    other = ended_command(store, CommandKind.SEND_EVENT, "other")
+    claimed = store.commands.submit(request()).id
+    store.commands.claim(JOB, 1)
+    pending = store.commands.submit(request()).id
+    ended_command_is_gone = ended_command(store)
+    store.commands.submit(request(key="later"))
+    prune(store.database, NOTHING, now=LATER)
+    left = {command.id for command in store.commands.list(JOB)}
+    assert {first[2], other, claimed, pending} <= left
+    assert not left & {first[0], first[1], ended_command_is_gone}
+    again = ended_command(store, CommandKind.SEND_EVENT, "op")
+    assert store.commands.get(again).number == 4
+
+
+def test_the_audit_trail_is_bounded_by_age(store: ControlStore) -> None:
+    for at in (NOW, LATER):
+        store.audit.add(AuditRecord(actor="ada", action="import", at=at))
+    assert prune(store.database, NOTHING).removed["audit"] == 1
+    assert [entry.at for entry in store.audit.list()] == [LATER]
+
+
+def test_samples_go_when_coarser_ones_are_there_and_not_before(store: ControlStore) -> None:
+    register(store)
+    begin = datetime.now(UTC) - timedelta(minutes=10)
+    store.samples.add([QuerySample(job=JOB, query="q", at=begin + timedelta(seconds=5 * n), rows=1) for n in range(60)])
+    prune(store.database, now=begin + timedelta(days=2))
+    assert len(store.samples.queries(JOB, begin - timedelta(minutes=1))) == 60
+    store.samples.roll_up(begin + timedelta(days=2))
+    prune(store.database, now=begin + timedelta(minutes=30))
+    assert len(store.samples.queries(JOB, begin - timedelta(minutes=1))) == 60
+    prune(store.database, now=begin + timedelta(days=2))
+    assert store.samples.queries(JOB, begin - timedelta(minutes=1)) == ()
+    assert store.samples.queries(JOB, NOW, resolution=60) == ()
+    hours = store.samples.queries(JOB, NOW, resolution=3600)
+    assert sum(sample.rows for sample in hours) == 60
+    prune(store.database, now=begin + timedelta(days=91))
+    assert store.samples.queries(JOB, NOW, resolution=3600) == ()
+
+
+def test_it_goes_in_small_steps_and_all_is_done_in_the_end(
+    store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_BATCH", 3)
+    register(store)
+    for number in range(1, 12):
+        store.checkpoints.save(JOB, checkpoint(number, CheckpointState.FAILED))
+    assert prune(store.database, NOTHING).removed["checkpoints"] == 11
+    assert ids(store) == []
+
+
+def test_only_one_process_does_it_and_a_dead_one_is_succeeded(store: ControlStore) -> None:
+    register(store)
+    with store.database.transaction() as transaction:
+        values = {"duty": "retention", "at": transaction.now}
+        transaction.execute(tables.upkeep.insert(), values)
+    assert not prune(store.database).is_leader
+    with store.database.transaction() as transaction:
+        dead = transaction.now - timedelta(minutes=5)
+        transaction.execute(tables.upkeep.update().values(at=dead))
+    assert prune(store.database).is_leader
+    assert rows(store, "upkeep") == 0
