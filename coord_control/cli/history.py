@@ -5,7 +5,6 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -56,12 +55,12 @@ def audit(job: Job = None, limit: Limit = 20, control: Control = None, as_json: 
         rows = [
             (
                 human_time(each.at),
-                f"{each.actor}@{each.host}",
+                f"{each.actor}@{each.host}" if each.host else each.actor,
                 each.job,
                 each.action.replace("_", " "),
                 each.outcome,
                 each.subject,
-                json.dumps(each.details, ensure_ascii=False) if each.details else "",
+                ", ".join(f"{name} {value}" for name, value in each.details.items() if value is not None),
             )
             for each in found
         ]

@@ -194,7 +194,17 @@ class AgentPort:
             began(handle)
             return handle
 
-        return savepoint_and_hold(list(self._driver.queries.values()), submit, timeout_seconds)
+        driver = self._driver
+        # Queries without operators end before the savepoint is taken: whoever waits for the job's end must not take
+        # that for it, and close the job under the savepoint.
+        driver.is_pausing = True
+        try:
+            return savepoint_and_hold(list(driver.queries.values()), submit, timeout_seconds)
+        except BaseException:
+            with driver.changed:
+                driver.is_pausing = False
+                driver.changed.notify_all()
+            raise
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
         """End the job and wait for it.

@@ -117,6 +117,7 @@ class JobDriver:
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.changed = threading.Condition()
+        self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed
         self.closed = threading.Event()
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
@@ -200,7 +201,7 @@ class JobDriver:
         return (
             self.closed.is_set()
             or self.first_error() is not None
-            or not any(query.is_active for query in list(self.queries.values()))
+            or not (self.is_pausing or any(query.is_active for query in list(self.queries.values())))
         )
 
     def first_error(self) -> CoordControlError | None:
