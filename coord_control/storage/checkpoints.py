@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, delete, select, union_all, update
+from sqlalchemy import Row, Select, Subquery, delete, select, union_all, update
 
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
@@ -184,8 +184,7 @@ class Checkpoints:
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
             counts = _counts(transaction, job_id, kind)
-            newest = _newest(job_id, kind, was_completed, window, None, _MEASURED)
-            rows = transaction.execute(newest).all()
+            rows = _measured(transaction, job_id, kind, was_completed, window)
         columns = builtins.list(zip(*rows, strict=True)) or [()] * len(_MEASURED)
         duration, state_bytes, new_bytes, blocked_seconds, blocked_events, snapshot = map(percentiles, columns)
         return CheckpointSummary(
@@ -206,24 +205,50 @@ def _newest(
     states: Sequence[CheckpointState] | None,
     limit: int,
     before: int | None,
-    columns: Sequence[ColumnElement[Any]] = (),
 ) -> Select[Any]:
-    wanted = select(*columns) if columns else select(tables.checkpoints)
+    wanted = select(tables.checkpoints)
     if kind is None and states is None:
         query = wanted.where(_checkpoints.job_id == job)
         if before is not None:
             query = query.where(_checkpoints.checkpoint < before)
         return query.order_by(_checkpoints.checkpoint.desc()).limit(limit)
-    kinds = CheckpointKind if kind is None else (kind,)
-    branches = [
-        _branch(job, each, state, limit, before) for each in kinds for state in states or builtins.list(CheckpointState)
-    ]
-    ids = (branches[0] if len(branches) == 1 else union_all(*branches)).subquery()
+    ids = _ids(job, kind, states or builtins.list(CheckpointState), limit, before)
     return (
         wanted.join(ids, (_checkpoints.checkpoint == ids.c.checkpoint) & (_checkpoints.job_id == job))
         .order_by(ids.c.checkpoint.desc())
         .limit(limit)
     )
+
+
+def _measured(
+    transaction: Transaction, job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], window: int
+) -> Sequence[Row[Any]]:
+    """Return what was measured of the newest ones, in no order: they are not sorted, because there may be many."""
+    ids = _ids(job, kind, states, window, None)
+    oldest = select(ids.c.checkpoint).order_by(ids.c.checkpoint.desc()).offset(window - 1).limit(1)
+    first = transaction.execute(oldest).scalar()
+    branches = [
+        select(*_MEASURED).where(
+            _checkpoints.job_id == job,
+            _checkpoints.kind == each.value,
+            _checkpoints.state == state,
+            _checkpoints.checkpoint >= (0 if first is None else first),
+        )
+        for each in _kinds(kind)
+        for state in states
+    ]
+    return transaction.execute(union_all(*branches)).all()
+
+
+def _kinds(kind: CheckpointKind | None) -> Sequence[CheckpointKind]:
+    return builtins.list(CheckpointKind) if kind is None else (kind,)
+
+
+def _ids(
+    job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], limit: int, before: int | None
+) -> Subquery:
+    branches = [_branch(job, each, state, limit, before) for each in _kinds(kind) for state in states]
+    return union_all(*branches).subquery()
 
 
 def _branch(job: int, kind: CheckpointKind, state: CheckpointState, limit: int, before: int | None) -> Select[Any]:

@@ -15,14 +15,15 @@ __all__ = ["percentiles"]
 
 def percentiles(values: Iterable[float | None]) -> Percentiles:
     """Return the spread of ``values``; what was not measured (None) does not count."""
-    ordered = sorted(value for value in values if value is not None)
+    ordered = [value for value in values if value is not None]
+    ordered.sort()
     if not ordered:
         return Percentiles()
     return Percentiles(
         count=len(ordered),
         minimum=ordered[0],
         maximum=ordered[-1],
-        average=math.fsum(ordered) / len(ordered),
+        average=sum(ordered) / len(ordered),
         p50=_at(ordered, 0.50),
         p90=_at(ordered, 0.90),
         p95=_at(ordered, 0.95),

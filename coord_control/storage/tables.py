@@ -273,6 +273,7 @@ commands: Final = Table(
     # Two drivers can never give one position to two events.
     Index("uq_commands_number", "job_id", "operator", "number", unique=True),
     Index("uq_commands_key", "job_id", "key", unique=True),
+    Index("ix_commands_newest", "job_id", "id"),
     Index("ix_commands_state", "job_id", "state", "id"),
     Index("ix_commands_due", "state", "expires_at"),
 )
@@ -344,10 +345,11 @@ audit: Final = Table(
     Column("host", Name(MAX_NAME), nullable=False),
     Column("action", Name(64), nullable=False),
     Column("job", Name(MAX_NAME)),  # the name: the trail outlives the job
-    Column("subject", Name(MAX_PATH), nullable=False),
+    Column("subject", Message(512), nullable=False),  # cut where it is longer than PostgreSQL's indexes take
     Column("outcome", Name(32), nullable=False),
     Column("details", JSON, nullable=False),
     Index("ix_audit_job", "job", "id"),
+    Index("ix_audit_subject", "subject", "id"),
     Index("ix_audit_at", "at"),
 )
 

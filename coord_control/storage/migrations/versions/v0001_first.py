@@ -26,13 +26,14 @@ def upgrade() -> None:
         sa.Column("host", sa.String(256), nullable=False),
         sa.Column("action", sa.String(64), nullable=False),
         sa.Column("job", sa.String(256)),
-        sa.Column("subject", sa.String(4096), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("outcome", sa.String(32), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
     )
     op.create_index("ix_audit_at", "audit", ["at"])
     op.create_index("ix_audit_job", "audit", ["job", "id"])
+    op.create_index("ix_audit_subject", "audit", ["subject", "id"])
     op.create_table(
         "jobs",
         sa.Column("id", _ID, autoincrement=True, nullable=False),
@@ -169,6 +170,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_commands")),
     )
     op.create_index("ix_commands_due", "commands", ["state", "expires_at"])
+    op.create_index("ix_commands_newest", "commands", ["job_id", "id"])
     op.create_index("ix_commands_state", "commands", ["job_id", "state", "id"])
     op.create_index("uq_commands_key", "commands", ["job_id", "key"], unique=True)
     op.create_index("uq_commands_number", "commands", ["job_id", "operator", "number"], unique=True)

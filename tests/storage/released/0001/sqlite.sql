@@ -10,13 +10,14 @@ CREATE TABLE audit (
     host VARCHAR(256) NOT NULL,
     action VARCHAR(64) NOT NULL,
     job VARCHAR(256),
-    subject VARCHAR(4096) NOT NULL,
+    subject TEXT NOT NULL,
     outcome VARCHAR(32) NOT NULL,
     details JSON NOT NULL,
     CONSTRAINT pk_audit PRIMARY KEY (id)
 );
 CREATE INDEX ix_audit_at ON audit (at);
 CREATE INDEX ix_audit_job ON audit (job, id);
+CREATE INDEX ix_audit_subject ON audit (subject, id);
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
     name VARCHAR(256) NOT NULL,
@@ -136,6 +137,7 @@ CREATE TABLE commands (
     CONSTRAINT fk_commands_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 CREATE INDEX ix_commands_due ON commands (state, expires_at);
+CREATE INDEX ix_commands_newest ON commands (job_id, id);
 CREATE INDEX ix_commands_state ON commands (job_id, state, id);
 CREATE UNIQUE INDEX uq_commands_key ON commands (job_id, "key");
 CREATE UNIQUE INDEX uq_commands_number ON commands (job_id, operator, number);
