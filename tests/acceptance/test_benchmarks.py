@@ -18,6 +18,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
     [
         "endpoint",
         "events",
+        "history",
         pytest.param("overhead", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
         pytest.param("recovery", marks=[pytest.mark.slow, pytest.mark.kill]),
