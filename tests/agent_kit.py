@@ -210,6 +210,7 @@ class ScriptedDriver:
     def dispose(self, reference: str) -> tuple[CheckpointId, str]:
         entry = Catalog(self.files, self.folder, self.storage).resolve(reference)
         self._checkpoints.dispose(entry.checkpoint)
+        self._discarded(entry.checkpoint)
         return entry.checkpoint, entry.path
 
     def fenced(self, newest: int) -> None:
@@ -298,10 +299,7 @@ class ScriptedDriver:
         """Retention removes a complete one."""
         with self._lock:
             self._checkpoints.dispose(CheckpointId(checkpoint))
-            self._history.discarded(CheckpointId(checkpoint))
-            statistics = self._history.get(CheckpointId(checkpoint))
-            assert statistics is not None
-            self._tell(statistics)
+            self._discarded(CheckpointId(checkpoint))
 
     # Parts.
 
@@ -325,6 +323,11 @@ class ScriptedDriver:
         statistics = self._statistics(checkpoint, handle.request, CheckpointStatus.FAILED, reason=reason)
         self._tell(statistics)
         handle.finish(Outcome(reason), checkpoint)
+
+    def _discarded(self, checkpoint: CheckpointId) -> None:
+        self._history.discarded(checkpoint)
+        for listener in list(self._listeners):
+            listener.on_checkpoint_discarded(checkpoint)
 
     def _tell(self, statistics: CheckpointStatistics) -> None:
         self._history.update(statistics)

@@ -25,7 +25,7 @@ from coord_control.control.execution import job_closed
 from coord_control.control.outcomes import completed, failed, outcome_of
 from coord_control.control.port import DriverPort
 from coord_control.errors import Fault, OperatorNotFound
-from coord_control.ids import OperatorUid
+from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.protocol.job_facts import ControlEvent, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.storage.records import CommandRecord, Outcome
@@ -78,6 +78,9 @@ class EventDesk:
         self._said: dict[str, str] = {}
 
     # A listener of the job.
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        """For the reporter."""
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
         """For the reporter."""

@@ -22,7 +22,7 @@ from coord_control.control.buffer import (
 )
 from coord_control.control.views import checkpoint_record, recovery_record, savepoint_record, subtask_records
 from coord_control.errors import DatabaseError, RecordRefused
-from coord_control.ids import OperatorUid
+from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.protocol.job_facts import JobFacts, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.storage.records import Outcome
@@ -53,10 +53,8 @@ class Reporter:
     # A listener of the job.
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint has started, has come further, has ended, or was discarded."""
-        if statistics.discarded:
-            self._buffer.add(CheckpointDiscarded(self._facts.name, statistics.checkpoint))
-        elif statistics.status is CheckpointStatus.IN_PROGRESS:
+        """A checkpoint has started, has come further, or has ended."""
+        if statistics.status is CheckpointStatus.IN_PROGRESS:
             self._buffer.set_current(statistics)
             self.current = statistics.checkpoint
             return  # written with the next heartbeat; whoever waits for it reads the command's progress
@@ -65,6 +63,11 @@ class Reporter:
                 self.current = None
             record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
             self._buffer.add(CheckpointEnded(record, subtask_records(statistics), savepoint_record(record)))
+        self._wake()
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        """A complete one is not on the storage any more."""
+        self._buffer.add(CheckpointDiscarded(self._facts.name, checkpoint))
         self._wake()
 
     def on_recovery(self, fact: RecoveryFact) -> None:

@@ -169,7 +169,10 @@ class JobListener(Protocol):
     they must not block, and what they raise is logged and goes nowhere."""
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint has started, has come further, has ended, or was discarded."""
+        """A checkpoint has started, has come further, or has ended."""
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        """A completed one was removed from the storage; an earlier driver may have made it."""
 
     def on_recovery(self, fact: RecoveryFact) -> None:
         """A query has recovered, or did not before it had to again."""

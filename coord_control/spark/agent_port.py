@@ -251,6 +251,7 @@ class AgentPort:
             self._driver.checkpoints.dispose(entry.checkpoint)
         else:
             dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
+            self._driver.news.on_checkpoint_discarded(entry.checkpoint)
         return entry.checkpoint, entry.path
 
     def verify(self, reference: str) -> tuple[CheckpointEntry, list[Problem]]:

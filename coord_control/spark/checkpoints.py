@@ -67,6 +67,7 @@ class CheckpointService:
         job: what metadata says about the job.
         verify: raises Fenced when a newer generation exists.
         changed: told what is known of a checkpoint whenever that has changed.
+        discarded: told of each that was removed, whichever driver had made it.
         fail_job: told when too many checkpoints in a row have failed.
         look_seconds: how often a commit is looked for while a checkpoint waits for it; Spark reports it later.
         first_delay_seconds: see :class:`CheckpointScheduler`.
@@ -84,6 +85,7 @@ class CheckpointService:
         restored: Callable[[], RestoreRecord | None],
         verify: Callable[[], None],
         changed: Callable[[CheckpointStatistics], None],
+        discarded: Callable[[CheckpointId], None],
         fail_job: Callable[[CoordControlError], None],
         look_seconds: float,
         first_delay_seconds: float | None = None,
@@ -98,6 +100,7 @@ class CheckpointService:
         self._job = job
         self._verify = verify
         self._changed = changed
+        self._was_discarded = discarded
         self._fail_job = fail_job
         self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
         self._history = StatisticsHistory(options.history_size)
@@ -352,8 +355,7 @@ class CheckpointService:
 
     def _discarded(self, checkpoint: CheckpointId) -> None:
         self._history.discarded(checkpoint)
-        if (statistics := self._history.get(checkpoint)) is not None:
-            self._changed(statistics)
+        self._was_discarded(checkpoint)
 
     def _finished(self, ticket: Ticket) -> None:
         assert ticket.outcome is not None, "it has finished"

@@ -235,6 +235,7 @@ class JobDriver:
             restored=lambda: newest_restore(self.files, self.folder),
             verify=self._verify,
             changed=self.news.on_checkpoint,
+            discarded=self.news.on_checkpoint_discarded,
             fail_job=self._fail_queries,
             look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.files, LocalFiles) else _REMOTE_LOOK_SECONDS,
             # Jobs that start together must not checkpoint together.

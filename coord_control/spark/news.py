@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from coord_control.ids import OperatorUid
+from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.protocol.job_facts import JobListener, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics
 
@@ -35,6 +35,9 @@ class News:
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
         self._tell(lambda listener: listener.on_checkpoint(statistics))
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        self._tell(lambda listener: listener.on_checkpoint_discarded(checkpoint))
 
     def on_recovery(self, fact: RecoveryFact) -> None:
         self._tell(lambda listener: listener.on_recovery(fact))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.ids import Epoch, OperatorUid
+from coord_control.ids import CheckpointId, Epoch, OperatorUid
 from coord_control.protocol.job_facts import ControlEvent, RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.tickets import CheckpointRequest
@@ -125,6 +125,9 @@ class Owner:
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
         self.checkpoints.append(statistics)
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        pass
 
     def on_query_changed(self) -> None:
         pass

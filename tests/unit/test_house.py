@@ -20,7 +20,7 @@ PROTOCOL: Final = CHECKOUT / "coord_control" / "protocol"
 MAX_SOURCE_LINES: Final = 500
 
 #: Modules of the core without a test module of their own, and the reason.
-NOT_MIRRORED: Final[dict[str, str]] = {}
+NOT_MIRRORED: Final = {"job_facts": "values without a rule of their own"}
 
 #: A path below somebody's home or workspace. Not after a scheme, a host or a variable: those are no machine's paths.
 MACHINE_PATH: Final = re.compile(r"(?<![\w.:/$})>*~-])/(?:home|Users|root|work)/\w|\b[A-Z]:\\+Users\\")

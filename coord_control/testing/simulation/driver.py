@@ -33,10 +33,11 @@ from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Batch, Hello
 from coord_control.protocol.operator import OperatorRun, OperatorSpec
-from coord_control.protocol.records import Begin, Record
+from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation.checkpoints import Desk, UnderWay, Watched
+from coord_control.testing.simulation.checks import check_driver
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.lineages import Lineage
@@ -484,34 +485,4 @@ class Driver:
             self._check(uid)
 
     def _check(self, uid: OperatorUid) -> None:
-        # At once: a record's reason is gone when the epoch is settled in the same batch.
-        for persist in self.core._batch.persist[self.checked_records :]:
-            self._check_record(persist.record)
-        self.checked_records = len(self.core._batch.persist)
-        if (operator := self.operator(uid)) is not None:
-            self.invariants.check_channels(self.core.generation, operator)
-        if self.desk.watched:
-            self._check_cuts()
-
-    def _check_record(self, record: Record) -> None:
-        uid = getattr(record, "operator", None)
-        self.invariants.persisted(self.core.generation, record, self.operator(uid) if uid is not None else None)
-        if isinstance(record, Begin) and record.held:
-            self.lineage.statistics.held_in_begins += 1
-
-    def _check_cuts(self) -> None:
-        operators = {operator.spec.uid: operator for operator in self.core.operators()}
-        for watched in self.desk.done():
-            # An older driver takes the commits of the newer one for its own; it will not store anything any more.
-            if self.claim.is_current():
-                self.invariants.captured(
-                    self.core.generation, operators[watched.operator], watched, self._durable_soon(watched.query)
-                )
-                self.lineage.statistics.count_cut(watched.cut.captured)
-        self.desk.forget({(uid, barrier) for uid, operator in operators.items() for barrier in operator.cuts})
-
-    def _durable_soon(self, query: QueryName) -> View:
-        # Everything that is written before a notice of now is executed.
-        batches = [*self.writer, self.core._batch]
-        records = [persist.record for batch in batches for persist in batch.persist if persist.query == query]
-        return View.of([*self.lineage.view(query, self.core.generation).records, *records])
+        check_driver(self, uid)

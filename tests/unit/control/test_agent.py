@@ -242,6 +242,16 @@ def test_verify_and_dispose(world: World) -> None:
     assert again.error.code == "CHECKPOINT_NOT_FOUND"
 
 
+def test_what_an_earlier_driver_made_is_discarded_in_the_history_as_well(world: World) -> None:
+    driver, _ = world.driver()
+    made = world.outcome(world.ask(CommandKind.TRIGGER_SAVEPOINT)).checkpoint
+    assert made is not None
+    driver.stop()
+    world.driver()
+    assert world.outcome(world.ask(CommandKind.DISPOSE, ref=str(made))).state is CommandState.COMPLETED
+    eventually(lambda: world.store.checkpoints.get(JOB, made).state is CheckpointState.DISCARDED)
+
+
 def test_a_stop_is_completed_before_the_job_has_ended(world: World) -> None:
     driver, _ = world.driver()
     command = world.ask(CommandKind.STOP, grace_seconds=1.0)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import SnapshotResult
-from coord_control.ids import OperatorUid
+from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.job_facts import RecoveryFact
 from coord_control.protocol.records import Begin
@@ -59,6 +59,8 @@ class Heard:
         self.durable.append(number)
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None: ...
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None: ...
 
     def on_recovery(self, fact: RecoveryFact) -> None: ...
 

@@ -1,0 +1,59 @@
+"""What is looked at after everything that a simulated driver does: its records, its channels, its cuts.
+
+Threads: the simulation has one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coord_control.ids import OperatorUid, QueryName
+from coord_control.protocol.records import Begin, Record
+from coord_control.testing.simulation.invariants import View
+
+if TYPE_CHECKING:
+    from coord_control.testing.simulation.driver import Driver
+
+__all__ = ["check_driver"]
+
+
+def check_driver(driver: Driver, uid: OperatorUid) -> None:
+    """Check what an operator's call has done.
+
+    Raises:
+        Violation: a rule is broken.
+    """
+    # At once: a record's reason is gone when the epoch is settled in the same batch.
+    for persist in driver.core._batch.persist[driver.checked_records :]:
+        _check_record(driver, persist.record)
+    driver.checked_records = len(driver.core._batch.persist)
+    if (operator := driver.operator(uid)) is not None:
+        driver.invariants.check_channels(driver.core.generation, operator)
+    if driver.desk.watched:
+        _check_cuts(driver)
+
+
+def _check_record(driver: Driver, record: Record) -> None:
+    uid = getattr(record, "operator", None)
+    driver.invariants.persisted(driver.core.generation, record, driver.operator(uid) if uid is not None else None)
+    if isinstance(record, Begin) and record.held:
+        driver.lineage.statistics.held_in_begins += 1
+
+
+def _check_cuts(driver: Driver) -> None:
+    operators = {operator.spec.uid: operator for operator in driver.core.operators()}
+    for watched in driver.desk.done():
+        # An older driver takes the commits of the newer one for its own; it will not store anything any more.
+        if driver.claim.is_current():
+            driver.invariants.captured(
+                driver.core.generation, operators[watched.operator], watched, _durable_soon(driver, watched.query)
+            )
+            driver.lineage.statistics.count_cut(watched.cut.captured)
+    driver.desk.forget({(uid, barrier) for uid, operator in operators.items() for barrier in operator.cuts})
+
+
+def _durable_soon(driver: Driver, query: QueryName) -> View:
+    # Everything that is written before a notice of now is executed.
+    batches = [*driver.writer, driver.core._batch]
+    records = [persist.record for batch in batches for persist in batch.persist if persist.query == query]
+    return View.of([*driver.lineage.view(query, driver.core.generation).records, *records])
