@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, Select, Subquery, delete, select, union_all, update
+from sqlalchemy import CompoundSelect, Row, Select, Subquery, delete, select, union_all, update
 
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
-from coord_control.storage.percentiles import percentiles
+from coord_control.storage.percentiles import spreads
 from coord_control.storage.record import to_json
 from coord_control.storage.records import (
     CheckpointKind,
@@ -184,9 +184,8 @@ class Checkpoints:
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
             counts = _counts(transaction, job_id, kind)
-            rows = _measured(transaction, job_id, kind, was_completed, window)
-        columns = builtins.list(zip(*rows, strict=True)) or [()] * len(_MEASURED)
-        duration, state_bytes, new_bytes, blocked_seconds, blocked_events, snapshot = map(percentiles, columns)
+            measured = _measured(transaction, job_id, kind, was_completed, window)
+            duration, state_bytes, new_bytes, blocked_seconds, blocked_events, snapshot = spreads(transaction, measured)
         return CheckpointSummary(
             counts=counts,
             window=window,
@@ -222,8 +221,8 @@ def _newest(
 
 def _measured(
     transaction: Transaction, job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], window: int
-) -> Sequence[Row[Any]]:
-    """Return what was measured of the newest ones, in no order: they are not sorted, because there may be many."""
+) -> CompoundSelect[Any]:
+    """Return the query for what was measured of the newest ones, in no order: there may be many."""
     ids = _ids(job, kind, states, window, None)
     oldest = select(ids.c.checkpoint).order_by(ids.c.checkpoint.desc()).offset(window - 1).limit(1)
     first = transaction.execute(oldest).scalar()
@@ -237,7 +236,7 @@ def _measured(
         for each in _kinds(kind)
         for state in states
     ]
-    return transaction.execute(union_all(*branches)).all()
+    return union_all(*branches)
 
 
 def _kinds(kind: CheckpointKind | None) -> Sequence[CheckpointKind]:

@@ -121,6 +121,20 @@ def test_the_summary_counts_all_and_measures_the_newest_that_were_completed(stor
     assert store.checkpoints.summary("empty").duration == Percentiles()
 
 
+def test_a_database_computes_the_percentiles_that_we_compute(store: ControlStore) -> None:
+    register(store)
+    dice = random.Random(5)
+    durations = [dice.expovariate(1.0) if dice.random() < 0.9 else None for _ in range(150)]
+    for number, duration in enumerate(durations, 1):
+        store.checkpoints.save(JOB, checkpoint(number, duration_seconds=duration, new_bytes=dice.randrange(2**50)))
+    summary = store.checkpoints.summary(JOB)
+    for name, value in summary.duration.to_json().items():
+        assert value == pytest.approx(getattr(percentiles(durations), name)), name
+    sizes = [each.new_bytes for each in store.checkpoints.list(JOB, limit=1000)]
+    assert summary.new_bytes.p999 == pytest.approx(percentiles(sizes).p999)
+    assert (summary.new_bytes.minimum, summary.new_bytes.count) == (min(sizes), 150)
+
+
 def test_percentiles_are_between_the_values_around_them() -> None:
     spread = percentiles([None, *map(float, range(1001))])
     assert (spread.count, spread.minimum, spread.maximum, spread.average) == (1001, 0.0, 1000.0, 500.0)
