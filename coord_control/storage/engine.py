@@ -128,7 +128,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         _enter_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
-    connection.execute("PRAGMA cache_size=-16000")
+    connection.execute("PRAGMA cache_size=-64000")  # at most; ten thousand rows of a long history are 40 MB of pages
     connection.execute("PRAGMA journal_size_limit=16777216")
 
 
