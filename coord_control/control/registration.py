@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from coord_control.control.port import DriverPort
-from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound
+from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound, SchemaMismatch
 from coord_control.storage.records import JobRecord, JobRegistration
 from coord_control.storage.store import ControlStore
 
@@ -26,8 +26,9 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
     """Enter a driver, or enter it again.
 
     Args:
-        may_create: make an embedded database that does not exist. One that was there a moment ago was moved away by
-            somebody, and an empty one must not stand in its place when it comes back.
+        may_create: make an embedded database that does not exist, and the tables of an empty one. A database that was
+            there a moment ago was moved away by somebody, and an empty one must not stand in its place when it comes
+            back.
 
     Raises:
         GenerationSuperseded: a newer driver of the job runs.
@@ -49,8 +50,9 @@ def _row(store: ControlStore, name: str, may_create: bool) -> JobRecord | None:
         return store.jobs.get(name)
     except JobNotFound:
         return None
-    except DatabaseNotFound:
-        if not may_create:
+    except (DatabaseNotFound, SchemaMismatch) as error:
+        is_empty = isinstance(error, DatabaseNotFound) or error.found is None
+        if not (is_empty and may_create):
             raise
         return None
 
