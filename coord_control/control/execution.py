@@ -12,6 +12,7 @@ has ended.
 
 from __future__ import annotations
 
+import abc
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Workplace:
     record: Callable[[CommandRecord, dict[str, Any]], None]
 
 
-class ThreadedExecution:
+class ThreadedExecution(abc.ABC):
     """A command that waits for something, on a thread of its own.
 
     Args:
@@ -122,9 +123,9 @@ class ThreadedExecution:
     def job_ended(self) -> Outcome | None:
         return self._outcome
 
+    @abc.abstractmethod
     def work(self) -> Outcome | None:
         """Do it; None: the outcome comes with the job's end."""
-        raise NotImplementedError
 
     def say(self, message: str, **more: Any) -> None:
         """Let people see how far it is."""
