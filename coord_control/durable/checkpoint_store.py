@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Final
 
 from coord_control import collector
 from coord_control.durable.checkpoint_folder import (
@@ -43,9 +42,8 @@ from coord_control.durable.checkpoint_takeover import Found, take_over
 from coord_control.durable.disposal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.files import Files, join
 from coord_control.durable.holds import active_hold
-from coord_control.durable.layout import layout_of
 from coord_control.durable.metadata import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
-from coord_control.durable.pinning import LiveFiles, Pinned, pin_savepoint, pin_shared
+from coord_control.durable.pinning import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.shared_files import SharedFiles
 from coord_control.errors import (
     AlreadyExists,
@@ -60,8 +58,6 @@ from coord_control.ids import CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.tickets import CheckpointRequest
 
 __all__ = ["CheckpointStore"]
-
-_MANY_FILES: Final = 10_000
 
 
 class CheckpointStore:
@@ -187,12 +183,8 @@ class CheckpointStore:
         """
         record = self._pending[checkpoint]
         source = self._storage(spark)
-        infos = {info.path: info for info in source.walk(spark)} if boundary >= 0 else {}
-        # A hundred thousand names that all stay: nothing for the garbage collector, and nothing here waits for long.
-        with collector.paused(len(infos) > _MANY_FILES):
-            listing = {path: info.size for path, info in infos.items()}
-            layout = layout_of(listing, boundary, lambda path: source.read(join(spark, path)))
-            live = LiveFiles(source, spark, [infos[path] for path in layout.files], layout, lineage)
+        live = LiveFiles.of(source, spark, boundary, lineage)
+        with collector.paused(len(live.infos) > MANY_FILES):
             return self._pin(checkpoint, record, query, live)
 
     def complete(self, metadata: CheckpointMetadata) -> str:

@@ -17,19 +17,57 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from coord_control.durable import posix
 from coord_control.durable.posix import Checksum, FileInfo, Linked
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
-__all__ = ["Checksum", "FileInfo", "Files", "Linked", "LocalFiles", "join", "scheme"]
+__all__ = ["Checksum", "EagerListing", "FileInfo", "Files", "Linked", "Listing", "LocalFiles", "join", "scheme"]
 
 #: A temporary file this old belongs to a process that died: no write takes an hour.
 _STALE_TEMPORARY_SECONDS: Final = 3600.0
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+class Listing(Protocol):
+    """The files below a folder, some while ago."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Their paths relative to the folder, each once."""
+        ...
+
+    def info(self, name: str) -> FileInfo:
+        """What one of them is: when it was listed, or now.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        ...
+
+
+class EagerListing:
+    """A listing of a storage that says all of its files at once."""
+
+    def __init__(self, infos: Iterable[FileInfo]) -> None:
+        self._infos = {info.path: info for info in infos}
+        self.names: Final = self._infos.keys()
+
+    def info(self, name: str) -> FileInfo:
+        return self._infos[name]
+
+
+class _LocalListing:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.names: Final = frozenset(posix.names_below(folder))
+
+    def info(self, name: str) -> FileInfo:
+        with _reported(join(self._folder, name), "look at"):
+            return posix.info(self._folder, name)
 
 
 class Files(Protocol):
@@ -84,6 +122,10 @@ class Files(Protocol):
 
         Not atomic: a file that comes or goes meanwhile may be there or not.
         """
+        ...
+
+    def listing(self, path: str) -> Listing:
+        """Like :meth:`walk`, for who needs to know little of most files."""
         ...
 
     def chunks(self, path: str) -> Iterator[bytes]:
@@ -215,6 +257,10 @@ class LocalFiles:
     def walk(self, path: str) -> Sequence[FileInfo]:
         with _reported(path, "list"):
             return posix.walk(_local(path))
+
+    def listing(self, path: str) -> Listing:
+        with _reported(path, "list"):
+            return _LocalListing(_local(path))
 
     def chunks(self, path: str) -> Iterator[bytes]:
         with _reported(path, "read"):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,12 +68,12 @@ class EpochLayout:
     commit: CommitEntry | None = None
 
 
-def layout_of(listing: Mapping[str, int], epoch: Epoch, read: Read) -> EpochLayout:
+def layout_of(listing: Collection[str], epoch: Epoch, read: Read) -> EpochLayout:
     """Find what a query needs to restart after a committed epoch.
 
     Args:
-        listing: path relative to the query's Spark checkpoint directory -> size in bytes, of all files below it; may
-            be older than what `read` sees, and may hold files that are being written or removed.
+        listing: the paths relative to the query's Spark checkpoint directory of all files below it, quick to look up;
+            may be older than what `read` sees, and may hold files that are being written or removed.
         epoch: a committed epoch; -1: the query has not committed yet.
         read: gives the content of a file of the listing; raises FileNotFoundError when it is gone.
 
@@ -104,7 +104,7 @@ def layout_of(listing: Mapping[str, int], epoch: Epoch, read: Read) -> EpochLayo
     return EpochLayout(epoch, tuple(files), tuple(operators), position, commit)
 
 
-def _visible(listing: Mapping[str, int]) -> list[str]:
+def _visible(listing: Collection[str]) -> list[str]:
     """The files that Spark means, sorted: no hidden or temporary ones, no checksums of others."""
 
     def is_noise(path: str) -> bool:

@@ -28,7 +28,6 @@ from coord_control.durable.disposal import remove_savepoint
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.generations import Aliveness, Claim, Holder
-from coord_control.durable.layout import layout_of
 from coord_control.durable.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.lineage_record import LineageRecord, OperatorRecord, query_folder
 from coord_control.durable.metadata import (
@@ -242,11 +241,8 @@ def adopt(
 
 
 def _pin_adopted(files: Files, spark_checkpoint: str, epoch: Epoch, target_files: Files, target: str) -> Pinned:
-    infos = {info.path: info for info in files.walk(spark_checkpoint)}
-    listing = {path: info.size for path, info in infos.items()}
-    layout = layout_of(listing, epoch, lambda path: files.read(join(spark_checkpoint, path)))
-    live = LiveFiles(files, spark_checkpoint, [infos[path] for path in layout.files], layout, "adopted")
-    return pin_savepoint(live, target_files, target, [None] * len(layout.files))
+    live = LiveFiles.of(files, spark_checkpoint, epoch, "adopted")
+    return pin_savepoint(live, target_files, target, [None] * len(live.infos))
 
 
 class _Saver:

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from coord_control.durable.files import join
-from coord_control.durable.posix import Checksum, Linked
+from coord_control.durable.files import EagerListing, Listing, join
+from coord_control.durable.posix import Checksum, FileInfo, Linked
 
 __all__ = ["OneByOne"]
 
@@ -21,6 +21,8 @@ class OneByOne(Protocol):
     def chunks(self, path: str) -> Iterator[bytes]: ...
 
     def delete(self, path: str) -> None: ...
+
+    def walk(self, path: str) -> Sequence[FileInfo]: ...
 
     def link_one(self, source: str, target: str) -> Linked:
         """As :meth:`~coord_control.durable.files.Files.link`, and say what the file is."""
@@ -42,6 +44,9 @@ class OneByOne(Protocol):
 
     def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
         return [self.link_one(join(source, from_name), join(target, to_name)) for from_name, to_name in names]
+
+    def listing(self, path: str) -> Listing:
+        return EagerListing(self.walk(path))
 
     def checksum_all(self, path: str, names: Sequence[str]) -> Sequence[Checksum | None]:
         return [self._checksum_of(join(path, name)) for name in names]

@@ -15,16 +15,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from coord_control import collector
 from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join
-from coord_control.durable.layout import EpochLayout
+from coord_control.durable.layout import EpochLayout, layout_of
 from coord_control.durable.metadata import FileEntry, QuerySnapshot
 from coord_control.durable.query_snapshot import describe_query
 from coord_control.durable.shared_files import SharedFiles
 from coord_control.errors import StateFileMissing
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, Epoch
 
-__all__ = ["LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
+__all__ = ["MANY_FILES", "LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
+
+
+#: Above these, the garbage collector is not let loose on their names, all of which stay.
+MANY_FILES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,33 @@ class LiveFiles:
     infos: Sequence[FileInfo]
     layout: EpochLayout
     lineage: str
+
+    @classmethod
+    def of(cls, files: Files, folder: str, boundary: Epoch, lineage: str) -> LiveFiles:
+        """Find out what an epoch needs.
+
+        Raises:
+            StateFileMissing: Spark has removed a file of it.
+            DamagedRecord: a file of Spark that says which others are needed cannot be understood.
+            StoreUnavailable: the storage.
+        """
+        if boundary < 0:
+            return cls(files, folder, (), EpochLayout(boundary), lineage)
+        listing = files.listing(folder)
+        seen: dict[str, FileInfo] = {}
+
+        def read(path: str) -> bytes:
+            # Looked at before it is read: one that is replaced later names others than we are told here.
+            seen[path] = listing.info(path)
+            return files.read(join(folder, path))
+
+        with collector.paused(len(listing.names) > MANY_FILES):
+            layout = layout_of(listing.names, boundary, read)
+            try:
+                infos = [seen.get(path) or listing.info(path) for path in layout.files]
+            except FileNotFoundError as error:
+                raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
+        return cls(files, folder, infos, layout, lineage)
 
     @property
     def size(self) -> int:

@@ -47,6 +47,8 @@ _SMALL_BYTES: Final = 1 << 16
 #: So many files are one piece of work, or fewer: each thread gets several pieces.
 _MAX_PIECE: Final = 256
 _PIECES: Final = 16
+#: So few folders are synced by one thread: the first of them writes the journal, and that is most of the time.
+_FEW_FOLDERS: Final = 64
 
 #: The file system, or the kernel's rules, do not let this file have another name there: then it is copied.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
@@ -104,6 +106,21 @@ _LARGE: Final = Checksum(-1, "")
 def walk(folder: str) -> list[FileInfo]:
     """List the files below a folder, without hidden ones and those in hidden folders; nothing if it is absent."""
     found: list[FileInfo] = []
+    for name in names_below(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(info(folder, name))
+    return found
+
+
+def info(folder: str, name: str) -> FileInfo:
+    """Look at one file below a folder."""
+    status = os.stat(f"{folder}/{name}")
+    return FileInfo(name, status.st_size, status.st_mtime_ns)
+
+
+def names_below(folder: str) -> list[str]:
+    """The paths of the files that :func:`walk` lists, relative to the folder: a quarter of its time."""
+    found: list[str] = []
     folders = [("", folder)]
     while folders:
         prefix, path = folders.pop()
@@ -114,12 +131,8 @@ def walk(folder: str) -> list[FileInfo]:
                     continue
                 if entry.is_dir():
                     folders.append((f"{prefix}{name}/", entry.path))
-                    continue
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    continue
-                found.append(FileInfo(prefix + name, status.st_size, status.st_mtime_ns))
+                else:
+                    found.append(prefix + name)
     return found
 
 
@@ -142,7 +155,7 @@ def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list
     for place, copy in zip(unlinked, copies, strict=True):
         linked[place] = copy
     # Only now that all names are there: to sync one writes the journal, and has most of it done for the others.
-    _spread(_sync_folders, sorted(changed))
+    _spread(_sync_folders, sorted(changed), at_least=_FEW_FOLDERS)
     return [one for one in linked if one is not None]
 
 
@@ -226,9 +239,15 @@ def _sync_folders(folders: Sequence[str]) -> list[None]:
     return []
 
 
-def _spread(work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
-    """Do the work on pieces of the items, in order, by some threads; the first error ends it."""
-    size = max(1, min(_MAX_PIECE, -(-len(items) // _PIECES)))
+def _spread(
+    work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item], *, at_least: int = 1
+) -> list[_Result]:
+    """Do the work on pieces of the items, in order, by some threads; the first error ends it.
+
+    Args:
+        at_least: items of a piece: with fewer, starting the threads would take longer.
+    """
+    size = max(at_least, min(_MAX_PIECE, -(-len(items) // _PIECES)))
     pieces = [items[start : start + size] for start in range(0, len(items), size)]
     if len(pieces) < _THREADS:
         return [result for piece in pieces for result in work(piece)]
