@@ -41,8 +41,8 @@ class StartSpec(dg.Model, dg.Resolvable):
     """
 
     script: str
-    args: list[str] = []
-    env: dict[str, str] = {}
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
     working_directory: str | None = None
     log_file: str | None = None
 
@@ -153,10 +153,10 @@ class StreamingJobSpec(dg.Model, dg.Resolvable):
     description: str | None = None
     queries: list[QuerySpec] | None = None
     group: str | None = None
-    owners: list[str] = []
-    tags: dict[str, str] = {}
+    owners: list[str] = Field(default_factory=list)
+    tags: dict[str, str] = Field(default_factory=dict)
     start: StartSpec | None = None
-    schedules: list[ScheduleSpec] = []
+    schedules: list[ScheduleSpec] = Field(default_factory=list)
     checks: CheckBounds = CheckBounds()
     supervise: SuperviseSpec | None = None
 
@@ -183,7 +183,7 @@ class ControlPlaneSpec(dg.Model, dg.Resolvable):
     """
 
     database: str | None = None
-    jobs: list[StreamingJobSpec] = []
+    jobs: list[StreamingJobSpec] = Field(default_factory=list)
     discover: bool = False
     defaults: StreamingJobSpec = StreamingJobSpec(name="default")
 
