@@ -1,0 +1,271 @@
+"""What Dagster shows of checkpoints, recoveries and queries: entries under ``coord_control/``, with names that stay.
+
+Numbers are numbers, because Dagster draws a plot of every number that an asset has over and over again; durations are
+seconds, sizes are bytes. What is not known is left out, so that no plot has a zero which was never measured.
+
+What comes from users (labels, messages, names of jobs) goes into Markdown only as code: there it cannot become a link,
+a picture or markup.
+
+Threads: functions of values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+import dagster as dg
+
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    JobRecord,
+    QueryCheckpoint,
+    QueryRecord,
+    RecoveryRecord,
+    SubtaskRecord,
+)
+
+__all__ = ["NAMESPACE", "Metadata", "checkpoint_metadata", "failure_metadata", "query_metadata", "recovery_metadata"]
+
+NAMESPACE: Final = "coord_control/"
+Metadata: TypeAlias = dict[str, dg.MetadataValue[Any]]
+
+_SUBTASK_ROWS: Final = 500
+_BACKTICKS: Final = re.compile("`+")
+_Cell: TypeAlias = str | int | float | None
+
+_QUERY_COLUMNS: Final = {
+    "query": "string",
+    "epoch": "int",
+    "boundary_seconds": "float",
+    "pin_seconds": "float",
+    "files": "int",
+    "bytes": "int",
+    "offsets": "string",
+}
+_SUBTASK_COLUMNS: Final = {
+    "operator": "string",
+    "subtask": "int",
+    "ack_seconds": "float",
+    "state_bytes": "int",
+    "blocked_events": "int",
+    "blocked_seconds": "float",
+}
+
+
+def checkpoint_metadata(
+    record: CheckpointRecord,
+    subtasks: Sequence[SubtaskRecord] = (),
+    *,
+    job: JobRecord | None = None,
+    recovery: RecoveryRecord | None = None,
+    sequence: int | None = None,
+    note: str | None = None,
+    reported_by: Literal["run", "sensor"] = "run",
+) -> Metadata:
+    """What a completed checkpoint or savepoint is.
+
+    Args:
+        record: with its queries, if they are known.
+        subtasks: the part of each; with more than 500, the table has the slowest ones.
+        job: how often its queries were restarted.
+        recovery: the newest one of the job.
+        sequence: the number of the change in the control database.
+        note: what whoever asked for it has written down.
+    """
+    values: dict[str, object] = {
+        "checkpoint_id": record.id,
+        "kind": record.kind.value,
+        "label": record.label,
+        "path": dg.MetadataValue.path(record.path) if record.path else None,
+        "size_bytes": record.state_bytes,
+        "new_bytes": record.new_bytes,
+        "duration_seconds": record.duration_seconds,
+        "boundary_seconds": _longest(query.boundary_seconds for query in record.queries),
+        "pin_seconds": _longest(query.pin_seconds for query in record.queries),
+        "snapshot_seconds": float(record.snapshot_seconds),
+        "acknowledged_subtasks": record.acknowledged,
+        "subtasks": record.subtasks,
+        "blocked_events": record.blocked_events,
+        "blocked_seconds": float(record.blocked_seconds),
+        "channel_bytes": record.channel_bytes,
+        "coordinator_bytes": _coordinator_bytes(record.queries),
+        "queries": _table(_QUERY_COLUMNS, [_query_row(query) for query in record.queries]),
+        "subtask_table": _table(_SUBTASK_COLUMNS, [_subtask_row(subtask) for subtask in _shown(subtasks)]),
+        "triggered_by": record.cause,
+        "requested_by": record.requested_by,
+        "triggered_at": record.triggered_at,
+        "finished_at": record.finished_at,
+        "restore_command": _restore_command(record),
+        "recovery": None if recovery is None else _recovery_text(recovery),
+        "generation": record.generation,
+        "restarts": None if job is None else sum(query.restarts for query in job.queries),
+        "note": note,
+        "sequence": sequence,
+        "reported_by": reported_by,
+    }
+    return _entries(values)
+
+
+def failure_metadata(record: CheckpointRecord, *, sequence: int) -> Metadata:
+    """Why a checkpoint or savepoint has failed."""
+    return _entries(
+        {
+            "failed_checkpoint_id": record.id,
+            "kind": record.kind.value,
+            "label": record.label,
+            "reason": record.reason,
+            "message": record.message,
+            "duration_seconds": record.duration_seconds,
+            "acknowledged_subtasks": record.acknowledged,
+            "subtasks": record.subtasks,
+            "triggered_by": record.cause,
+            "requested_by": record.requested_by,
+            "triggered_at": record.triggered_at,
+            "finished_at": record.finished_at,
+            "generation": record.generation,
+            "sequence": sequence,
+        }
+    )
+
+
+def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) -> Metadata:
+    """What went on from where, why, how long it took, and how much had to be done again."""
+    return _entries(
+        {
+            "recovery_cause": record.cause,
+            "recovery": _recovery_text(record),
+            "query": record.query,
+            "from_checkpoint": record.from_checkpoint,
+            "from_epoch": record.from_epoch,
+            "path": dg.MetadataValue.path(record.path) if record.path else None,
+            "recovery_seconds": record.duration_seconds,
+            "epochs_rerun": record.epochs_rerun,
+            "generation": record.generation,
+            "recovered_at": record.started_at,
+            "message": record.message,
+            "sequence": sequence,
+        }
+    )
+
+
+def query_metadata(query: QueryRecord) -> Metadata:
+    """How a query fares, as its driver last said."""
+    return _entries(
+        {
+            "epoch": query.epoch,
+            "rows_per_second": query.rows_per_second,
+            "lag_seconds": query.lag_seconds,
+            "state_rows": query.state_rows,
+            "watermark": query.watermark,
+            "restarts": query.restarts,
+        }
+    )
+
+
+def _entries(values: Mapping[str, object]) -> Metadata:
+    made = {f"{NAMESPACE}{name}": _value(value) for name, value in values.items()}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _value(value: object) -> dg.MetadataValue[Any] | None:
+    if isinstance(value, dg.MetadataValue):
+        return value
+    if isinstance(value, datetime):
+        return dg.MetadataValue.timestamp(value)
+    if isinstance(value, int):
+        return dg.MetadataValue.int(value)
+    if isinstance(value, float):
+        return dg.MetadataValue.float(value) if math.isfinite(value) else None
+    return dg.MetadataValue.text(value) if isinstance(value, str) and value else None
+
+
+def _longest(seconds: Any) -> float | None:
+    return max((float(each) for each in seconds if each is not None), default=None)
+
+
+def _coordinator_bytes(queries: Sequence[QueryCheckpoint]) -> int | None:
+    if not queries:
+        return None
+    return sum(operator.coordinator_bytes for query in queries for operator in query.operators)
+
+
+def _table(columns: Mapping[str, str], rows: Sequence[Sequence[_Cell]]) -> dg.MetadataValue[Any] | None:
+    if not rows:
+        return None
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
+    return dg.MetadataValue.table([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], schema=schema)
+
+
+def _query_row(query: QueryCheckpoint) -> Sequence[_Cell]:
+    offsets = json.dumps(query.offsets, ensure_ascii=False) if query.offsets else None
+    return (
+        query.query,
+        query.boundary,
+        query.boundary_seconds,
+        query.pin_seconds,
+        query.files,
+        query.file_bytes,
+        offsets,
+    )
+
+
+def _shown(subtasks: Sequence[SubtaskRecord]) -> Sequence[SubtaskRecord]:
+    if len(subtasks) > _SUBTASK_ROWS:
+        subtasks = sorted(subtasks, key=lambda each: math.inf if each.seconds is None else each.seconds)[
+            -_SUBTASK_ROWS:
+        ]
+    return sorted(subtasks, key=lambda each: (each.operator, each.subtask))
+
+
+def _subtask_row(subtask: SubtaskRecord) -> Sequence[_Cell]:
+    return (
+        subtask.operator,
+        subtask.subtask,
+        subtask.seconds,
+        subtask.state_bytes,
+        subtask.blocked_events,
+        subtask.blocked_seconds,
+    )
+
+
+def _restore_command(record: CheckpointRecord) -> dg.MetadataValue[Any]:
+    lines = [shlex.join(["coordctl", "restore", record.job, str(record.id)])]
+    if record.kind is CheckpointKind.SAVEPOINT and record.path:
+        fork = shlex.join(["coordctl", "restore", record.job, record.path, "--as", f"{record.job}-fork"])
+        lines.append(f"{fork}  # a second job beside it")
+    return dg.MetadataValue.md(_block("\n".join(lines)))
+
+
+def _recovery_text(record: RecoveryRecord) -> dg.MetadataValue[Any]:
+    parts = [f"**{record.started_at:%Y-%m-%d %H:%M:%S} UTC**: {_code(record.what or record.cause)}"]
+    if record.from_checkpoint is not None:
+        parts.append(f"- restored from checkpoint {record.from_checkpoint} {_code(record.path or '')}".rstrip())
+    if record.from_epoch is not None:
+        parts.append(f"- went on after epoch {record.from_epoch}, {record.epochs_rerun} run again")
+    parts.append(f"- why: {_code(record.cause)} {_code(record.message)}".rstrip())
+    parts.append(f"- driver generation {record.generation}")
+    return dg.MetadataValue.md("\n".join([parts[0], "", *parts[1:]]))
+
+
+def _fence(text: str, at_least: int) -> str:
+    # A run of backticks that the text does not have closes what is code.
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    return "`" * max(at_least, longest + 1)
+
+
+def _block(text: str) -> str:
+    fence = _fence(text, 3)
+    return f"{fence}sh\n{text}\n{fence}"
+
+
+def _code(text: str) -> str:
+    text = " ".join(text.split())
+    fence = _fence(text, 1)
+    return f"{fence} {text} {fence}" if text else ""
