@@ -7,6 +7,7 @@ submit --> queue: savepoints, people's, schedules' --> admission --> Start ... c
 ```
 
 - Savepoints are always admitted. At most ``max_concurrent`` checkpoints run; one that is being aborted still does.
+- One that was completed beside running epochs may ask for a rest, a part of a second in which nothing starts.
 - A periodic one never starts within the minimal pause. At most one waits for its turn: a period that finds it waiting
   is left out.
 - While queries restart nothing starts. What runs is aborted, what periods asked for is given up, what people asked for
@@ -178,9 +179,10 @@ class CheckpointScheduler:
             if self._pacing.next_due is not None:
                 times.append(self._pacing.next_due)
             first = self._book.first
-            # A first one that has room and does not start waits for the pause.
-            if first is not None and self._has_room(first.request) and self._pacing.pause_ends_at is not None:
-                times.append(self._pacing.pause_ends_at)
+            # A first one that has room and does not start waits for the pause, or for the rest.
+            if first is not None and self._has_room(first.request):
+                opens_at = self._pacing.opens_at(periodic=first.request.periodic)
+                times += [] if opens_at is None else [opens_at]
         return min(times, default=None)
 
     @property
@@ -258,8 +260,13 @@ class CheckpointScheduler:
 
     # What the driver reports.
 
-    def completed(self, checkpoint: CheckpointId, now: float, path: str | None = None) -> Ticket:
+    def completed(
+        self, checkpoint: CheckpointId, now: float, path: str | None = None, *, rest_seconds: float = 0.0
+    ) -> Ticket:
         """Its metadata is written, at ``path``.
+
+        Args:
+            rest_seconds: for so long nothing else starts.
 
         Raises:
             InvalidTransition: no checkpoint with this id is under way.
@@ -267,7 +274,7 @@ class CheckpointScheduler:
         ticket = self._under_way(checkpoint, TicketInput.COMPLETE).completed(path, now)
         self._last_success = max(self._last_success, checkpoint)
         self._failures = 0
-        self._end(ticket, now)
+        self._end(ticket, now, rest_seconds)
         self._admit(now)
         return ticket
 
@@ -353,7 +360,8 @@ class CheckpointScheduler:
     def _admit(self, now: float) -> None:
         """Start from the front of the queue. Whoever cannot start has nobody behind who could."""
         while self._state is State.ACTIVE and (first := self._book.first) is not None:
-            if not self._has_room(first.request) or (first.request.periodic and self._pacing.is_pause(now)):
+            opens_at = self._pacing.opens_at(periodic=first.request.periodic)
+            if not self._has_room(first.request) or (opens_at is not None and now < opens_at):
                 return
             started = self._book.start_first(self._next_checkpoint, now)
             self._next_checkpoint = CheckpointId(self._next_checkpoint + 1)
@@ -390,10 +398,10 @@ class CheckpointScheduler:
             raise InvalidTransition("checkpoint", state, f"{input_.name} of checkpoint {checkpoint}")
         return ticket
 
-    def _end(self, ticket: Ticket, now: float) -> None:
+    def _end(self, ticket: Ticket, now: float, rest_seconds: float = 0.0) -> None:
         """One that was started has ended."""
         self._book.end(ticket)
-        self._pacing.ended(now)
+        self._pacing.ended(now, rest_seconds)
         self._finished(ticket)
 
     def _finished(self, ticket: Ticket) -> Ticket:

@@ -35,6 +35,7 @@ from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason, reason_of
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
+from coord_control.protocol.resting import Resting
 from coord_control.protocol.scheduling import Abort, CheckpointScheduler, FailJob, Finished, Start, State
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.statistics_history import Overview, Restored, StatisticsHistory
@@ -103,6 +104,7 @@ class CheckpointService:
         self._was_discarded = discarded
         self._fail_job = fail_job
         self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
+        self._resting = Resting()
         self._history = StatisticsHistory(options.history_size)
         self._works: dict[CheckpointId, CheckpointWork] = {}
         self._handles: dict[TicketId, list[CheckpointHandle]] = {}
@@ -333,10 +335,12 @@ class CheckpointService:
     def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
         del self._works[work.checkpoint]
         now = time.monotonic()
-        self._update(work.statistics(outcome))
+        statistics = work.statistics(outcome)
+        self._update(statistics)
         if outcome.reason is None:
             _log.info("= %s %d is complete: %s", work.request.kind.value, work.checkpoint, outcome.path)
-            self._scheduler.completed(work.checkpoint, now, outcome.path)
+            rest_seconds = self._resting.after(statistics, now)
+            self._scheduler.completed(work.checkpoint, now, outcome.path, rest_seconds=rest_seconds)
             self._retain()
         else:
             _log.warning("x %s %d failed: %s", work.request.kind.value, work.checkpoint, outcome.message)

@@ -152,6 +152,7 @@ class Driver:
     by_key: dict[str, TicketId] = field(default_factory=dict)  #: keys whose ticket must be found again
     newest_start: int = 0
     last_end: float | None = None
+    rests_until: float = 0.0
     runs: bool = False
     failures: int = 0
     last_success: int = 0
@@ -198,7 +199,9 @@ class Driver:
     def complete(self) -> None:
         if self.running:
             checkpoint = self.schedule.pick(sorted(self.running))
-            self.check_end(self.scheduler.completed(checkpoint, self.now, "/path"))
+            rest = self.schedule.pick([0.0, 0.0, 1.0])
+            self.rests_until = max(self.rests_until, self.now + rest)
+            self.check_end(self.scheduler.completed(checkpoint, self.now, "/path", rest_seconds=rest))
             self.failures, self.last_success = 0, max(self.last_success, checkpoint)
             self.execute()
 
@@ -249,7 +252,7 @@ class Driver:
         order = [(each.request.rank, each.id) for each in self.scheduler.queued]
         assert order == sorted(order)
         assert sum(each.request.cause == "interval" for each in self.scheduler.queued) <= 1
-        if self.scheduler.state is State.ACTIVE:
+        if self.scheduler.state is State.ACTIVE and self.now >= self.rests_until:
             assert not [each for each in self.scheduler.queued if each.request.is_savepoint], "savepoints never wait"
             if len(checkpoints) < self.options.max_concurrent:
                 assert all(each.request.periodic for each in self.scheduler.queued), "there is room for it"
@@ -260,6 +263,7 @@ class Driver:
         if isinstance(effect, Start):
             ticket = effect.ticket
             assert self.runs
+            assert self.now >= self.rests_until
             assert effect.checkpoint > self.newest_start, "ids only grow"
             assert ticket.id not in self.finished
             assert all(
@@ -362,11 +366,13 @@ BUGS = (
     Mutation("one more than allowed runs", CheckpointScheduler._has_room, "running < (", "running <= ("),
     Mutation(
         "periodic ones do not wait for the pause",
-        CheckpointScheduler._admit,
-        " or (first.request.periodic and self._pacing.is_pause(now))",
-        "",
+        Pacing.opens_at,
+        "self.pause_ends_at if periodic else None",
+        "None",
     ),
-    Mutation("no pause after an end", CheckpointScheduler._end, "self._pacing.ended(now)", "pass"),
+    Mutation("no pause after an end", CheckpointScheduler._end, "self._pacing.ended(now, rest_seconds)", "pass"),
+    Mutation("nothing rests", Pacing.ended, "rest_seconds > 0", "False"),
+    Mutation("a short rest ends a long one", Pacing.ended, "max(now + rest_seconds, self._rest_until or now)", "now"),
     Mutation("no pause after a restart", Pacing.restart, "self._pause_from = now", "pass"),
     Mutation("a pause wakes nobody", CheckpointScheduler.next_wakeup, "self._has_room(first.request)", "True"),
     Mutation(

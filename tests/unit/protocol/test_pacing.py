@@ -69,3 +69,19 @@ def test_after_a_restart_the_first_is_due_one_pause_later_and_nothing_was_due_be
     assert not paces.take_due(52.9)
     assert paces.take_due(53.0)
     assert paces.next_due == 63.0
+
+
+def test_a_rest_holds_everybody_up_and_a_shorter_one_does_not_end_it() -> None:
+    paces = pacing(pause=3.0)
+    assert paces.opens_at(periodic=True) is None
+    paces.ended(5.0, 0.5)
+    paces.ended(5.1, 0.1)
+    assert paces.opens_at(periodic=False) == 5.5
+    assert paces.opens_at(periodic=True) == 8.1
+
+
+def test_an_end_without_a_rest_holds_up_periodic_ones_only() -> None:
+    paces = pacing(pause=3.0)
+    paces.ended(5.0)
+    assert paces.opens_at(periodic=False) is None
+    assert paces.opens_at(periodic=True) == 8.0

@@ -98,6 +98,18 @@ def test_savepoints_are_always_admitted_and_take_nobodys_place() -> None:
     assert said(scheduler) == "start 1, start 2, start 3, start 4"
 
 
+def test_a_rest_holds_up_savepoints_too_and_the_scheduler_wants_to_be_woken_at_its_end() -> None:
+    scheduler = active()
+    scheduler.submit(SAVEPOINT, 0.0)
+    scheduler.completed(CheckpointId(1), 1.0, rest_seconds=0.2)
+    scheduler.submit(SAVEPOINT, 1.1)
+    scheduler.tick(1.15)
+    assert said(scheduler) == "start 1, done 1"
+    assert scheduler.next_wakeup() == 1.2
+    scheduler.tick(1.2)
+    assert said(scheduler) == "start 2"
+
+
 def test_what_waits_starts_in_the_order_savepoints_people_schedules() -> None:
     scheduler = active()
     scheduler.suspend(0.0)
