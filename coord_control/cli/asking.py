@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -27,12 +27,11 @@ from coord_control.control.commands import (
     StopResult,
     VerifyResult,
 )
+from coord_control.control.waiting import WAITING, progress_text
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import CommandRecord
 
-__all__ = ["connected", "finish", "progress_text", "result_text"]
-
-_WAITING: Final = "waiting for the job's driver"
+__all__ = ["connected", "finish", "result_text"]
 
 
 @contextlib.contextmanager
@@ -101,7 +100,7 @@ class _Bar:
 
     def __init__(self, bar: Progress, command: CommandRecord) -> None:
         self._bar = bar
-        self._task = bar.add_task(command.kind.replace("_", " "), total=None, detail=_WAITING)
+        self._task = bar.add_task(command.kind.replace("_", " "), total=None, detail=WAITING)
 
     def __call__(self, command: CommandRecord) -> None:
         found = _progress(command)
@@ -123,19 +122,6 @@ def _bar(shown: Console) -> Progress:
         console=shown,
         transient=True,
     )
-
-
-def progress_text(command: CommandRecord) -> str:
-    """How far a command is: ``3 of 4 subtasks, 12 events blocked``."""
-    found = _progress(command)
-    parts = [found.message] if found.message else []
-    if found.subtasks is not None:
-        parts.append(f"{found.acknowledged or 0} of {found.subtasks} subtasks")
-    if found.blocked_events:
-        parts.append(f"{found.blocked_events} events blocked")
-    if parts:
-        return ", ".join(parts)
-    return _WAITING if command.claimed_at is None else "under way"
 
 
 def _progress(command: CommandRecord) -> CommandProgress:

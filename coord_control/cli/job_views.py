@@ -12,10 +12,10 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from coord_control.cli.asking import progress_text
 from coord_control.cli.checkpoint_views import checkpoint_table
 from coord_control.cli.output import human_seconds, human_time, marked, text_table
 from coord_control.control.snapshots import JobSnapshot
+from coord_control.control.waiting import progress_text
 from coord_control.storage.records import CommandRecord, JobRecord, OperatorRecord, QueryRecord
 
 __all__ = ["command_table", "job_screen", "job_table", "state_text"]

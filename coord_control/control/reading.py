@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from coord_control.control.connection import Connection
+from coord_control.control.following import FleetReader
 from coord_control.control.settings import ControlSettings
 from coord_control.control.snapshots import JobSnapshot, Samples
 from coord_control.storage.records import (
@@ -43,7 +44,7 @@ _RESOLUTIONS: Final = ((5, timedelta(hours=1)), (60, timedelta(days=1)))
 _COARSEST: Final = 3600
 
 
-class ControlReader:
+class ControlReader(FleetReader):
     """The reading half of :class:`~coord_control.control.client.ControlClient`."""
 
     def __init__(
@@ -180,6 +181,14 @@ class ControlReader:
             CommandNotFound: there is none.
         """
         return self._connection.call(lambda store: store.commands.get(command))
+
+    def command_of_key(self, job: str, key: str) -> CommandRecord | None:
+        """The command that was requested with an idempotency key; None: there is none yet.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        return self._connection.call(lambda store: store.commands.of_key(job, key))
 
     def recoveries(self, job: str, *, limit: int = 50) -> tuple[RecoveryRecord, ...]:
         """Why and from where a job went on, newest first.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from coord_control.control.commands import CommandResult, Refusal, parse_result
+from coord_control.control.commands import CommandProgress, CommandResult, Refusal, parse_result
 from coord_control.errors import (
     CommandCancelled,
     CommandExpired,
@@ -24,10 +24,13 @@ from coord_control.errors import (
 )
 from coord_control.storage.records import CommandError, CommandKind, CommandRecord, CommandState
 
-__all__ = ["OnProgress", "Wait", "raise_if_not_running", "result_of"]
+__all__ = ["WAITING", "OnProgress", "Wait", "progress_text", "raise_if_not_running", "result_of"]
 
 #: Is told a command whenever it has changed.
 OnProgress = Callable[[CommandRecord], None]
+
+#: How far a command is that no driver has taken yet.
+WAITING: Final = "waiting for the job's driver"
 
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LONGEST_PAUSE_SECONDS: Final = 0.5
@@ -72,6 +75,19 @@ class Wait:
         pause = self._pause
         self._pause = min(pause * _GROWTH, _LONGEST_PAUSE_SECONDS)
         return pause if self._deadline is None else min(pause, self._deadline - now)
+
+
+def progress_text(command: CommandRecord) -> str:
+    """How far a command is, for people: ``3 of 4 subtasks, 12 events blocked``."""
+    found = CommandProgress.model_validate(command.progress or {})
+    parts = [found.message] if found.message else []
+    if found.subtasks is not None:
+        parts.append(f"{found.acknowledged or 0} of {found.subtasks} subtasks")
+    if found.blocked_events:
+        parts.append(f"{found.blocked_events} events blocked")
+    if parts:
+        return ", ".join(parts)
+    return WAITING if command.claimed_at is None else "under way"
 
 
 def result_of(command: CommandRecord) -> CommandResult:

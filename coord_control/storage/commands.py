@@ -35,7 +35,8 @@ from coord_control.storage.command_rows import (
     write_audit,
 )
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.jobs import COMMANDS_CHANNEL, alive, find, job_not_found, locked_generation
+from coord_control.storage.job_rows import alive
+from coord_control.storage.jobs import COMMANDS_CHANNEL, find, job_not_found, locked_generation
 from coord_control.storage.record import to_json
 from coord_control.storage.records import (
     FINISHED_COMMAND_STATES,
@@ -99,6 +100,18 @@ class Commands:
         """
         with self._database.reading() as transaction:
             return record(self._row(transaction, command))
+
+    def of_key(self, job: str, key: str) -> CommandRecord | None:
+        """Return the command of an idempotency key; None: nobody has used it.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            query = selected().where(_commands.job_id == job_id, _commands.key == key)
+            row = transaction.execute(query).one_or_none()
+            return None if row is None else record(row)
 
     def list(
         self,

@@ -77,6 +77,8 @@ def test_the_same_key_is_the_same_command(store: ControlStore) -> None:
         assert caught.value.difference == what
     assert len(store.commands.list(JOB)) == 1
     assert len(store.audit.list(JOB)) == 1
+    assert store.commands.of_key(JOB, first.key) == store.commands.get(first.id)
+    assert store.commands.of_key(JOB, "another") is None
 
 
 def test_a_job_that_does_not_run_refuses_at_once_and_the_refusal_is_kept(store: ControlStore) -> None:

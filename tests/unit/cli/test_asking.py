@@ -1,45 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from coord_control.cli.asking import progress_text, result_text
+from coord_control.cli.asking import result_text
 from coord_control.control import commands
-from coord_control.storage.records import CommandKind, CommandRecord, CommandState
+from coord_control.storage.records import CommandState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run
 
-_PENDING = CommandRecord(
-    id="c1",
-    job="flights",
-    kind=CommandKind.TRIGGER_SAVEPOINT,
-    key="k",
-    payload={},
-    state=CommandState.PENDING,
-    requested_by="me",
-    requested_from="here",
-    requested_at=kit.NOON,
-    expires_at=kit.NOON,
-)
 _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", duration_seconds=1.5, state_bytes=2_000)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({}, "waiting for the job's driver"),
-        ({"claimed_at": kit.NOON}, "under way"),
-        ({"progress": {"subtasks": 4, "acknowledged": 3, "blocked_events": 12}}, "3 of 4 subtasks, 12 events blocked"),
-        ({"progress": {"message": "copying", "subtasks": 4, "acknowledged": 4}}, "copying, 4 of 4 subtasks"),
-        ({"progress": {"something": "that a newer driver says"}}, "waiting for the job's driver"),
-    ],
-)
-def test_how_far_a_command_is(changes: dict[str, Any], text: str) -> None:
-    assert progress_text(replace(_PENDING, **changes)) == text
 
 
 @pytest.mark.parametrize(

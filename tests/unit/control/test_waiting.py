@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coord_control.control.commands import CheckpointResult
-from coord_control.control.waiting import Wait, result_of
+from coord_control.control.waiting import Wait, progress_text, result_of
 from coord_control.errors import (
     CommandCancelled,
     CommandExpired,
@@ -138,3 +138,17 @@ def test_a_job_that_does_not_run_is_said_as_that() -> None:
 def test_an_end_without_a_reason_is_still_an_end() -> None:
     with pytest.raises(CommandCancelled):
         result_of(_ended(CommandState.CANCELLED))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "waiting for the job's driver"),
+        ({"claimed_at": NOON}, "under way"),
+        ({"progress": {"subtasks": 4, "acknowledged": 3, "blocked_events": 12}}, "3 of 4 subtasks, 12 events blocked"),
+        ({"progress": {"message": "copying", "subtasks": 4, "acknowledged": 4}}, "copying, 4 of 4 subtasks"),
+        ({"progress": {"something": "that a newer driver says"}}, "waiting for the job's driver"),
+    ],
+)
+def test_how_far_a_command_is(changes: dict[str, Any], text: str) -> None:
+    assert progress_text(replace(_PENDING, **changes)) == text
