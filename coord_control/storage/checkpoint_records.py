@@ -52,7 +52,12 @@ class OperatorCheckpoint(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCheckpoint(Record):
-    """One query's part of a checkpoint, in totals; ``boundary`` is the epoch at whose end it is cut."""
+    """One query's part of a checkpoint, in totals; ``boundary`` is the epoch at whose end it is cut.
+
+    Attributes:
+        offsets: by source, what it had been read up to at the boundary, as the source says it; where that is long,
+            ``{"omitted": bytes}`` instead.
+    """
 
     query: str
     boundary: int | None = None
@@ -62,6 +67,7 @@ class QueryCheckpoint(Record):
     file_bytes: int = 0
     linked_bytes: int = 0
     copied_bytes: int = 0
+    offsets: dict[str, Any] = field(default_factory=dict)
     operators: tuple[OperatorCheckpoint, ...] = ()
 
 
@@ -90,6 +96,7 @@ class CheckpointRecord(Record):
         generation: of the driver that took it.
         snapshot_seconds: the longest that a coordinator took to give its state.
         blocked_seconds: the longest that a gateway was closed.
+        sequence: its place among the changes of all jobs (:class:`Change`); None: it is not over.
     """
 
     job: str
@@ -119,6 +126,7 @@ class CheckpointRecord(Record):
     message: str = ""
     metadata_bytes: int = 0
     queries: tuple[QueryCheckpoint, ...] = ()
+    sequence: int | None = None  #: the database gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ import builtins
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-from sqlalchemy import CompoundSelect, Row, Select, Subquery, delete, select, union_all, update
+from sqlalchemy import CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
 
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
+from coord_control.storage.checkpoint_rows import checkpoint_record
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
 from coord_control.storage.percentiles import spreads
@@ -27,9 +27,9 @@ from coord_control.storage.records import (
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
-    QueryCheckpoint,
     SubtaskRecord,
 )
+from coord_control.storage.sequences import take_sequence
 
 __all__ = ["Checkpoints"]
 
@@ -42,6 +42,9 @@ _ORDER: Final = {
     CheckpointState.COMPLETED: 2,
     CheckpointState.DISCARDED: 3,
 }
+
+#: Columns that are not fields of the record, or not under their name.
+_GIVEN: Final = ("job_id", "checkpoint", "kind", "settled_sequence")
 
 _MEASURED: Final = (
     _checkpoints.duration_seconds,
@@ -81,6 +84,8 @@ class Checkpoints:
             if checkpoint.queries:
                 _save_details(transaction, job_id, checkpoint)
             _save_subtasks(transaction, job_id, checkpoint.id, list(subtasks))
+            if _is_change(before, checkpoint.state):
+                _place(transaction, job_id, checkpoint.id)
             return True
 
     def discarded(self, job: str, checkpoints: Iterable[int]) -> int:
@@ -128,7 +133,7 @@ class Checkpoints:
             queries = transaction.execute(
                 select(details.queries).where(details.job_id == job_id, details.checkpoint == checkpoint)
             ).scalar()
-        return _record(job, row, msgspec.convert(queries or [], tuple[QueryCheckpoint, ...]))
+        return checkpoint_record(job, row, queries)
 
     def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
         """Return what is known of the subtasks in a checkpoint; nothing, when the checkpoint is not there.
@@ -137,15 +142,40 @@ class Checkpoints:
             JobNotFound: there is no such job.
         """
         table = tables.checkpoint_subtasks
-        names = [name for name in table.c.keys() if name not in ("job_id", "checkpoint")]
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
             query = (
-                select(*(table.c[name] for name in names))
+                select(table)
                 .where(table.c.job_id == job_id, table.c.checkpoint == checkpoint)
                 .order_by(table.c.operator, table.c.subtask)
             )
-            return tuple(SubtaskRecord(**row._mapping) for row in transaction.execute(query))
+            return tuple(_subtask(row) for row in transaction.execute(query))
+
+    def subtasks_of(self, checkpoints: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[SubtaskRecord, ...]]:
+        """Return what is known of the subtasks in many checkpoints at once.
+
+        Args:
+            checkpoints: job and number; of one that is not there, as of one without operators, there are no subtasks.
+        """
+        wanted: dict[tuple[str, int], builtins.list[SubtaskRecord]] = {each: [] for each in checkpoints}
+        if not wanted:
+            return {}
+        jobs, table = tables.jobs.c, tables.checkpoint_subtasks
+        with self._database.reading() as transaction:
+            names = builtins.list({job for job, _ in wanted})
+            ids = {
+                row.name: row.id for row in transaction.execute(select(jobs.id, jobs.name).where(jobs.name.in_(names)))
+            }
+            found = {ids[job]: job for job in names if job in ids}
+            keys = [(ids[job], checkpoint) for job, checkpoint in wanted if job in ids]
+            query = (
+                select(table)
+                .where(tuple_(table.c.job_id, table.c.checkpoint).in_(keys))
+                .order_by(table.c.operator, table.c.subtask)
+            )
+            for row in transaction.execute(query):
+                wanted[found[row.job_id], row.checkpoint].append(_subtask(row))
+        return {each: tuple(subtasks) for each, subtasks in wanted.items()}
 
     def list(
         self,
@@ -163,7 +193,7 @@ class Checkpoints:
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
             query = _newest(job_id, kind, None if state is None else (state,), limit, before_id)
-            return tuple(_record(job, row) for row in transaction.execute(query))
+            return tuple(checkpoint_record(job, row) for row in transaction.execute(query))
 
     def latest(self, job: str) -> CheckpointRecord | None:
         """Return the newest completed checkpoint or savepoint that is on storage; None: there is none.
@@ -278,8 +308,20 @@ def _save_row(transaction: Transaction, job: int, checkpoint: CheckpointRecord) 
     return before
 
 
+def _is_change(before: CheckpointState | None, after: CheckpointState) -> bool:
+    """Whether it has just ended; one that was thought to have failed, and is complete after all, ends once more."""
+    was_open = before in (None, CheckpointState.IN_PROGRESS, CheckpointState.FAILED)
+    return was_open and before is not after and after is not CheckpointState.IN_PROGRESS
+
+
+def _place(transaction: Transaction, job: int, checkpoint: int) -> None:
+    where = (_checkpoints.job_id == job, _checkpoints.checkpoint == checkpoint)
+    sequence = take_sequence(transaction)
+    transaction.execute(update(tables.checkpoints).where(*where).values(settled_sequence=sequence))
+
+
 def _values(job: int, checkpoint: CheckpointRecord) -> dict[str, Any]:
-    names = [name for name in _checkpoints.keys() if name not in ("job_id", "checkpoint", "kind")]
+    names = [name for name in _checkpoints.keys() if name not in _GIVEN]
     values = {name: getattr(checkpoint, name) for name in names}
     return {**values, "job_id": job, "checkpoint": checkpoint.id, "kind": checkpoint.kind.value}
 
@@ -326,21 +368,13 @@ def _save_subtasks(transaction: Transaction, job: int, checkpoint: int, subtasks
     transaction.execute(table.insert(), rows)
 
 
+def _subtask(row: Row[Any]) -> SubtaskRecord:
+    return SubtaskRecord(
+        **{name: value for name, value in row._mapping.items() if name not in ("job_id", "checkpoint")}
+    )
+
+
 def _near(transaction: Transaction, job: int) -> builtins.list[str]:
     ids = select(_checkpoints.checkpoint).where(_checkpoints.job_id == job)
     newest = transaction.execute(ids.order_by(_checkpoints.checkpoint.desc()).limit(3)).scalars()
     return [str(each) for each in newest]
-
-
-def _record(job: str, row: Row[Any], queries: tuple[QueryCheckpoint, ...] = ()) -> CheckpointRecord:
-    values = dict(row._mapping)
-    for name in ("job_id", "checkpoint", "kind", "state"):
-        del values[name]
-    return CheckpointRecord(
-        **values,
-        job=job,
-        id=row.checkpoint,
-        kind=CheckpointKind(row.kind),
-        state=CheckpointState(row.state),
-        queries=queries,
-    )

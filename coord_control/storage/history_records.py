@@ -64,6 +64,7 @@ class RecoveryRecord(Record):
         cause: driver_start, driver_died, query_failed, fenced, restore or another short name.
         from_epoch: the newest epoch that was kept.
         from_checkpoint: the checkpoint that it was restored from.
+        sequence: its place among the changes of all jobs (``Change``).
     """
 
     job: str
@@ -79,6 +80,7 @@ class RecoveryRecord(Record):
     epochs_rerun: int = 0
     message: str = ""
     id: int | None = None  #: the database gives it
+    sequence: int | None = None  #: the database gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,12 @@ class GatewayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQuery(Record):
-    """What changes all the time in a query; part of a heartbeat."""
+    """What changes all the time in a query; part of a heartbeat.
+
+    Attributes:
+        state_rows: that Spark keeps for it, in all its operators; None: it keeps none.
+        watermark: None: it has none, or has seen no event yet.
+    """
 
     name: str
     state: str = ""
@@ -78,6 +83,8 @@ class LiveQuery(Record):
     restarts: int = 0
     rows_per_second: float | None = None
     lag_seconds: float | None = None
+    state_rows: int | None = None
+    watermark: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,7 @@ class AgentMetrics(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRecord(Record):
-    """A query of a job. ``rows_per_second`` and ``lag_seconds`` come from the last heartbeat."""
+    """A query of a job. ``rows_per_second`` and what follows it come from the last heartbeat."""
 
     name: str
     query_id: str = ""
@@ -127,9 +134,11 @@ class QueryRecord(Record):
     epoch: int | None = None
     restarts: int = 0
     last_failure: str = ""
+    updated_at: datetime | None = None
     rows_per_second: float | None = None
     lag_seconds: float | None = None
-    updated_at: datetime | None = None
+    state_rows: int | None = None
+    watermark: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,17 @@ Threads: any.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Row, delete, select, update
 
 from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
+from coord_control.storage.job_rows import alive, job_record
 from coord_control.storage.record import to_json
 from coord_control.storage.records import (
-    ACTIVE_JOB_STATES,
     AgentMetrics,
     GenerationRecord,
     Heartbeat,
@@ -34,7 +32,7 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 
-__all__ = ["COMMANDS_CHANNEL", "Jobs", "alive", "job_not_found", "locked_generation"]
+__all__ = ["COMMANDS_CHANNEL", "Jobs", "job_not_found", "locked_generation"]
 
 #: Drivers on PostgreSQL listen here; the payload is the name of a job.
 COMMANDS_CHANNEL = "coord_commands"
@@ -148,7 +146,13 @@ class Jobs:
             row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one_or_none()
             if row is None:
                 raise job_not_found(transaction, name, self._database.display_url)
-            return _job_record(row, transaction.now, _queries(transaction, row), _operators(transaction, row))
+            queries = transaction.execute(
+                select(tables.queries).where(tables.queries.c.job_id == row.id).order_by(tables.queries.c.name)
+            )
+            operators = transaction.execute(
+                select(tables.operators).where(tables.operators.c.job_id == row.id).order_by(tables.operators.c.uid)
+            )
+            return job_record(row, transaction.now, queries, operators)
 
     def list(
         self, *, state: JobState | None = None, limit: int | None = None, after: str | None = None
@@ -161,7 +165,7 @@ class Jobs:
             query = query.where(tables.jobs.c.name > after)
         with self._database.reading() as transaction:
             rows = transaction.execute(query).all()
-            return tuple(_job_record(row, transaction.now) for row in rows)
+            return tuple(job_record(row, transaction.now) for row in rows)
 
     def generations(self, name: str, limit: int = 100) -> tuple[GenerationRecord, ...]:
         """Return the drivers that the job had, newest first.
@@ -226,12 +230,6 @@ def locked_generation(transaction: Transaction, name: str, generation: int, data
     if newest < generation:
         raise _unregistered(name, generation)
     return job
-
-
-def alive(row: Row[Any], now: datetime) -> bool:
-    """Say whether the driver of a job's row counts as alive."""
-    lease = timedelta(seconds=row.lease_seconds)
-    return row.state in ACTIVE_JOB_STATES and bool(row.heartbeat_at + lease >= now)
 
 
 def _unregistered(name: str, generation: int) -> JobNotFound:
@@ -353,49 +351,6 @@ def _save_operators(transaction: Transaction, job: int, operators: Sequence[Oper
             "applied_number": operator.applied_number,
         }
         transaction.execute(statement, values)
-
-
-def _queries(transaction: Transaction, job: Row[Any]) -> tuple[QueryRecord, ...]:
-    live: Mapping[str, Any] = {each["name"]: each for each in (job.live or {}).get("queries", ())}
-    rows = transaction.execute(
-        select(tables.queries).where(tables.queries.c.job_id == job.id).order_by(tables.queries.c.name)
-    )
-    records = []
-    for row in rows:
-        values = {name: value for name, value in row._mapping.items() if name != "job_id"}
-        newer = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
-        records.append(QueryRecord(**{**values, **newer}))
-    return tuple(records)
-
-
-def _operators(transaction: Transaction, job: Row[Any]) -> tuple[OperatorRecord, ...]:
-    live: Mapping[str, Any] = {each["uid"]: each for each in (job.live or {}).get("operators", ())}
-    rows = transaction.execute(
-        select(tables.operators).where(tables.operators.c.job_id == job.id).order_by(tables.operators.c.uid)
-    )
-    records = []
-    for row in rows:
-        values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
-        records.append(msgspec.convert({**values, **live.get(row.uid, {})}, OperatorRecord))
-    return tuple(records)
-
-
-def _job_record(
-    row: Row[Any],
-    now: datetime,
-    queries: tuple[QueryRecord, ...] = (),
-    operators: tuple[OperatorRecord, ...] = (),
-) -> JobRecord:
-    values = {name: value for name, value in row._mapping.items() if name not in ("id", "live", "agent", "state")}
-    return JobRecord(
-        **values,
-        state=JobState(row.state),
-        is_alive=alive(row, now),
-        live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
-        agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
-        queries=queries,
-        operators=operators,
-    )
 
 
 def _generation_record(job: str, row: Row[Any]) -> GenerationRecord:

@@ -27,6 +27,12 @@ from coord_control.storage.command_records import (
     CommandState,
     Outcome,
 )
+from coord_control.storage.fleet_records import (
+    Change,
+    Fleet,
+    JobOverview,
+    LagTrend,
+)
 from coord_control.storage.history_records import (
     AuditRecord,
     OperatorSample,
@@ -59,6 +65,7 @@ __all__ = [
     "FINISHED_COMMAND_STATES",
     "AgentMetrics",
     "AuditRecord",
+    "Change",
     "CheckpointKind",
     "CheckpointRecord",
     "CheckpointState",
@@ -69,12 +76,15 @@ __all__ = [
     "CommandRequest",
     "CommandState",
     "EventType",
+    "Fleet",
     "GatewayRecord",
     "GenerationRecord",
     "Heartbeat",
+    "JobOverview",
     "JobRecord",
     "JobRegistration",
     "JobState",
+    "LagTrend",
     "LiveOperator",
     "LiveQuery",
     "LiveStatus",

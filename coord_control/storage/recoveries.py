@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 
 from coord_control.storage import tables
 from coord_control.storage.database import Database
 from coord_control.storage.jobs import find
 from coord_control.storage.records import RecoveryRecord
+from coord_control.storage.sequences import take_sequence
 
-__all__ = ["Recoveries"]
+__all__ = ["Recoveries", "recovery_record"]
 
 _recoveries = tables.recoveries.c
+_GIVEN = ("id", "job_id", "query", "sequence")
 _IDENTITY = ("job_id", "generation", "query", "cause", "started_at")
 
 
@@ -33,14 +35,16 @@ class Recoveries:
             JobNotFound: there is no such job.
         """
         with self._database.transaction() as transaction:
-            values = {
-                name: getattr(recovery, name) for name in _recoveries.keys() if name not in ("id", "job_id", "query")
-            }
+            values = {name: getattr(recovery, name) for name in _recoveries.keys() if name not in _GIVEN}
             values["job_id"] = find(transaction, recovery.job, self._database.display_url)
             values["query"] = recovery.query or ""
             insert = transaction.insert(tables.recoveries).values(values)
             changing = {name: insert.excluded[name] for name in values if name not in _IDENTITY}
-            transaction.execute(insert.on_conflict_do_update(index_elements=list(_IDENTITY), set_=changing))
+            upsert = insert.on_conflict_do_update(index_elements=list(_IDENTITY), set_=changing)
+            row = transaction.execute(upsert.returning(_recoveries.id, _recoveries.sequence)).one()
+            if row.sequence is None:
+                sequence = take_sequence(transaction)
+                transaction.execute(update(tables.recoveries).where(_recoveries.id == row.id).values(sequence=sequence))
 
     def list(self, job: str, limit: int = 100, before_id: int | None = None) -> tuple[RecoveryRecord, ...]:
         """Return the recoveries of a job, those that were recorded last first.
@@ -54,10 +58,10 @@ class Recoveries:
             if before_id is not None:
                 query = query.where(_recoveries.id < before_id)
             rows = transaction.execute(query.order_by(_recoveries.id.desc()).limit(limit))
-            return tuple(_record(job, row) for row in rows)
+            return tuple(recovery_record(job, row) for row in rows)
 
 
-def _record(job: str, row: Row[Any]) -> RecoveryRecord:
-    values = dict(row._mapping)
-    del values["job_id"]
-    return RecoveryRecord(**{**values, "job": job, "query": row.query or None})
+def recovery_record(job: str, row: Row[Any]) -> RecoveryRecord:
+    """Return a recovery of ``job`` as its row says."""
+    values = {name: row._mapping[name] for name in _recoveries.keys() if name not in ("job_id", "query")}
+    return RecoveryRecord(**values, job=job, query=row.query or None)

@@ -6,9 +6,11 @@ Threads: any.
 from __future__ import annotations
 
 from coord_control.storage.audit import Audit
+from coord_control.storage.changes import Changes
 from coord_control.storage.checkpoints import Checkpoints
 from coord_control.storage.commands import Commands
 from coord_control.storage.database import Database
+from coord_control.storage.fleet import Fleets
 from coord_control.storage.jobs import Jobs
 from coord_control.storage.recoveries import Recoveries
 from coord_control.storage.samples import Samples
@@ -29,6 +31,8 @@ class ControlStore:
         self.samples = Samples(database)
         self.recoveries = Recoveries(database)
         self.audit = Audit(database)
+        self.changes = Changes(database)
+        self.fleets = Fleets(database)
 
     def close(self) -> None:
         """Close the database's connections."""

@@ -44,6 +44,7 @@ __all__ = [
     "checkpoint_subtasks",
     "checkpoints",
     "commands",
+    "counters",
     "generations",
     "jobs",
     "metadata",
@@ -176,11 +177,14 @@ checkpoints: Final = Table(
     Column("reason", Name(64)),
     Column("message", Message, nullable=False),
     Column("metadata_bytes", BigInteger, nullable=False),
+    # The place of its end among the changes of all jobs; given by the transaction that writes it, just before it ends.
+    Column("settled_sequence", BigInteger),
     _one_of("kind", CheckpointKind),
     _one_of("state", CheckpointState),
     # Every listing is the newest of some kinds and states: one branch of this index each, or the primary key.
     Index("ix_checkpoints_newest", "job_id", "kind", "state", "checkpoint"),
     Index("ix_checkpoints_triggered_at", "triggered_at"),
+    Index("uq_checkpoints_settled_sequence", "settled_sequence", unique=True),
 )
 
 #: Beside the checkpoints, because percentiles read ten thousand rows, which should be short.
@@ -329,11 +333,13 @@ recoveries: Final = Table(
     Column("duration_seconds", Float),
     Column("epochs_rerun", Integer, nullable=False),
     Column("message", Message, nullable=False),
+    Column("sequence", BigInteger),  # as with checkpoints
     # A recovery that is written twice, after a commit whose answer was lost, is one recovery.
     Index("uq_recoveries_once", "job_id", "generation", "query", "cause", "started_at", unique=True),
     Index("ix_recoveries_checkpoint", "job_id", "from_checkpoint"),
     Index("ix_recoveries_newest", "job_id", "id"),
     Index("ix_recoveries_started_at", "started_at"),
+    Index("uq_recoveries_sequence", "sequence", unique=True),
 )
 
 audit: Final = Table(
@@ -359,4 +365,13 @@ upkeep: Final = Table(
     metadata,
     Column("duty", Name(64), primary_key=True),
     Column("at", UtcDateTime, nullable=False),
+)
+
+#: Numbers that are given once, by locking their row until the transaction ends: what has a number is visible to
+#: everybody before a higher one is.
+counters: Final = Table(
+    "counters",
+    metadata,
+    Column("name", Name(64), primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +38,7 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: Control
     )  # fmt: skip
     subtasks = (SubtaskRecord(operator="op", subtask=0, seconds=0.2), SubtaskRecord(operator="op", subtask=1))
     assert store.checkpoints.save(JOB, done, subtasks)
-    assert store.checkpoints.get(JOB, 1) == done
+    assert store.checkpoints.get(JOB, 1) == replace(done, sequence=1)
     assert store.checkpoints.subtasks(JOB, 1) == subtasks
     assert store.checkpoints.latest(JOB) is not None
     assert store.checkpoints.discarded(JOB, [1, 2]) == 1
@@ -80,7 +82,11 @@ def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStor
     ]
     for each in known:
         store.checkpoints.save(JOB, each)
-    newest = sorted(known, key=lambda each: -each.id)
+    places = itertools.count(1)
+    placed = [
+        each if each.state is CheckpointState.IN_PROGRESS else replace(each, sequence=next(places)) for each in known
+    ]
+    newest = sorted(placed, key=lambda each: -each.id)
     for kind in (None, *CheckpointKind):
         for state in (None, *STATES):
             expected = [each for each in newest if kind in (None, each.kind) and state in (None, each.state)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import sqlite3
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -126,6 +127,31 @@ def test_a_released_version_can_be_written_to_after_the_upgrade(database: Databa
     assert store.jobs.list() == ()
 
 
+def test_history_without_places_gets_them_by_its_time(url: str, database: Database) -> None:
+    folder = RELEASED / "0001"
+    script = (folder / f"{url.partition(':')[0]}.sql").read_text(encoding="utf-8")
+    rows = (folder / "rows.sql").read_text(encoding="utf-8")
+    row = next(line for line in rows.splitlines() if line.startswith("INSERT INTO checkpoints"))
+    begun, finished = "'2026-03-01 12:30:00.000000'", "'2026-03-01 12:30:01.500000'"
+    more = [
+        row.replace("(1, 7, ", "(1, 8, ").replace("'completed'", "'in_progress'").replace(finished, "NULL"),
+        row.replace("(1, 7, ", "(1, 9, ").replace("'completed'", "'failed'").replace(finished, "NULL"),
+        row.replace("(1, 7, ", "(1, 6, ").replace("'completed'", "'discarded'").replace("12:30", "12:01"),
+        row.replace("(1, 7, ", "(1, 5, ").replace(finished, "'2026-03-01 12:45:00.000000'"),
+    ]
+    assert begun in row
+    run_script(url, "\n".join([script, rows, *more]))
+    database.upgrade()
+    store = ControlStore(database)
+    changes = store.changes.list()
+    places = [each.checkpoint.id if each.checkpoint else "recovery" for each in changes]
+    assert places == [6, "recovery", 9, 7, 5]
+    assert [each.sequence for each in changes] == [1, 2, 3, 4, 5]
+    store.checkpoints.save("flights", replace(store.checkpoints.get("flights", 8), state=CheckpointState.FAILED))
+    [change] = store.changes.list(after=5)
+    assert (change.sequence, store.changes.newest()) == (6, 6)
+
+
 def _read_back(store: ControlStore) -> None:
     job = store.jobs.get("flights")
     assert (job.state, job.generation, job.is_alive, job.is_supervised) == (JobState.ENDED, 2, False, True)
@@ -150,6 +176,8 @@ def _read_back(store: ControlStore) -> None:
         {"event_type": "Threshold"},
     )
     assert store.recoveries.list("flights")[0].cause == "driver_died"
+    assert [each.recovery is None for each in store.changes.list()] == [False, True]
+    assert store.changes.newest() == store.changes.list()[-1].sequence
     assert store.audit.list("flights")[0].actor == "ada"
     since = datetime(2026, 1, 1, tzinfo=UTC)
     assert store.samples.queries("flights", since, resolution=60)[0].rows == 120
