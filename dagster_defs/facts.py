@@ -53,7 +53,7 @@ def read_facts(client: ControlReader) -> DatabaseFacts:
     Raises:
         DatabaseError: it cannot be read.
     """
-    return DatabaseFacts(tuple(_job_facts(client.job(job.name)) for job in client.jobs()))
+    return DatabaseFacts(tuple(_job_facts(overview.job) for overview in client.fleet().jobs))
 
 
 def to_json(facts: DatabaseFacts) -> str:

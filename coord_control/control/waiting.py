@@ -82,7 +82,8 @@ def progress_text(command: CommandRecord) -> str:
     found = CommandProgress.model_validate(command.progress or {})
     parts = [found.message] if found.message else []
     if found.subtasks is not None:
-        parts.append(f"{found.acknowledged or 0} of {found.subtasks} subtasks")
+        passed = f"{found.acknowledged or 0} of {found.subtasks} subtasks"
+        parts += [passed] if passed not in found.message else []
     if found.blocked_events:
         parts.append(f"{found.blocked_events} events blocked")
     if parts:

@@ -147,6 +147,10 @@ def test_an_end_without_a_reason_is_still_an_end() -> None:
         ({"claimed_at": NOON}, "under way"),
         ({"progress": {"subtasks": 4, "acknowledged": 3, "blocked_events": 12}}, "3 of 4 subtasks, 12 events blocked"),
         ({"progress": {"message": "copying", "subtasks": 4, "acknowledged": 4}}, "copying, 4 of 4 subtasks"),
+        (
+            {"progress": {"message": "1 of 4 subtasks have passed", "subtasks": 4, "acknowledged": 1}},
+            "1 of 4 subtasks have passed",
+        ),
         ({"progress": {"something": "that a newer driver says"}}, "waiting for the job's driver"),
     ],
 )
