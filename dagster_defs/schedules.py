@@ -1,0 +1,183 @@
+"""Checkpoints and savepoints by the clock: a tick asks the database whether it makes sense, and then asks for a run.
+
+A tick is evaluated in the code server, which answers for everything else as well: nothing in it may wait. So the
+database is asked one question, on a thread that is left behind when there is no answer within two seconds, and whatever
+goes wrong there is a reason to skip this tick. The run that is asked for waits as long as it takes, in its own process.
+
+A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is of no use.
+
+Threads: a tick's own, and one for its question.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from coord_control.control.snapshots import JobSnapshot
+from coord_control.errors import CoordControlError, JobNotFound
+from coord_control.storage.records import CommandKind, JobState
+from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
+from dagster_defs.spec import ScheduleSpec, StreamingJobSpec
+from dagster_defs.translator import StreamingJobTranslator
+
+__all__ = ["SCHEDULE_TAG", "build_schedules", "find_schedule", "schedule_actor", "schedule_name"]
+
+#: The tag of a run by which it knows its schedule.
+SCHEDULE_TAG: Final = "dagster/schedule_name"
+
+_ANSWER_SECONDS: Final = 2.0
+_LABEL: Final = 100  # characters; it begins with a letter or digit
+_COMMANDS: Final = {
+    "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
+    "savepoint": (CommandKind.TRIGGER_SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT),
+}
+_NOT_OVER: Final = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def build_schedules(
+    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
+) -> list[dg.ScheduleDefinition]:
+    """The schedules of all jobs."""
+    return [
+        _schedule(job, spec, schedule_name(job, place, translator), translator)
+        for job in jobs
+        for place, spec in enumerate(job.schedules)
+    ]
+
+
+def schedule_name(job: StreamingJobSpec, place: int, translator: StreamingJobTranslator) -> str:
+    """The name of the schedule at a place of a job's list, counted from 0."""
+    spec = job.schedules[place]
+    return spec.name or translator.name(job, f"{spec.kind}_schedule_{place + 1}")
+
+
+def schedule_actor(name: str) -> str:
+    """Who asks for what a schedule asks for, in the audit trail; its savepoints are known by it."""
+    return f"dagster:schedule:{name}"
+
+
+def find_schedule(job: StreamingJobSpec, name: str, translator: StreamingJobTranslator) -> ScheduleSpec | None:
+    """The schedule of that name; None: the job has no such one, or not any more."""
+    places = range(len(job.schedules))
+    return next((job.schedules[place] for place in places if schedule_name(job, place, translator) == name), None)
+
+
+def _schedule(
+    job: StreamingJobSpec, spec: ScheduleSpec, name: str, translator: StreamingJobTranslator
+) -> dg.ScheduleDefinition:
+    key = translator.checkpoint_key(job) if spec.kind == "checkpoint" else translator.savepoint_key(job)
+    status = dg.DefaultScheduleStatus.RUNNING if spec.running else dg.DefaultScheduleStatus.STOPPED
+
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
+        reason = _unfinished_run(context, name) or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
+        if reason is not None:
+            return dg.SkipReason(reason)
+        time = context.scheduled_execution_time.astimezone(UTC)
+        return dg.RunRequest(
+            run_key=time.isoformat(),
+            run_config=_run_config(spec, name, translator.name(job, spec.kind), time),
+            tags={SCHEDULE_TAG: name, "coord_control/job": job.name},
+        )
+
+    return dg.ScheduleDefinition(
+        name=name,
+        cron_schedule=spec.cron,
+        execution_timezone=spec.timezone,
+        target=dg.AssetSelection.assets(key),
+        execution_fn=evaluate,
+        required_resource_keys={RESOURCE_KEY},
+        default_status=status,
+        description=_description(job, spec),
+    )
+
+
+def _run_config(spec: ScheduleSpec, name: str, op: str, time: datetime) -> dict[str, Any]:
+    config: dict[str, Any] = {"label": spec.label or name.lstrip("_")[:_LABEL], "timeout_seconds": spec.timeout_seconds}
+    if spec.target is not None:
+        config["target"] = f"{spec.target.rstrip('/')}/{name}-{time:%Y%m%dT%H%M%SZ}"
+    return {"ops": {op: {"config": config}}}
+
+
+def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str) -> str | None:
+    """What Dagster itself knows: a run that waits for a worker has asked the job for nothing yet."""
+    unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=_NOT_OVER)
+    runs = context.instance.get_runs(filters=unfinished, limit=1)
+    return f"run {runs[0].run_id} of an earlier tick is not over" if runs else None
+
+
+def _reason_to_skip(plane: ControlPlaneResource, job: str, spec: ScheduleSpec, actor: str) -> str | None:
+    try:
+        snapshot = _within(_ANSWER_SECONDS, lambda: _look(plane, job, actor))
+    except JobNotFound:
+        return f"job {job!r} has never run with this control database: start it"
+    except CoordControlError as error:
+        return f"the control database was not asked: {error}"
+    if snapshot is None:
+        return f"the control database did not answer within {_ANSWER_SECONDS:g} s"
+    return _down(snapshot) or _under_way(snapshot, spec)
+
+
+def _look(plane: ControlPlaneResource, job: str, actor: str) -> JobSnapshot:
+    with plane.client(actor, retry_seconds=_ANSWER_SECONDS) as client:
+        return client.snapshot(job)
+
+
+def _down(snapshot: JobSnapshot) -> str | None:
+    job = snapshot.job
+    if not job.is_alive:
+        since = job.ended_at or job.heartbeat_at
+        why = f": {job.end_reason}" if job.end_reason else ""
+        return f"job {job.name!r} does not run since {since:%Y-%m-%d %H:%M:%S %Z}{why}"
+    return f"job {job.name!r} is stopping" if job.state is JobState.STOPPING else None
+
+
+def _under_way(snapshot: JobSnapshot, spec: ScheduleSpec) -> str | None:
+    for checkpoint in snapshot.under_way:
+        if checkpoint.kind.value == spec.kind:
+            return f"{spec.kind} {checkpoint.id} is under way since {checkpoint.triggered_at:%H:%M:%S %Z}"
+    for command in snapshot.commands:
+        if command.kind in _COMMANDS[spec.kind]:
+            return f"command {command.id} of {command.requested_by or 'somebody'} asks for a {spec.kind} already"
+    return None
+
+
+def _within(seconds: float, ask: Callable[[], JobSnapshot]) -> JobSnapshot | None:
+    """Ask on another thread, and stop waiting after a while: a server that drops packets answers much later."""
+    answers: queue.SimpleQueue[JobSnapshot | BaseException] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=run, name="coord-schedule", daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _description(job: StreamingJobSpec, spec: ScheduleSpec) -> str:
+    kept = ""
+    if spec.retain is not None:
+        count, hours = spec.retain.count, spec.retain.max_age_hours
+        parts = [f"the newest {count}" if count else "", f"those of the last {hours:g} hours" if hours else ""]
+        kept = f"; {' and '.join(filter(None, parts))} are kept"
+    return f"Takes a {spec.kind} of the job {job.name}{kept}. Skipped while the job is down or one is under way."
