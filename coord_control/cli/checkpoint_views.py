@@ -5,6 +5,7 @@ Threads: values in, tables out; any thread.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -88,6 +89,11 @@ def _print_parts(one: CheckpointRecord) -> None:
             for query in one.queries
         ],
     )
+    offsets = [
+        (query.query, source, json.dumps(offset)) for query in one.queries for source, offset in query.offsets.items()
+    ]
+    if offsets:
+        print_table("offsets", ("query", "source", "read up to"), offsets)
     print_table(
         "operators",
         ("operator", "query", "subtasks", "coordinator took", "coordinator", "states", "channels", "blocked"),

@@ -21,7 +21,17 @@ from coord_control.storage.records import CommandRecord, JobRecord, OperatorReco
 __all__ = ["command_table", "job_screen", "job_table", "state_text"]
 
 _JOB_COLUMNS: Final = ("job", "state", "generation", "host", "process", "driver started", "supervised", "root")
-_QUERY_COLUMNS: Final = ("query", "state", "epoch", "rows/s", "lag", "restarts", "last failure")
+_QUERY_COLUMNS: Final = (
+    "query",
+    "state",
+    "epoch",
+    "rows/s",
+    "lag",
+    "watermark",
+    "state rows",
+    "restarts",
+    "last failure",
+)
 _OPERATOR_COLUMNS: Final = (
     "operator",
     "query",
@@ -120,6 +130,8 @@ def _query_table(queries: Sequence[QueryRecord]) -> Table:
             query.epoch,
             None if query.rows_per_second is None else f"{query.rows_per_second:,.0f}",
             human_seconds(query.lag_seconds),
+            human_time(query.watermark),
+            query.state_rows,
             query.restarts,
             query.last_failure,
         )

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from coord_control.control.buffer import Sampled
-from coord_control.control.views import lag_seconds
+from coord_control.control.progress import lag_seconds, state_rows
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.storage.records import OperatorSample, QuerySample
 from coord_control.storage.samples import RESOLUTIONS
@@ -60,7 +60,6 @@ class Sampler:
     def _query(self, before: QueryStatus, now: QueryStatus, at: datetime.datetime) -> QuerySample:
         batches, rows = now.batches - before.batches, now.rows - before.rows
         newest = now.progress.get("batchDuration")
-        state = now.progress.get("stateOperators") or ()
         return QuerySample(
             job=self._job,
             query=now.name,
@@ -72,7 +71,7 @@ class Sampler:
             rows_per_second=rows / self._elapsed if self._elapsed > 0 else None,
             batch_seconds_avg=(now.batch_seconds - before.batch_seconds) / batches if batches else None,
             batch_seconds_max=float(newest) / 1000 if batches and newest is not None else None,
-            state_rows=sum(int(each.get("numRowsTotal") or 0) for each in state) if state else None,
+            state_rows=state_rows(now.progress),
             lag_seconds=lag_seconds(now.progress),
         )
 

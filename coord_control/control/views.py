@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
 
+from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
 from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.durable.query_snapshot import offsets_by_source
 from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
     OperatorStatistics,
     QueryStatistics,
+    offsets_within_limit,
 )
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.protocol.tickets import CheckpointKind
@@ -139,6 +141,8 @@ def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMeta
         triggered = metadata.triggered_at
     seconds = None if entry.completed_at is None else max(0.0, (entry.completed_at - triggered).total_seconds())
     requested_by = None if entry.trigger is None else entry.trigger.details.get("requested_by")
+    snapshots = {} if metadata is None else metadata.queries
+    offsets = offsets_within_limit({name: offsets_by_source(query) for name, query in snapshots.items()})
     return CheckpointRecord(
         job=job,
         id=entry.checkpoint,
@@ -155,7 +159,10 @@ def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMeta
         state_bytes=entry.size,
         path=entry.path,
         message="written from what is on the storage; its statistics were lost",
-        queries=tuple(QueryCheckpoint(query=query, boundary=epoch) for query, epoch in entry.epochs),
+        queries=tuple(
+            QueryCheckpoint(query=query, boundary=epoch, offsets=offsets.get(query, {}))
+            for query, epoch in entry.epochs
+        ),
     )
 
 
@@ -169,6 +176,7 @@ def _query_part(query: QueryStatistics) -> QueryCheckpoint:
         file_bytes=query.file_bytes,
         linked_bytes=query.linked_bytes,
         copied_bytes=query.copied_bytes,
+        offsets=dict(query.offsets),
         operators=tuple(_operator_part(operator) for operator in query.operators),
     )
 
@@ -238,8 +246,10 @@ def _live_query(query: QueryStatus) -> LiveQuery:
         state=query.state,
         epoch=None if query.committed < 0 else query.committed,
         restarts=query.restarts,
-        rows_per_second=_number(query.progress.get("processedRowsPerSecond")),
+        rows_per_second=rows_per_second(query.progress),
         lag_seconds=lag_seconds(query.progress),
+        state_rows=state_rows(query.progress),
+        watermark=watermark(query.progress),
     )
 
 
@@ -282,26 +292,6 @@ def recovery_record(facts: JobFacts, fact: RecoveryFact) -> RecoveryRecord:
         epochs_rerun=fact.epochs_again,
         message=fact.message,
     )
-
-
-def lag_seconds(progress: Mapping[str, Any]) -> float | None:
-    """How far the watermark is behind the newest event time of the batch; None: the query has none."""
-    times = progress.get("eventTime") or {}
-    newest, mark = _instant(times.get("max")), _instant(times.get("watermark"))
-    return None if newest is None or mark is None else max(0.0, (newest - mark).total_seconds())
-
-
-def _instant(text: object) -> datetime.datetime | None:
-    if not isinstance(text, str):
-        return None
-    try:
-        return datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _utc(seconds: float) -> datetime.datetime:

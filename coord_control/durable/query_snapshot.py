@@ -12,7 +12,7 @@ from coord_control.durable.layout import EpochLayout
 from coord_control.durable.layout_operators import PARTITIONS_SETTING
 from coord_control.durable.metadata import FileEntry, QuerySnapshot, StateOperator
 
-__all__ = ["describe_query"]
+__all__ = ["describe_query", "offsets_by_source"]
 
 
 def describe_query(
@@ -63,6 +63,14 @@ def describe_query(
         sources=sources or tuple(offsets.by_source),
         files=files,
     )
+
+
+def offsets_by_source(snapshot: QuerySnapshot) -> dict[str, Any]:
+    """Return what each source had been read up to, for people; by number where a source has no name."""
+    names = tuple(map(str, snapshot.sources))
+    if not len(set(names)) == len(names) == len(snapshot.offsets):
+        names = tuple(map(str, range(len(snapshot.offsets))))
+    return dict(zip(names, snapshot.offsets, strict=True))
 
 
 def _parsed(offset: str) -> Any:

@@ -28,9 +28,10 @@ Values; any thread.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final
 
 from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, SubtaskCut
@@ -44,9 +45,12 @@ __all__ = [
     "OperatorStatistics",
     "QueryStatistics",
     "SubtaskStatistics",
+    "offsets_within_limit",
     "operator_statistics",
     "to_json",
 ]
+
+_MAX_OFFSETS: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class QueryStatistics:
         file_bytes: their size.
         linked_bytes: of the files that were hard-linked.
         copied_bytes: of the files that were copied. What is in neither was there already, from an older checkpoint.
+        offsets: by source, what it had been read up to at the boundary.
     """
 
     query: QueryName
@@ -141,6 +146,7 @@ class QueryStatistics:
     linked_bytes: int = 0
     copied_bytes: int = 0
     operators: tuple[OperatorStatistics, ...] = ()
+    offsets: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def state_bytes(self) -> int:
@@ -271,6 +277,22 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
     ]
     coordinator_bytes = len(cut.coordinator_state or b"")
     return OperatorStatistics(cut.operator, cut.asked_seconds, cut.snapshot_seconds, coordinator_bytes, tuple(subtasks))
+
+
+def offsets_within_limit(offsets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the offsets of a checkpoint's queries, so that all together stay readable.
+
+    They are for people; what a restore goes by is in the metadata's part about the query. Where they would be more
+    than 16 KiB of JSON, those of the queries with the longest ones become ``{"omitted": bytes}``.
+    """
+    sizes = {query: len(json.dumps(each)) for query, each in offsets.items()}
+    left = _MAX_OFFSETS
+    kept: dict[str, dict[str, Any]] = {}
+    for query, size_of in sorted(sizes.items(), key=lambda each: each[1]):
+        fits = size_of <= left
+        kept[query] = dict(offsets[query]) if fits else {"omitted": size_of}
+        left -= size_of if fits else 0
+    return kept
 
 
 def to_json(value: object) -> Any:

@@ -18,12 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.lineage import OperatorRecord
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
+from coord_control.durable.query_snapshot import offsets_by_source
 from coord_control.errors import CoordControlError, StateFileMissing
 from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
@@ -34,6 +35,7 @@ from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
     QueryStatistics,
+    offsets_within_limit,
     operator_statistics,
     to_json,
 )
@@ -170,8 +172,13 @@ class CheckpointWork:
             message=outcome.message if outcome is not None else "",
             path=outcome.path if outcome is not None else None,
             metadata_bytes=self._metadata_bytes,
-            queries=tuple(part.statistics for part in self._parts.values()),
+            queries=self._query_statistics(),
         )
+
+    def _query_statistics(self) -> tuple[QueryStatistics, ...]:
+        parts = [part.statistics for part in self._parts.values()]
+        offsets = offsets_within_limit({part.query: part.offsets for part in parts})
+        return tuple(replace(part, offsets=offsets[part.query]) for part in parts)
 
     # Cutting and pinning.
 
@@ -211,6 +218,7 @@ class CheckpointWork:
                 linked_bytes=pinned.linked_bytes,
                 copied_bytes=pinned.copied_bytes,
                 operators=tuple(operator_statistics(each) for each in cuts),
+                offsets=offsets_by_source(snapshot),
             )
             part = _Part(snapshot, cuts, statistics)
             self.post(lambda: self._pinned(cut, query, part))

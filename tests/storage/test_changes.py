@@ -26,12 +26,16 @@ def job(store: ControlStore) -> None:
     register(store)
 
 
-def seen(changes: tuple[Change, ...]) -> list[tuple[int, int | str | None]]:
+def seen(changes: tuple[Change, ...]) -> list[tuple[int, int | str]]:
     """Each by its place, and the number of its checkpoint or the cause of its recovery."""
-    return [
-        (each.sequence, each.checkpoint.id if each.checkpoint else each.recovery and each.recovery.cause)
-        for each in changes
-    ]
+    return [(each.sequence, _what(each)) for each in changes]
+
+
+def _what(change: Change) -> int | str:
+    if change.checkpoint is not None:
+        return change.checkpoint.id
+    assert change.recovery is not None
+    return change.recovery.cause
 
 
 def test_what_ends_gets_the_next_place_and_what_is_under_way_none(store: ControlStore) -> None:
