@@ -31,7 +31,15 @@ from coord_control.storage.records import (
     SubtaskRecord,
 )
 
-__all__ = ["NAMESPACE", "Metadata", "checkpoint_metadata", "failure_metadata", "query_metadata", "recovery_metadata"]
+__all__ = [
+    "NAMESPACE",
+    "Metadata",
+    "checkpoint_metadata",
+    "entries",
+    "failure_metadata",
+    "query_metadata",
+    "recovery_metadata",
+]
 
 NAMESPACE: Final = "coord_control/"
 Metadata: TypeAlias = dict[str, dg.MetadataValue[Any]]
@@ -110,12 +118,12 @@ def checkpoint_metadata(
         "sequence": sequence,
         "reported_by": reported_by,
     }
-    return _entries(values)
+    return entries(values)
 
 
 def failure_metadata(record: CheckpointRecord, *, sequence: int) -> Metadata:
     """Why a checkpoint or savepoint has failed."""
-    return _entries(
+    return entries(
         {
             "failed_checkpoint_id": record.id,
             "kind": record.kind.value,
@@ -137,7 +145,7 @@ def failure_metadata(record: CheckpointRecord, *, sequence: int) -> Metadata:
 
 def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) -> Metadata:
     """What went on from where, why, how long it took, and how much had to be done again."""
-    return _entries(
+    return entries(
         {
             "recovery_cause": record.cause,
             "recovery": _recovery_text(record),
@@ -157,7 +165,7 @@ def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) ->
 
 def query_metadata(query: QueryRecord) -> Metadata:
     """How a query fares, as its driver last said."""
-    return _entries(
+    return entries(
         {
             "epoch": query.epoch,
             "rows_per_second": query.rows_per_second,
@@ -169,7 +177,8 @@ def query_metadata(query: QueryRecord) -> Metadata:
     )
 
 
-def _entries(values: Mapping[str, object]) -> Metadata:
+def entries(values: Mapping[str, object]) -> Metadata:
+    """Values by their names, as what they are; None, an empty text and what is no number are left out."""
     made = {f"{NAMESPACE}{name}": _value(value) for name, value in values.items()}
     return {name: value for name, value in made.items() if value is not None}
 
