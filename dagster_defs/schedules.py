@@ -11,9 +11,7 @@ Threads: a tick's own, and one for its question.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ import dagster as dg
 from coord_control.control.snapshots import JobSnapshot
 from coord_control.errors import CoordControlError, JobNotFound
 from coord_control.storage.records import CommandKind, JobState
+from dagster_defs.patience import within
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
 from dagster_defs.spec import ScheduleSpec, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
@@ -120,12 +119,12 @@ def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str) -> str | N
 
 def _reason_to_skip(plane: ControlPlaneResource, job: str, spec: ScheduleSpec, actor: str) -> str | None:
     try:
-        snapshot = _within(_ANSWER_SECONDS, lambda: _look(plane, job, actor))
+        snapshot = within(_ANSWER_SECONDS, lambda: _look(plane, job, actor))
     except JobNotFound:
         return f"job {job!r} has never run with this control database: start it"
     except CoordControlError as error:
         return f"the control database was not asked: {error}"
-    if snapshot is None:
+    except TimeoutError:
         return f"the control database did not answer within {_ANSWER_SECONDS:g} s"
     return _down(snapshot) or _under_way(snapshot, spec)
 
@@ -152,26 +151,6 @@ def _under_way(snapshot: JobSnapshot, spec: ScheduleSpec) -> str | None:
         if command.kind in _COMMANDS[spec.kind]:
             return f"command {command.id} of {command.requested_by or 'somebody'} asks for a {spec.kind} already"
     return None
-
-
-def _within(seconds: float, ask: Callable[[], JobSnapshot]) -> JobSnapshot | None:
-    """Ask on another thread, and stop waiting after a while: a server that drops packets answers much later."""
-    answers: queue.SimpleQueue[JobSnapshot | BaseException] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(ask())
-        except Exception as error:
-            answers.put(error)
-
-    threading.Thread(target=run, name="coord-schedule", daemon=True).start()
-    try:
-        answer = answers.get(timeout=seconds)
-    except queue.Empty:
-        return None
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
 
 
 def _description(job: StreamingJobSpec, spec: ScheduleSpec) -> str:
