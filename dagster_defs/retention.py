@@ -112,7 +112,7 @@ def _named(command: CommandRecord) -> set[str]:
 
 def _ask(context: dg.AssetExecutionContext, client: ControlClient, savepoint: CheckpointRecord) -> CommandRecord | None:
     # The run is part of the key: one that was in use today may go tomorrow.
-    key = f"dagster:{context.run_id}:dispose:{savepoint.id}"
+    key = f"dagster:{context.run.run_id}:dispose:{savepoint.id}"
     try:
         return client.dispose(savepoint.job, str(savepoint.id), key=key)
     except (DatabaseError, JobNotRunning):
