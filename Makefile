@@ -21,7 +21,7 @@ STAMP := $(VENV)/.coord-control-installed
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup requirements demo test check format-check format lint types imports coverage \
+.PHONY: help setup requirements test-requirements demo test check format-check format lint types imports coverage \
 	simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
@@ -31,6 +31,9 @@ requirements: ## check for Python and Java, and name the command that installs w
 	@bash scripts/requirements "$(PYTHON)" >&2
 
 setup: requirements $(STAMP) ## create the virtual environment and install everything into it
+
+test-requirements: ## as requirements, and for Chromium, which the tests of Dagster's pages drive
+	@bash scripts/requirements "$(PYTHON)" tests >&2
 
 # To standard error: standard output is for what a target is run for (make demo DEMO_ARGS=--json).
 # Order-only: the checks come first, but do not make the environment out of date.
@@ -43,7 +46,7 @@ demo: setup ## a year of flights through a coordinated streaming job
 
 # The tests come last, so that the last line of all is the closing line of pytest. Its tiers run in one go, cheap ones
 # first (tests/conftest.py orders them); the tests of a file stay in one process.
-test: setup check ## static checks, then every tier of tests
+test: test-requirements setup check ## static checks, then every tier of tests
 	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: format-check lint types imports ## the static checks alone
@@ -85,5 +88,5 @@ bench: setup ## the benchmarks, as JSON
 
 clean: ## remove the environment and what the tools left
 	rm -rf "$(VENV)" build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
-		htmlcov metastore_db derby.log spark-warehouse artifacts
+		htmlcov metastore_db derby.log spark-warehouse artifacts test-artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
