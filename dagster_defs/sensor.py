@@ -1,7 +1,7 @@
 """The sensor: tells Dagster what has happened in the jobs of a control database, whoever has asked for it.
 
-It runs in the code server, which answers for everything else as well. So a database that cannot be reached is a reason
-to skip the tick, after two seconds, and the next tick goes on where this one would have begun.
+It runs in the code server, which answers for everything else as well. So a database that cannot be reached, or does not
+answer, is a reason to skip the tick, after two seconds; the next tick goes on where this one would have begun.
 
 Threads: a tick's own.
 """
@@ -57,8 +57,8 @@ def build_sensor(
             with plane.client(ACTOR, retry_seconds=_RETRY_SECONDS) as client:
                 cursor = _cursor(context)
                 told = Tick(client, context.instance, assets, cursor, limits or Limits(), context.log).run()
-        except CoordControlError as error:
-            return dg.SensorResult(skip_reason=f"the jobs could not be looked at: {error}", cursor=context.cursor)
+        except (CoordControlError, TimeoutError) as error:
+            return dg.SensorResult(skip_reason=f"the control database was not read: {error}", cursor=context.cursor)
         return _result(told)
 
     return dg.SensorDefinition(

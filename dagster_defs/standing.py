@@ -34,13 +34,21 @@ _Overviews = Mapping[str, JobOverview]
 
 
 def check_jobs(
-    jobs: Mapping[str, JobAssets], overviews: _Overviews, cursor: Cursor, touched: Collection[str], now: datetime
+    jobs: Mapping[str, JobAssets],
+    overviews: _Overviews,
+    cursor: Cursor,
+    now: datetime,
+    *,
+    told: Collection[str],
+    reported: Collection[str],
 ) -> tuple[list[AssetEvent], Cursor]:
     """What the checks say that Dagster does not know, and the cursor after that.
 
     Args:
-        touched: jobs whose checkpoint asset has a new materialization.
         now: by the clock of the control database.
+        told: jobs whose checkpoint asset gets a new materialization just before these outcomes.
+        reported: jobs whose checkpoint asset has one from a run. Dagster compares the two times, and on SQLite it knows
+            that of an outcome to the second: so their outcomes are told now, and once more with the next tick.
     """
     events: list[AssetEvent] = []
     marks: dict[str, JobMark] = {}
@@ -49,11 +57,13 @@ def check_jobs(
         mark = cursor.jobs.get(name, JobMark())
         outcomes = {each.name: each for each in evaluate(overviews.get(name), assets.spec.checks, now)}
         letters = "".join(_letter(outcomes.get(check)) for check in CHECKS)
-        is_due = name in touched or not 0 <= seconds - mark.checked_at < _AGAIN_SECONDS
+        is_new = name in told or name in reported
+        is_due = is_new or not 0 <= seconds - mark.checked_at < _AGAIN_SECONDS
         before = _OFF * len(CHECKS) if is_due else mark.checks.ljust(len(CHECKS), _OFF)
         told = [check for check, was, is_ in zip(CHECKS, before, letters, strict=True) if is_ not in (was, _OFF)]
         events.extend(_evaluation(assets.checkpoint, outcomes[check]) for check in told)
-        marks[name] = replace(mark, checks=letters, checked_at=seconds if is_due else mark.checked_at)
+        checked_at = 0 if name in reported else seconds if is_due else mark.checked_at
+        marks[name] = replace(mark, checks=letters, checked_at=checked_at)
     return events, replace(cursor, jobs=marks)
 
 

@@ -38,6 +38,7 @@ from coord_control.storage.records import Change, CheckpointKind, CheckpointStat
 from dagster_defs.cursor import CatchUp, Cursor, JobMark, Waiting
 from dagster_defs.events import AssetEvent, Fact, JobAssets, facts_of, happened_at
 from dagster_defs.own_runs import OwnRuns, is_own
+from dagster_defs.patience import within
 from dagster_defs.seen import Seen
 from dagster_defs.standing import check_jobs, observe_queries
 
@@ -45,6 +46,7 @@ __all__ = ["Limits", "Tick", "Told"]
 
 #: History from before the sensor was started for the first time, or lost its cursor, is told for so long back.
 _HISTORY: Final = timedelta(hours=24)
+_ANSWER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,13 @@ class _Decided:
     """What is to be told.
 
     Attributes:
-        touched: jobs whose checkpoint asset has a new materialization, whoever has reported it.
+        told, reported: jobs whose checkpoint asset gets a new materialization by us, or has one by a run of ours.
     """
 
     facts: list[Fact] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
-    touched: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
 
 class Tick:
@@ -133,15 +136,18 @@ class Tick:
 
         Raises:
             DatabaseError: the control database cannot be read; nothing was done.
+            TimeoutError: it does not answer.
         """
-        newest = self._client.newest_change()
+        newest = within(_ANSWER_SECONDS, self._client.newest_change)
         fleet = self._client.fleet(self._jobs)
         overviews = {overview.job.name: overview for overview in fleet.jobs}
         cursor = self._begin(newest, fleet)
         decided, cursor, is_all = self._changes(cursor, newest)
         events = self._events(decided, overviews)
         observed, cursor = observe_queries(self._jobs, overviews, cursor, self._limits.observations)
-        checked, cursor = check_jobs(self._jobs, overviews, cursor, decided.touched, fleet.now)
+        checked, cursor = check_jobs(
+            self._jobs, overviews, cursor, fleet.now, told=decided.told, reported=decided.reported
+        )
         return Told([*events, *observed, *checked], replace(cursor, at=fleet.now), is_all)
 
     def _begin(self, newest: int, fleet: Fleet) -> Cursor:
@@ -178,7 +184,9 @@ class Tick:
         decided = _Decided()
         released = self._released(cursor, decided)
         late = _Page((), 0, True) if cursor.catch_up is None else self._read_late(cursor.catch_up)
-        page = self._read(cursor.sequence, newest, cursor.floor, self._jobs)
+        page = _Page((), cursor.sequence, False)
+        if late.is_last:  # otherwise the newest of a job would come before its older ones
+            page = self._read(cursor.sequence, newest, cursor.floor, self._jobs)
         asked = [*released, *late.changes]
         seen = Seen(self._instance, [fact for change in (*asked, *page.changes) for fact in self._facts(change)])
         self._trust(page.changes, seen, cursor.at)
@@ -263,7 +271,7 @@ class Tick:
             return
         decided.facts.extend(new)
         if _is_completed(change) and record is not None and record.kind is CheckpointKind.CHECKPOINT:
-            decided.touched.add(change.job)
+            (decided.told if new else decided.reported).add(change.job)
 
     def _events(self, decided: _Decided, overviews: Mapping[str, JobOverview]) -> Iterator[AssetEvent]:
         wanted = {(fact.change.job, fact.identity.what[1]) for fact in decided.facts if fact.is_materialization}
