@@ -95,7 +95,7 @@ def _number(key: str) -> int:
 
 
 def _origin(context: StepContext) -> str:
-    run, seen = context.run, {context.run_id}
+    run, seen = context.run, {context.run.run_id}
     while run.parent_run_id is not None and run.parent_run_id not in seen and _goes_on(run):
         parent = context.instance.get_run_by_id(run.parent_run_id)
         if parent is None:  # removed from Dagster's history; its name is still that of the request

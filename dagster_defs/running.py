@@ -67,7 +67,7 @@ class Followed:
 def actor_of(context: StepContext) -> str:
     """Who asks, for the audit trail: the schedule that made the run, or the run."""
     schedule = context.run.tags.get(SCHEDULE_TAG)
-    return f"dagster:run:{context.run_id}" if schedule is None else schedule_actor(schedule)
+    return f"dagster:run:{context.run.run_id}" if schedule is None else schedule_actor(schedule)
 
 
 def follow(
@@ -150,7 +150,7 @@ def _next_step(error: CoordControlError) -> str:
 
 def _check_wanted(context: StepContext) -> None:
     # With a retry policy Dagster runs an interrupted step again, if it executes steps within the run's process.
-    run = context.instance.get_run_by_id(context.run_id)
+    run = context.instance.get_run_by_id(context.run.run_id)
     if run is not None and run.status in _CANCELLED:
         raise dg.DagsterExecutionInterruptedError("the run was cancelled")
 

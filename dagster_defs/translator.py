@@ -51,6 +51,14 @@ class StreamingJobTranslator:
         """The symbols that the asset graph shows."""
         return {"spark", "streaming"}
 
+    def retry_policy(self, job: StreamingJobSpec, purpose: str) -> dg.RetryPolicy | None:
+        """How often Dagster runs a step again that has failed; ``purpose`` is checkpoint or savepoint.
+
+        A retry waits for what an earlier attempt has asked for, and asks anew only if that came to nothing. By default
+        there is none: a job that is down is then reported at once.
+        """
+        return None
+
     def name(self, job: StreamingJobSpec, purpose: str) -> str:
         """The name of a definition of the job that is no asset: a schedule, a step."""
         return f"{_part(job.name)}__{_part(purpose)}"
