@@ -110,7 +110,11 @@ def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
         "path": f"/jobs/{JOB}/checkpoints/{number}",
         "cause": "command",
         "generation": 1,
-        "queries": (QueryCheckpoint(query="alerts", boundary=40 + number, operators=(operator,)),),
+        "queries": (
+            QueryCheckpoint(
+                query="alerts", boundary=40 + number, offsets={"0": {"logOffset": 40 + number}}, operators=(operator,)
+            ),
+        ),
     }
     parts = [SubtaskRecord(operator=OPERATOR, subtask=index, seconds=0.1, blocked_events=3) for index in range(4)]
     store.checkpoints.save(JOB, CheckpointRecord(**{**values, **changes}), parts)

@@ -9,17 +9,17 @@ Threads: the command's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import typer
 
 from coord_control.cli.output import plain
 from coord_control.cli.storage import absolute
 from coord_control.control.client import ControlClient
-from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane
+from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["known_job", "root_of", "running_job", "tell_way"]
+__all__ = ["known_job", "root_of", "running_job", "tell_verified", "tell_way"]
 
 
 @contextlib.contextmanager
@@ -69,6 +69,17 @@ def tell_way(client: ControlClient | None, job: str) -> None:
     """Say on standard error who does it."""
     way = "on its storage: it does not run" if client is None else "through its driver"
     typer.echo(plain(f"job {job}: {way}"), err=True)
+
+
+def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> None:
+    """Tell the control database what became of reading all files of a savepoint, if it knows that one."""
+    try:
+        with ControlClient(control) as client:
+            client.record_verified(path, problems)
+    except (NoControlPlane, DatabaseNotFound, RecordNotFound):
+        pass
+    except DatabaseError as error:
+        typer.echo(plain(f"the control database was not told: {error}"), err=True)
 
 
 def _asked(control: str | None, job: str) -> tuple[ControlClient, JobRecord] | None:

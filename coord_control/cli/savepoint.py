@@ -17,7 +17,7 @@ import typer
 
 from coord_control.cli import savepoint_changes, savepoint_views
 from coord_control.cli.completion import complete_job
-from coord_control.cli.job_places import root_of
+from coord_control.cli.job_places import root_of, tell_verified
 from coord_control.cli.options import AnyRoot, Control, Job, Json
 from coord_control.cli.output import print_json, print_table, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
@@ -112,6 +112,7 @@ def verify(
             savepoint_views.verified_json(source, problems, states)
         else:
             savepoint_views.print_verified(source, problems, states)
+        tell_verified(control, source.path, [str(problem) for problem in fatal])
     if is_bad:
         raise typer.Exit(ExitCode.DATA)
 

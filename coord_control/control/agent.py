@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from coord_control.control import takeover
-from coord_control.control.buffer import Buffer
+from coord_control.control.buffer import Buffer, SavepointVerified
 from coord_control.control.contact import Contact
 from coord_control.control.executor import Executor
 from coord_control.control.port import DriverPort
@@ -110,6 +110,7 @@ class Agent:
             ended=self._reporter.command_ended,
             record=self._record,
             has_failed=self._has_failed,
+            verified=lambda path, problems: self._buffer.add(SavepointVerified(path, problems)),
             is_supervised=is_supervised,
         )
         self._sampler = Sampler(self._facts.name, settings.sample_seconds)

@@ -14,11 +14,13 @@ Threads: any, under one lock that is held for moments; what goes out is taken by
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from coord_control.errors import RecordNotFound
 from coord_control.ids import CheckpointId
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.storage.records import (
@@ -32,7 +34,16 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 
-__all__ = ["Buffer", "CheckpointDiscarded", "CheckpointEnded", "CommandEnded", "Fact", "Recovered", "Sampled"]
+__all__ = [
+    "Buffer",
+    "CheckpointDiscarded",
+    "CheckpointEnded",
+    "CommandEnded",
+    "Fact",
+    "Recovered",
+    "Sampled",
+    "SavepointVerified",
+]
 
 #: Facts that may wait with their detail, and in all; some hours of a busy job.
 _DETAILED: Final = 1_000
@@ -108,6 +119,25 @@ class Recovered:
 
     def write(self, store: ControlStore) -> None:
         store.recoveries.add(self.record)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointVerified:
+    """All files of a checkpoint or savepoint were read; only savepoints have a place where that is kept."""
+
+    path: str
+    problems: tuple[str, ...]
+
+    @property
+    def is_expendable(self) -> bool:
+        return True
+
+    def without_detail(self) -> None:
+        return None
+
+    def write(self, store: ControlStore) -> None:
+        with contextlib.suppress(RecordNotFound):
+            store.savepoints.mark_verified(self.path, self.problems)
 
 
 @dataclass(frozen=True, slots=True)

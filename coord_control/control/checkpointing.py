@@ -251,10 +251,12 @@ class VerifyExecution(ThreadedExecution):
         with catalog.hold(self._payload.ref, "it is being verified") as entry:
             self.say(f"reads {entry.path}", checkpoint=int(entry.checkpoint))
             metadata = catalog.read(entry)
-            found = [
-                {"path": each.path, "kind": each.kind.value, "detail": each.detail, "fatal": each.is_fatal}
-                for each in verify_files(catalog.files_of(entry), entry.path, metadata)
-            ]
+            problems = list(verify_files(catalog.files_of(entry), entry.path, metadata))
+        self._place.verified(entry.path, tuple(str(each) for each in problems if each.is_fatal))
+        found = [
+            {"path": each.path, "kind": each.kind.value, "detail": each.detail, "fatal": each.is_fatal}
+            for each in problems
+        ]
         result = VerifyResult(
             path=entry.path,
             checkpoint=entry.checkpoint,

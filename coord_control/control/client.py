@@ -20,7 +20,7 @@ import asyncio
 import difflib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -259,6 +259,20 @@ class ControlClient(ControlReader):
         saved = self._connection.call(lambda store: store.savepoints.save(record))
         self._audit("import_savepoint", record.job, record.path)
         return saved
+
+    def record_verified(self, path: str, problems: Sequence[str] = ()) -> SavepointRecord:
+        """Record that all files of a savepoint were read, by somebody who did it without the job's driver.
+
+        Args:
+            problems: what must keep it from being restored.
+
+        Raises:
+            RecordNotFound: no savepoint is known at this path.
+        """
+        self._connection.call(lambda store: store.savepoints.get(path))  # a database that is not there is not made
+        marked = self._connection.call(lambda store: store.savepoints.mark_verified(path, problems))
+        self._audit("verify", marked.job, path)
+        return marked
 
     def forget(self, job: str) -> None:
         """Remove a job's history from the database; its checkpoints on storage stay.

@@ -81,6 +81,7 @@ class Workplace:
         checkpoint_of: the checkpoint that another command on its way has started.
         has_failed: whether the history knows that a checkpoint failed.
         record: makes progress durable, and waits for that; by it the next driver knows what was meant.
+        verified: told the path of a checkpoint whose files were all read, and what must keep it from being restored.
     """
 
     port: DriverPort
@@ -91,6 +92,7 @@ class Workplace:
     checkpoint_of: Callable[[str], int | None]
     has_failed: Callable[[int], bool]
     record: Callable[[CommandRecord, dict[str, Any]], None]
+    verified: Callable[[str, tuple[str, ...]], None]
 
 
 class ThreadedExecution(abc.ABC):

@@ -56,7 +56,7 @@ class Executor:
 
     Args:
         ended: told each outcome, once per command.
-        has_failed, record: see :class:`Workplace`.
+        has_failed, record, verified: see :class:`Workplace`.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Executor:
         ended: Callable[[str, Outcome], None],
         record: Callable[[CommandRecord, dict[str, Any]], None],
         has_failed: Callable[[int], bool],
+        verified: Callable[[str, tuple[str, ...]], None],
         is_supervised: bool,
     ) -> None:
         self._ended = ended
@@ -81,6 +82,7 @@ class Executor:
             checkpoint_of=self._checkpoint_of,
             has_failed=has_failed,
             record=record,
+            verified=verified,
         )
         self.desk = EventDesk(port, wake, self._event_ended)
         self.finished = 0  #: commands that were given their outcome here

@@ -114,6 +114,12 @@ class Checkpoints:
                 .where(_checkpoints.job_id == job_id, _checkpoints.checkpoint.in_([row.checkpoint for row in rows]))
                 .values(state=CheckpointState.DISCARDED)
             )
+            savepoints = tables.savepoints.c
+            transaction.execute(
+                update(tables.savepoints)
+                .where(savepoints.job_name == job, savepoints.checkpoint.in_([row.checkpoint for row in rows]))
+                .values(missing=True)
+            )
             return len(rows)
 
     def get(self, job: str, checkpoint: int) -> CheckpointRecord:

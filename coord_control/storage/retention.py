@@ -6,6 +6,8 @@ Never removed are
 - a checkpoint in progress, unless its driver is gone and it is old;
 - a checkpoint that a recovery, a savepoint or an unfinished command refers to;
 - a command that is not finished, and the highest control event of each operator, which the next number depends on;
+- a control event that a restore may need again: one that was not durable when the oldest checkpoint or savepoint that
+  is still there was begun;
 - the newest drivers of a job, and jobs and savepoints at all: those are removed by people;
 - samples of which no coarser ones have been computed yet.
 
@@ -37,6 +39,10 @@ _DUTY: Final = "retention"
 _LEASE: Final = timedelta(minutes=2)
 
 _BATCH: Final = 500
+
+#: So much the clock of a driver, which says when a checkpoint was begun, may be ahead of the database's; and so long a
+#: savepoint of which only the end is known may have taken.
+_APART: Final = timedelta(hours=1)
 
 _checkpoints = tables.checkpoints.c
 _commands = tables.commands.c
@@ -201,7 +207,7 @@ def _references(job: int) -> tuple[ColumnElement[bool], ...]:
 
 def _old_commands(job: int, begin: datetime) -> Callable[[Transaction], Select[Any] | None]:
     def doomed(transaction: Transaction) -> Select[Any] | None:
-        return _removable_commands(job).where(_commands.finished_at < begin).order_by(_commands.id)
+        return _removable_commands(transaction, job).where(_commands.finished_at < begin).order_by(_commands.id)
 
     return doomed
 
@@ -210,21 +216,40 @@ def _surplus_commands(job: int, kept: int) -> Callable[[Transaction], Select[Any
     def doomed(transaction: Transaction) -> Select[Any] | None:
         ids = select(_commands.id).where(_commands.job_id == job, _commands.state.in_(FINISHED_COMMAND_STATES))
         last = transaction.execute(ids.order_by(_commands.id.desc()).offset(kept).limit(1)).scalar()
-        return None if last is None else _removable_commands(job).where(_commands.id <= last).order_by(_commands.id)
+        if last is None:
+            return None
+        return _removable_commands(transaction, job).where(_commands.id <= last).order_by(_commands.id)
 
     return doomed
 
 
-def _removable_commands(job: int) -> Select[Any]:
+def _removable_commands(transaction: Transaction, job: int) -> Select[Any]:
     others = tables.commands.alias("others")
     higher = exists().where(
         others.c.job_id == job, others.c.operator == _commands.operator, others.c.number > _commands.number
     )
+    restorable = _oldest_restorable(transaction, job)
+    # What was durable before a checkpoint was begun is part of it. What came later is handed over again by a restore,
+    # so it stays.
+    is_in_all = higher if restorable is None else and_(higher, _commands.finished_at < restorable - _APART)
     return _keys(tables.commands).where(
         _commands.job_id == job,
         _commands.state.in_(FINISHED_COMMAND_STATES),
-        _commands.number.is_(None) | higher,
+        _commands.number.is_(None) | is_in_all,
     )
+
+
+def _oldest_restorable(transaction: Transaction, job: int) -> datetime | None:
+    savepoints = tables.savepoints.c
+    begun = select(func.min(_checkpoints.triggered_at)).where(
+        _checkpoints.job_id == job, _checkpoints.state == CheckpointState.COMPLETED
+    )
+    name = select(tables.jobs.c.name).where(tables.jobs.c.id == job).scalar_subquery()
+    saved = select(func.min(func.coalesce(savepoints.created_at, savepoints.recorded_at))).where(
+        savepoints.job_name == name, savepoints.missing.is_(False)
+    )
+    found = [transaction.execute(query).scalar() for query in (begun, saved)]
+    return min((at for at in found if at is not None), default=None)
 
 
 def _surplus_generations(job: int, kept: int) -> Callable[[Transaction], Select[Any] | None]:

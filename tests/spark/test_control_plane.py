@@ -134,7 +134,9 @@ def test_a_job_does_what_is_asked_for_through_the_database(
         (2, CheckpointState.COMPLETED),
         (1, CheckpointState.COMPLETED),
     ]
-    assert client.store.checkpoints.get("job", 1).queries[0].operators[0].operator == "limits"
+    [query] = client.store.checkpoints.get("job", 1).queries
+    assert query.operators[0].operator == "limits"
+    assert query.offsets == {"0": {"logOffset": query.boundary}}, "an epoch for each file"
 
     feed = _feed(source, job)
     event = {"operator": "limits", "event_type": "Limit", "subtask": None}
@@ -153,6 +155,7 @@ def test_a_job_does_what_is_asked_for_through_the_database(
     status = client.store.jobs.get("job")
     assert (status.state, status.is_alive) == (JobState.RUNNING, True)
     assert [operator.uid for operator in status.operators] == ["limits"]
+    assert [(query.state_rows, query.watermark) for query in status.queries] == [(None, None)], "it keeps no state"
 
     stop = client.ask(CommandKind.STOP, grace_seconds=20.0)
     assert stop.state is CommandState.COMPLETED

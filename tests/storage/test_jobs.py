@@ -21,7 +21,7 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, checkpoint, register, request
+from tests.storage.kit import JOB, NOW, checkpoint, register, request
 
 
 def test_a_driver_that_registers_is_known_with_its_queries_and_operators(store: ControlStore) -> None:
@@ -42,7 +42,17 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
     register(store)
     gateways = (GatewayRecord(subtask=0, is_open=False, blocked=2, blocked_total=9, blocked_seconds=0.5, mailbox=1),)
     live = LiveStatus(
-        queries=(LiveQuery(name="q", state="running", epoch=41, rows_per_second=2.5, lag_seconds=float("nan")),),
+        queries=(
+            LiveQuery(
+                name="q",
+                state="running",
+                epoch=41,
+                rows_per_second=2.5,
+                lag_seconds=float("nan"),
+                state_rows=9,
+                watermark=NOW,
+            ),
+        ),
         operators=(LiveOperator(uid="op", epoch=41, blocked_now=2, closed=1, gateways=gateways),),
         checkpoint=7,
     )
@@ -55,6 +65,7 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
     assert job.live.checkpoint == 7
     [query], [operator] = job.queries, job.operators
     assert (query.state, query.epoch, query.rows_per_second, query.lag_seconds) == ("running", 41, 2.5, None)
+    assert (query.state_rows, query.watermark) == (9, NOW)
     assert (operator.blocked_now, operator.closed, operator.gateways) == (2, 1, gateways)
     assert (query.query_id, operator.parallelism) == ("id", 2)
 

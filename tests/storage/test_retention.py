@@ -48,6 +48,10 @@ def ended_command(store: ControlStore, kind: CommandKind = CommandKind.STOP, ope
     return command
 
 
+def numbers(store: ControlStore) -> list[int]:
+    return sorted(command.number for command in store.commands.list(JOB) if command.number is not None)
+
+
 def test_old_checkpoints_go_with_what_belongs_to_them(store: ControlStore) -> None:
     register(store)
     for number, state in enumerate([CheckpointState.FAILED, CheckpointState.DISCARDED, CheckpointState.COMPLETED], 1):
@@ -161,6 +165,38 @@ def test_commands_that_are_not_finished_and_the_last_event_of_each_operator_stay
     assert not left & {first[0], first[1], ended_command_is_gone}
     again = ended_command(store, CommandKind.SEND_EVENT, "op")
     assert store.commands.get(again).number == 4
+
+
+def test_control_events_that_a_restore_would_need_again_stay(store: ControlStore) -> None:
+    register(store)
+    register(store, "orders")
+    events = [ended_command(store, CommandKind.SEND_EVENT, "op") for _ in range(3)]
+    now = datetime.now(UTC)
+    store.checkpoints.save(JOB, checkpoint(1, triggered_at=now))
+    store.checkpoints.save("orders", checkpoint(1, job="orders", triggered_at=LATER))
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [1, 2, 3]
+    store.checkpoints.save(JOB, checkpoint(2, triggered_at=now + timedelta(hours=2)))
+    saved = SavepointRecord(path="/saved/one", job=JOB, checkpoint=1, created_at=now)
+    store.savepoints.save(saved)
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [1, 2, 3]
+    store.checkpoints.discarded(JOB, [1])
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [3]
+    assert store.commands.get(events[2]).number == 3
+
+
+def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_too(store: ControlStore) -> None:
+    register(store)
+    for _ in range(2):
+        ended_command(store, CommandKind.SEND_EVENT, "op")
+    store.savepoints.save(SavepointRecord(path="/saved/one", job=JOB, imported=True))
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [1, 2]
+    store.savepoints.mark_missing("/saved/one")
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [2]
 
 
 def test_the_audit_trail_is_bounded_by_age(store: ControlStore) -> None:

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from coord_control.errors import JobNotFound, RecordNotFound
-from coord_control.storage.records import AuditRecord, RecoveryRecord, SavepointRecord
+from coord_control.storage.records import AuditRecord, CheckpointKind, RecoveryRecord, SavepointRecord
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, NOW, register
+from tests.storage.kit import JOB, NOW, checkpoint, register
 
 TAKEN = SavepointRecord(path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOW, summary={"q": 4})
 
@@ -74,3 +74,17 @@ def test_the_trail_keeps_what_is_no_command(store: ControlStore) -> None:
     assert replace(first, at=None, id=None) == entry
     assert store.audit.list(JOB) == (newest,)
     assert store.audit.list(subject="/s/one", before_id=newest.id) == (first,)
+
+
+def test_a_savepoint_that_was_removed_is_missing(store: ControlStore) -> None:
+    register(store)
+    for number in (1, 2):
+        store.checkpoints.save(JOB, checkpoint(number, kind=CheckpointKind.SAVEPOINT))
+        store.savepoints.save(SavepointRecord(path=f"/s/{number}", job=JOB, checkpoint=number))
+    store.savepoints.save(SavepointRecord(path="/s/other", job="orders", checkpoint=1))
+    store.checkpoints.discarded(JOB, [1])
+    assert {each.path: each.missing for each in store.savepoints.list()} == {
+        "/s/1": True,
+        "/s/2": False,
+        "/s/other": False,
+    }

@@ -74,8 +74,9 @@ def test_one_is_shown_with_its_parts(tmp_path: Path, store: ControlStore) -> Non
 
     shown = run(tmp_path, "checkpoint", "show", "flights", "7", "--subtasks")
 
-    for expected in ("checkpoint 7 of job flights: completed", "1.2 MB", "12 events were blocked", "4 of 4"):
+    for expected in ("checkpoint 7 of job flights: completed", "1.2 MB", "12 events were blocked", "4 of 4", "offsets"):
         assert expected in shown
+    assert '{"logOffset": 47}' in shown
     assert len([line for line in shown.splitlines() if "100 ms" in line]) == 4
     assert len(run_json(tmp_path, "checkpoint", "show", "flights", "7", "--subtasks")["subtask_parts"]) == 4
     assert "did you mean" in run(tmp_path, "checkpoint", "show", "flights", "8", code=78)

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coord_control.cli.main import app
+from coord_control.control.client import ControlClient
 from coord_control.durable import generations
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.generations import Holder
@@ -94,6 +95,25 @@ def test_verify_names_what_is_damaged(tmp_path: Path) -> None:
     assert "is damaged: 1 of 16 files" in output
     problems = run_json("savepoint", "verify", source.path, code=65)["problems"]
     assert {problem["kind"]: problem["fatal"] for problem in problems} == {"checksum": True, "extra": False}
+
+
+def test_verify_tells_the_control_database_when_it_knows_the_savepoint(tmp_path: Path) -> None:
+    source = put_checkpoint(LocalFiles(), str(tmp_path / "s"))
+    control = f"sqlite:///{tmp_path / 'control.db'}"
+    run("savepoint", "verify", source.path, "--control", control)
+    assert not (tmp_path / "control.db").exists(), "nobody asked for a database"
+    run("savepoint", "import", source.path, "--control", control)
+    run("savepoint", "verify", source.path, "--control", control)
+    with ControlClient(control) as client:
+        [known] = client.savepoints()
+        assert (known.verified_ok, known.problems) == (True, ())
+        victim = Path(source.path) / "queries" / "raw" / "spark" / "state" / "0" / "0" / "6.zip"
+        victim.write_bytes(b"zup" * 5)
+        run("savepoint", "verify", source.path, "--control", control, code=65)
+        [known] = client.savepoints()
+        assert known.verified_ok is False
+        assert str(victim) in known.problems[0]
+        assert [(each.action, each.subject) for each in client.audit(limit=2)] == [("verify", source.path)] * 2
 
 
 def test_a_job_that_has_a_driver_is_left_alone(root: str) -> None:

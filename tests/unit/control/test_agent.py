@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coord_control.control.agent import Agent
+from coord_control.control.buffer import SavepointVerified
 from coord_control.control.settings import ControlSettings
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import CheckpointRequest
@@ -235,11 +236,23 @@ def test_verify_and_dispose(world: World) -> None:
     verified = world.outcome(world.ask(CommandKind.VERIFY, ref=str(first["checkpoint"])))
     assert verified.result is not None, verified.error
     assert verified.result["problems"] == []
+    [savepoint] = world.store.savepoints.list(JOB)
+    assert (savepoint.path, savepoint.verified_ok, savepoint.problems) == (first["path"], True, ())
     gone = world.outcome(world.ask(CommandKind.DISPOSE, ref=str(first["checkpoint"])))
     assert gone.result == {"path": first["path"], "checkpoint": first["checkpoint"]}, gone.error
     again = world.outcome(world.ask(CommandKind.DISPOSE, ref=str(first["checkpoint"])))
     assert again.error is not None
     assert again.error.code == "CHECKPOINT_NOT_FOUND"
+
+
+def test_what_a_verification_has_found_is_kept_for_savepoints_alone(world: World) -> None:
+    world.driver()
+    first = world.outcome(world.ask(CommandKind.TRIGGER_SAVEPOINT)).result
+    assert first is not None
+    SavepointVerified(first["path"], ("a: it is longer",)).write(world.store)
+    SavepointVerified("/jobs/scripted/checkpoints/1", ()).write(world.store)
+    [savepoint] = world.store.savepoints.list(JOB)
+    assert (savepoint.verified_ok, savepoint.problems) == (False, ("a: it is longer",))
 
 
 def test_what_an_earlier_driver_made_is_discarded_in_the_history_as_well(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, SubtaskCut
@@ -16,6 +17,7 @@ from coord_control.protocol.statistics import (
     OperatorStatistics,
     QueryStatistics,
     SubtaskStatistics,
+    offsets_within_limit,
     operator_statistics,
     to_json,
 )
@@ -172,3 +174,16 @@ def test_every_size_and_duration_has_its_unit_in_its_name() -> None:
         for name, value in to_json(statistics).items():
             if isinstance(value, float):
                 assert name.endswith("seconds")
+
+
+def test_offsets_that_are_short_are_kept_whole() -> None:
+    offsets: dict[str, dict[str, Any]] = {"q": {"kafka": {"topic": {"0": 12}}}, "plain": {}, "late": {"rate": None}}
+    assert offsets_within_limit(offsets) == offsets
+
+
+def test_of_offsets_that_are_long_together_the_longest_are_left_out() -> None:
+    partitions = {"kafka": {"topic": {str(number): number for number in range(1000)}}}
+    wide = {"kafka": {"topic": {str(number): number for number in range(2000)}}}
+    kept = offsets_within_limit({"wide": wide, "q": partitions, "plain": {"rate": 3}})
+    assert kept == {"wide": {"omitted": len(json.dumps(wide))}, "q": partitions, "plain": {"rate": 3}}
+    assert len(json.dumps(kept)) < 17_000
