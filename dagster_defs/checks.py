@@ -7,7 +7,7 @@ fails ``running``, with a warning, and not the freshness of its checkpoints: tha
 Threads: :func:`evaluate` is a function of values; the checks themselves run in a run of Dagster.
 """
 
-from __future__ import annotations
+# Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
