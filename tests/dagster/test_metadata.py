@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    CheckpointState,
+    JobRecord,
+    JobState,
+    OperatorCheckpoint,
+    QueryCheckpoint,
+    QueryRecord,
+    RecoveryRecord,
+    SubtaskRecord,
+)
+from dagster_defs.metadata import Metadata, checkpoint_metadata, failure_metadata, query_metadata, recovery_metadata
+
+_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def _record(**changes: Any) -> CheckpointRecord:
+    operator = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=2, acknowledged=2)
+    other = OperatorCheckpoint(operator="router", coordinator_bytes=4, subtasks=2, acknowledged=2)
+    values: dict[str, Any] = {
+        "job": "flights",
+        "id": 7,
+        "kind": CheckpointKind.SAVEPOINT,
+        "state": CheckpointState.COMPLETED,
+        "triggered_at": _NOON,
+        "finished_at": _NOON + timedelta(seconds=2.5),
+        "duration_seconds": 2.5,
+        "label": "before-upgrade",
+        "cause": "command",
+        "requested_by": "ada",
+        "generation": 3,
+        "state_bytes": 1_000_000,
+        "new_bytes": 4000,
+        "channel_bytes": 12,
+        "blocked_events": 5,
+        "blocked_seconds": 0.25,
+        "snapshot_seconds": 0.125,
+        "subtasks": 4,
+        "acknowledged": 4,
+        "path": "/jobs/flights/savepoints/7",
+        "queries": (
+            QueryCheckpoint(
+                query="alerts",
+                boundary=41,
+                boundary_seconds=1.5,
+                pin_seconds=0.5,
+                files=3,
+                file_bytes=900,
+                offsets={"events": {"0": 17}},
+                operators=(operator, other),
+            ),
+            QueryCheckpoint(query="counts", boundary=12, boundary_seconds=0.5, pin_seconds=0.75, files=1),
+        ),
+    }
+    return CheckpointRecord(**{**values, **changes})
+
+
+def _job(restarts: tuple[int, ...]) -> JobRecord:
+    return JobRecord(
+        name="flights",
+        root="/jobs",
+        folder="/jobs/flights",
+        state=JobState.RUNNING,
+        generation=3,
+        host="here",
+        pid=1,
+        created_at=_NOON,
+        driver_started_at=_NOON,
+        heartbeat_at=_NOON,
+        lease_seconds=10.0,
+        is_alive=True,
+        queries=tuple(QueryRecord(name=f"q{count}", restarts=count) for count in restarts),
+    )
+
+
+def _recovery(**changes: Any) -> RecoveryRecord:
+    values: dict[str, Any] = {
+        "job": "flights",
+        "generation": 3,
+        "cause": "restore",
+        "what": "alerts goes on from checkpoint 5 at epoch 30",
+        "started_at": _NOON,
+        "query": "alerts",
+        "from_epoch": 30,
+        "from_checkpoint": 5,
+        "path": "/jobs/flights/checkpoints/5",
+        "duration_seconds": 4.5,
+        "epochs_rerun": 2,
+        "message": "somebody asked",
+    }
+    return RecoveryRecord(**{**values, **changes})
+
+
+def _values(metadata: Metadata) -> dict[str, Any]:
+    assert all(name.startswith("coord_control/") for name in metadata)
+    return {name.removeprefix("coord_control/"): value.value for name, value in metadata.items()}
+
+
+def _rows(value: object) -> list[dict[str, Any]]:
+    assert isinstance(value, dg.TableMetadataValue)
+    return [dict(record.data) for record in value.records]
+
+
+def test_a_savepoint_says_all_of_itself() -> None:
+    parts = [SubtaskRecord(operator="threshold", subtask=index, seconds=0.1) for index in range(2)]
+    metadata = checkpoint_metadata(
+        _record(), parts, job=_job((2, 3)), recovery=_recovery(), sequence=99, note="until 11:00", reported_by="sensor"
+    )
+    values = _values(metadata)
+    tables = {"queries", "subtask_table"}
+    texts = {"restore_command", "recovery"}
+
+    assert {name: value for name, value in values.items() if name not in tables | texts} == {
+        "checkpoint_id": 7,
+        "kind": "savepoint",
+        "label": "before-upgrade",
+        "path": "/jobs/flights/savepoints/7",
+        "size_bytes": 1_000_000,
+        "new_bytes": 4000,
+        "duration_seconds": 2.5,
+        "boundary_seconds": 1.5,
+        "pin_seconds": 0.75,
+        "snapshot_seconds": 0.125,
+        "acknowledged_subtasks": 4,
+        "subtasks": 4,
+        "blocked_events": 5,
+        "blocked_seconds": 0.25,
+        "channel_bytes": 12,
+        "coordinator_bytes": 25,
+        "triggered_by": "command",
+        "requested_by": "ada",
+        "triggered_at": _NOON.timestamp(),
+        "finished_at": _NOON.timestamp() + 2.5,
+        "generation": 3,
+        "restarts": 5,
+        "note": "until 11:00",
+        "sequence": 99,
+        "reported_by": "sensor",
+    }
+    assert tables | texts <= values.keys()
+
+
+def test_what_can_be_plotted_is_a_number_and_times_are_times() -> None:
+    metadata = checkpoint_metadata(_record(), job=_job((1,)), sequence=1)
+    kinds: dict[type[Any], set[str]] = {}
+    for name, value in metadata.items():
+        kinds.setdefault(type(value), set()).add(name.removeprefix("coord_control/"))
+
+    assert kinds[dg.FloatMetadataValue] == {
+        "duration_seconds",
+        "boundary_seconds",
+        "pin_seconds",
+        "snapshot_seconds",
+        "blocked_seconds",
+    }
+    assert kinds[dg.IntMetadataValue] == {
+        "checkpoint_id",
+        "size_bytes",
+        "new_bytes",
+        "acknowledged_subtasks",
+        "subtasks",
+        "blocked_events",
+        "channel_bytes",
+        "coordinator_bytes",
+        "generation",
+        "restarts",
+        "sequence",
+    }
+    assert kinds[dg.TimestampMetadataValue] == {"triggered_at", "finished_at"}
+    assert kinds[dg.PathMetadataValue] == {"path"}
+
+
+def test_each_query_has_a_row_with_its_boundary_and_its_offsets() -> None:
+    rows = _rows(checkpoint_metadata(_record())["coord_control/queries"])
+
+    assert rows[0] == {
+        "query": "alerts",
+        "epoch": 41,
+        "boundary_seconds": 1.5,
+        "pin_seconds": 0.5,
+        "files": 3,
+        "bytes": 900,
+        "offsets": '{"events": {"0": 17}}',
+    }
+    assert rows[1]["offsets"] is None
+
+
+def test_each_subtask_has_a_row_in_order() -> None:
+    parts = [
+        SubtaskRecord(operator="b", subtask=1, seconds=None),
+        SubtaskRecord(operator="b", subtask=0, seconds=0.5, state_bytes=8, blocked_events=2, blocked_seconds=0.25),
+        SubtaskRecord(operator="a", subtask=0, seconds=0.1),
+    ]
+    rows = _rows(checkpoint_metadata(_record(), parts)["coord_control/subtask_table"])
+
+    assert [(row["operator"], row["subtask"]) for row in rows] == [("a", 0), ("b", 0), ("b", 1)]
+    assert rows[1] == {
+        "operator": "b",
+        "subtask": 0,
+        "ack_seconds": 0.5,
+        "state_bytes": 8,
+        "blocked_events": 2,
+        "blocked_seconds": 0.25,
+    }
+    assert rows[2]["ack_seconds"] is None
+
+
+def test_of_very_many_subtasks_the_slowest_are_shown() -> None:
+    parts = [SubtaskRecord(operator="a", subtask=index, seconds=float(index)) for index in range(700)]
+    parts[3] = SubtaskRecord(operator="a", subtask=3, seconds=None)
+    rows = _rows(checkpoint_metadata(_record(subtasks=700), parts)["coord_control/subtask_table"])
+
+    assert len(rows) == 500
+    assert [rows[0]["subtask"], rows[1]["subtask"], rows[-1]["subtask"]] == [3, 201, 699]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    record = _record(
+        label=None, requested_by=None, queries=(), path=None, finished_at=None, duration_seconds=float("nan")
+    )
+
+    assert (
+        _values(checkpoint_metadata(record))
+        .keys()
+        .isdisjoint(
+            {
+                "label",
+                "requested_by",
+                "queries",
+                "path",
+                "finished_at",
+                "duration_seconds",
+                "boundary_seconds",
+                "coordinator_bytes",
+                "subtask_table",
+                "restarts",
+                "recovery",
+                "note",
+                "sequence",
+            }
+        )
+    )
+
+
+def test_a_zero_that_was_measured_is_there() -> None:
+    values = _values(checkpoint_metadata(_record(blocked_events=0, blocked_seconds=0, new_bytes=0)))
+
+    assert [values["blocked_events"], values["blocked_seconds"], values["new_bytes"]] == [0, 0.0, 0]
+
+
+def test_the_command_that_restores_can_be_pasted_into_a_shell() -> None:
+    nasty = _record(job="it's", path="/save points/7")
+    text = _values(checkpoint_metadata(nasty))["restore_command"]
+
+    assert "coordctl restore 'it'\"'\"'s' 7\n" in text
+    assert "coordctl restore 'it'\"'\"'s' '/save points/7' --as" in text
+    assert "--as" not in _values(checkpoint_metadata(_record(kind=CheckpointKind.CHECKPOINT)))["restore_command"]
+
+
+@pytest.mark.parametrize("message", ["```\n# heading", "[x](javascript:alert(1))", "<img src=x>", "`` ` ``"])
+def test_what_users_write_stays_code_in_markdown(message: str) -> None:
+    text = _values(recovery_metadata(_recovery(message=message)))["recovery"]
+    [line] = [line for line in text.splitlines() if line.startswith("- why")]
+    code = line.removeprefix("- why: ` restore ` ")
+    fence = code[: len(code) - len(code.lstrip("`"))]
+
+    assert code == f"{fence} {' '.join(message.split())} {fence}"
+    assert fence not in message
+
+
+def test_a_recovery_says_why_from_where_and_what_was_lost() -> None:
+    values = _values(recovery_metadata(_recovery(), sequence=4))
+    text = values.pop("recovery")
+
+    assert values == {
+        "recovery_cause": "restore",
+        "query": "alerts",
+        "from_checkpoint": 5,
+        "from_epoch": 30,
+        "path": "/jobs/flights/checkpoints/5",
+        "recovery_seconds": 4.5,
+        "epochs_rerun": 2,
+        "generation": 3,
+        "recovered_at": _NOON.timestamp(),
+        "message": "somebody asked",
+        "sequence": 4,
+    }
+    assert "restored from checkpoint 5" in text
+    assert "2 run again" in text
+
+
+def test_a_failure_has_no_id_that_could_be_taken_for_a_completed_one() -> None:
+    record = _record(state=CheckpointState.FAILED, reason="timeout", message="too slow")
+    values = _values(failure_metadata(record, sequence=4))
+
+    assert values["failed_checkpoint_id"] == 7
+    assert "checkpoint_id" not in values
+    assert (values["reason"], values["message"]) == ("timeout", "too slow")
+
+
+def test_a_query_says_how_it_fares() -> None:
+    query = QueryRecord(
+        name="alerts", epoch=42, restarts=1, rows_per_second=10.5, lag_seconds=2.0, state_rows=9, watermark=_NOON
+    )
+
+    assert _values(query_metadata(query)) == {
+        "epoch": 42,
+        "rows_per_second": 10.5,
+        "lag_seconds": 2.0,
+        "state_rows": 9,
+        "watermark": _NOON.timestamp(),
+        "restarts": 1,
+    }
