@@ -219,7 +219,7 @@ def _take(
         on_cancel=config.on_cancel,
     )
     made = _made(followed.result)
-    context.log.info(f"{made.kind.capitalize()} {made.checkpoint} is complete: {made.path}")
+    context.log.info(f"{made.kind} {made.checkpoint} is complete: {made.path}")
     try:
         metadata = _metadata(client, job.name, made, config.note)
     except CoordControlError as error:

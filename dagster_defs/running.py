@@ -44,9 +44,9 @@ OnCancel: TypeAlias = Literal["abort", "finish"]
 _ABORT_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 150.0
 _TAKES: Final = {
-    CommandKind.TRIGGER_CHECKPOINT: "Checkpoint",
-    CommandKind.TRIGGER_SAVEPOINT: "Savepoint",
-    CommandKind.STOP_WITH_SAVEPOINT: "Savepoint",
+    CommandKind.TRIGGER_CHECKPOINT: "checkpoint",
+    CommandKind.TRIGGER_SAVEPOINT: "savepoint",
+    CommandKind.STOP_WITH_SAVEPOINT: "savepoint",
 }
 _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 

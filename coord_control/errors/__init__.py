@@ -4,7 +4,7 @@
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
-        - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch
+        - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, AssetKeyTaken
         - NonRestoredState, RestoredQueryUnused, RestoreRefused, RescaleFailed
     - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
@@ -107,6 +107,7 @@ from coord_control.errors.system import (
     UnsupportedFormat,
 )
 from coord_control.errors.user import (
+    AssetKeyTaken,
     ChannelFull,
     CoordinatorFailed,
     CoordinatorNotStarted,
@@ -143,6 +144,7 @@ from coord_control.errors.user import (
 
 __all__ = [
     "AlreadyExists",
+    "AssetKeyTaken",
     "AttemptRefused",
     "AuthenticationFailed",
     "ChannelFull",

@@ -8,6 +8,7 @@ from typing import Any
 from coord_control.errors.base import CoordControlError, Fault
 
 __all__ = [
+    "AssetKeyTaken",
     "ChannelFull",
     "CoordinatorFailed",
     "CoordinatorNotStarted",
@@ -54,6 +55,17 @@ class InvalidName(DeclarationError):
         super().__init__(
             f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a "
             "letter or digit"
+        )
+
+
+class AssetKeyTaken(DeclarationError):
+    """Two things of streaming jobs would be the same asset in Dagster."""
+
+    def __init__(self, key: str, owners: Iterable[str]) -> None:
+        self.key, self.owners = key, list(owners)
+        super().__init__(
+            f"the asset key {key!r} would be that of {' and of '.join(self.owners)}; give one of the jobs or queries "
+            "another name, a query a key of its own, or all of them other keys by a subclass of StreamingJobTranslator"
         )
 
 

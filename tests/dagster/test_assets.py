@@ -148,7 +148,7 @@ def test_materializing_takes_a_checkpoint(plane: Plane, instance: dg.DagsterInst
     assert (found["path"], found["acknowledged_subtasks"], found["reported_by"]) == (record.path, 2, "run")
     assert found["sequence"] == record.sequence
     assert record.requested_by == found["requested_by"] == f"dagster:run:{result.run_id}"
-    assert f"Checkpoint 1 is complete: {record.path}" in log_lines(instance, result)
+    assert f"checkpoint 1 is complete: {record.path}" in log_lines(instance, result)
 
 
 def test_a_savepoint_goes_where_it_should_and_the_job_runs_on(
@@ -192,10 +192,10 @@ def test_the_log_tells_how_far_it_is(plane: Plane, instance: dg.DagsterInstance)
     with meanwhile(finish_when_seen):
         result = materialize(plane, instance, purpose="savepoint")
 
-    lines = [line for line in log_lines(instance, result) if line.startswith("Savepoint 1")]
-    assert lines[0] == "Savepoint 1: 1 of 2 subtasks have passed the boundary"
+    lines = [line for line in log_lines(instance, result) if line.startswith("savepoint 1")]
+    assert lines[0] == "savepoint 1: 1 of 2 subtasks have passed the boundary"
     assert len(lines) == len(set(lines))  # a line only when something has changed
-    assert lines[-1].startswith("Savepoint 1 is complete: ")
+    assert lines[-1].startswith("savepoint 1 is complete: ")
 
 
 def test_a_job_that_is_down_fails_the_run_at_once_with_the_next_step(
