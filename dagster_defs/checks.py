@@ -21,6 +21,7 @@ from coord_control.errors import CoordControlError
 from coord_control.storage.records import CheckpointRecord, JobOverview, JobState
 from dagster_defs.metadata import Metadata, entries
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
+from dagster_defs.running import action_failure
 from dagster_defs.spec import CheckBounds, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
 
@@ -115,7 +116,7 @@ def _look(plane: ControlPlaneResource, job: StreamingJobSpec) -> list[CheckOutco
         with plane.client(ACTOR) as client:
             fleet = client.fleet([job.name])
     except CoordControlError as error:
-        raise dg.Failure(f"the job {job.name} could not be looked at: {error}", allow_retries=error.retry) from error
+        raise action_failure(error) from error
     return evaluate(fleet.jobs[0] if fleet.jobs else None, job.checks, fleet.now)
 
 

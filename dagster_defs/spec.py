@@ -29,6 +29,19 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
+def _text(context: dg.ResolutionContext, raw: str) -> str:
+    # Dagster evaluates what looks like Python, also without a template: "365" would become a number.
+    return str(context.resolve_value(raw)) if "{{" in raw or "{%" in raw else raw
+
+
+def _texts(context: dg.ResolutionContext, raw: list[str]) -> list[str]:
+    return [_text(context.at_path(place), each) for place, each in enumerate(raw)]
+
+
+def _text_by_name(context: dg.ResolutionContext, raw: dict[str, str]) -> dict[str, str]:
+    return {name: _text(context.at_path(name), each) for name, each in raw.items()}
+
+
 class StartSpec(dg.Model, dg.Resolvable):
     """How the driver of a job is started: ``coordctl run SCRIPT --detach``, on the machine of Dagster's code location.
 
@@ -41,8 +54,10 @@ class StartSpec(dg.Model, dg.Resolvable):
     """
 
     script: str
-    args: list[str] = Field(default_factory=list)
-    env: dict[str, str] = Field(default_factory=dict)
+    args: Annotated[list[str], dg.Resolver(_texts, model_field_type=list[str])] = Field(default_factory=list)
+    env: Annotated[dict[str, str], dg.Resolver(_text_by_name, model_field_type=dict[str, str])] = Field(
+        default_factory=dict
+    )
     working_directory: str | None = None
     log_file: str | None = None
 

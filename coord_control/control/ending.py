@@ -174,13 +174,13 @@ class RestoreExecution(ThreadedExecution):
             fork=payload.as_name if is_fork else None,
             allow_non_restored_state=payload.allow_non_restored_state,
         )
-        if is_fork:
-            return self._restore(request)
         path, checks = check_restore(port.files, port.storage, request)
         if any(each.verdict is Verdict.REFUSED for each in checks):
             problems = [str(each) for each in checks if each.verdict is Verdict.REFUSED]
             table = [each.to_json() for each in checks]
             return refused(Refusal.RESTORE_REFUSED, str(RestoreRefused(path, problems)), fields=table)
+        if is_fork:
+            return self._restore(request)
         if not place.ending.begin(restart=True):
             return job_closed(self._command)
         self._request = request

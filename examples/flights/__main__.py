@@ -9,7 +9,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -23,14 +24,19 @@ from examples.flights.data import DAYS
 from examples.flights.demo import Demo, Options
 from examples.flights.progress import Progress
 from examples.flights.report import as_json, is_ok, print_summary
+from examples.flights.server import REPORTS_VARIABLE, DagsterServer, NoDagster
 from examples.flights.session import spark_session
+from examples.flights.visit import Visit
 
 _DESCRIPTION = """\
 Replays the 336,776 flights that left New York City in 2013, day by day, through a streaming job with two queries:
 `alerts`, whose operator and coordinator exchange control events exactly once, and `airports`, a plain aggregation.
 
-It ends after the last day, or at the end of the running epochs when it is interrupted (Ctrl-C). Then everything that
-was written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1 when the check fails.
+Dagster is started beside it, on this machine only, and takes a savepoint of the running job; it says where to click.
+
+It ends after the last day and that savepoint, or at the end of the running epochs when it is interrupted (Ctrl-C); in a
+terminal the job idles after the last day until Ctrl-C, so that there is one to click at. Then everything that was
+written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1 when the check fails.
 """
 _EPILOG = """\
 Each run begins afresh in a folder of its own. With --work DIR, a run goes on where the last one with the same DIR
@@ -43,16 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = _work_folder(parsed.work)
     logging.basicConfig(filename=work / "demo.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    options = Options(work, parsed.days, parsed.days_per_epoch, parsed.speed, parsed.budget, parsed.shift, parsed.chaos)
     console = Console(stderr=parsed.json)
     stop = threading.Event()
     try:
         with Progress(console) as progress:
             progress.say(f"work folder: {work}\nSpark is starting")
-            demo = Demo(options, progress.show, stop)
-            with spark_session(work, attempts_per_task=3 if options.chaos else 1) as spark:
-                _stop_on_signals(stop)
-                outcome = demo.run(spark)
+            with _dagster(parsed, work, progress.say, stays=_stays(parsed, console)) as visit:
+                demo = Demo(_options(parsed, work, visit), progress.show, stop, visit)
+                with spark_session(work, attempts_per_task=3 if parsed.chaos else 1) as spark:
+                    _stop_on_signals(stop)
+                    outcome = demo.run(spark)
+                    if visit is not None:
+                        visit.leave()
     except KeyboardInterrupt:
         _say(console, "interrupted in the middle of an epoch; --work goes on from here")
         return ExitCode.INTERRUPTED
@@ -67,10 +75,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.error("the demo has failed", exc_info=error)
         return ExitCode.FAILED
     if parsed.json:
-        print(json.dumps(as_json(outcome, work), indent=2))
+        print(json.dumps(as_json(outcome, work, visit), indent=2))
     else:
-        print_summary(console, outcome, work)
-    return ExitCode.FINISHED if is_ok(outcome) else ExitCode.FAILED
+        print_summary(console, outcome, work, visit)
+    return ExitCode.FINISHED if is_ok(outcome, visit) else ExitCode.FAILED
+
+
+def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None) -> Options:
+    return Options(
+        work=work,
+        days=parsed.days,
+        days_per_epoch=parsed.days_per_epoch,
+        days_per_second=parsed.speed,
+        budget=parsed.budget,
+        shift_seconds=parsed.shift,
+        chaos=parsed.chaos,
+        control=None if visit is None else _control(work),
+    )
+
+
+def _stays(parsed: argparse.Namespace, console: Console) -> bool:
+    # Whether it is a terminal, not whether colours are wanted: nobody presses Ctrl-C in a pipeline.
+    return not parsed.headless and console.file.isatty()
+
+
+def _control(work: Path) -> str:
+    """A control database of the demo's own: a job of the user's may have the same name."""
+    return f"sqlite:///{work / 'control.db'}"
+
+
+@contextmanager
+def _dagster(
+    parsed: argparse.Namespace, work: Path, say: Callable[[str], None], *, stays: bool
+) -> Iterator[Visit | None]:
+    """Dagster and its visitor, if it is wanted and can be had; at the end both are gone."""
+    if not parsed.dagster:
+        yield None
+        return
+    environment = {"COORD_CONTROL": _control(work), REPORTS_VARIABLE: str(work / "reports")}
+    try:
+        server = DagsterServer(work, environment, parsed.dagster_port)
+    except NoDagster as reason:
+        say(f"Dagster: {reason}; the demo goes on without it")
+        yield None
+        return
+    with server:
+        visit = Visit(server, say, stays=stays)
+        visit.start()
+        try:
+            yield visit
+        finally:
+            visit.leave()
 
 
 def _say(console: Console, *lines: str) -> None:
@@ -107,6 +162,19 @@ def _parser() -> argparse.ArgumentParser:
         help="let attempts of subtasks fail with this probability (default: 0.2); three in a row fail the batch",
     )
     add("--work", type=Path, metavar="DIR", help="keep everything in DIR, and go on with what is there")
+    add(
+        "--headless",
+        action="store_true",
+        help="end after the last day, also in a terminal (without a terminal it always does)",
+    )
+    add("--no-dagster", dest="dagster", action="store_false", help="without Dagster, and without its savepoint")
+    add(
+        "--dagster-port",
+        type=_integer(0, 65535),
+        default=0,
+        metavar="PORT",
+        help="of Dagster's pages, on the loopback address (default: any that is free)",
+    )
     add("--json", action="store_true", help="print one JSON document at the end; progress goes to standard error")
     return parser
 

@@ -1,4 +1,7 @@
-"""Runs the job: the feeder, two queries, the desk; until the last day is through, or somebody wants it to end."""
+"""Runs the job: the feeder, two queries, the desk; until the last day is through, or somebody wants it to end.
+
+A visitor may keep the job for longer: it idles then, and can be looked at and saved.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +25,7 @@ from examples.flights.feeder import Feeder
 from examples.flights.sinks import last_commit, read_file_sink
 from examples.flights.summary import Check, Results, check
 
-__all__ = ["Demo", "Moment", "Options", "Outcome"]
+__all__ = ["Demo", "Moment", "Options", "Outcome", "Visitor"]
 
 PARALLELISM: Final = 4
 _QUERIES: Final = ("alerts", "airports")
@@ -40,6 +43,18 @@ class Options:
     budget: float
     shift_seconds: float
     chaos: float
+    control: str | None  #: address of the control database; None: as ``COORD_CONTROL`` says
+
+
+class Visitor(Protocol):
+    """Somebody who wants something of the running job."""
+
+    def job_runs(self) -> None:
+        """All queries have committed an epoch; called again and again."""
+
+    @property
+    def wants_job(self) -> bool:
+        """Whether the job should go on, with nothing to do, when the last day is through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class Moment:
 
     seconds: float
     is_stopping: bool
+    is_idle: bool  #: the last day is through
     days: int
     days_fed: int
     airports_day: int
@@ -74,14 +90,23 @@ class Demo:
     Args:
         show: called several times a second.
         stop: set it to stop the job at the end of the running epochs.
+        visitor: asked and told while the job runs.
     """
 
-    def __init__(self, options: Options, show: Callable[[Moment], None], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        options: Options,
+        show: Callable[[Moment], None],
+        stop: threading.Event,
+        visitor: Visitor | None = None,
+    ) -> None:
         self._options = options
         self._show = show
         self._stop = stop
+        self._visitor = visitor
         self._began = time.monotonic()
         self._is_stopping = False
+        self._done = threading.Event()  # the last day is through
         self._gateways: tuple[GatewayStatus, ...] = ()
         self._input, self._alerts, self._airports = (options.work / name for name in ("input", *_QUERIES))
         for folder in (self._input, self._airports):
@@ -100,14 +125,13 @@ class Demo:
         Raises:
             CoordControlError: the job failed.
         """
-        with cc.Job("flights", spark, root=str(self._options.work / "jobs")) as job:
+        with cc.Job("flights", spark, root=str(self._options.work / "jobs"), control=self._options.control) as job:
             self._start_queries(job, spark)
             self._feeder.start()
             self._desk.start()
-            done = threading.Event()
-            threading.Thread(target=self._await_last_day, args=(spark, done), name="last-day", daemon=True).start()
-            last = self._follow(job, done)
-            is_complete = done.is_set()
+            threading.Thread(target=self._await_last_day, args=(spark,), name="last-day", daemon=True).start()
+            last = self._follow(job)
+            is_complete = self._done.is_set()
             self._desk.stop()
             self._feeder.stop()
             last = self._follow_stop(job) or last
@@ -133,7 +157,7 @@ class Demo:
         reader = spark.readStream.schema(data.SPARK_SCHEMA).option("maxFilesPerTrigger", self._options.days_per_epoch)
         return reader.parquet(str(self._input))
 
-    def _await_last_day(self, spark: SparkSession, done: threading.Event) -> None:
+    def _await_last_day(self, spark: SparkSession) -> None:
         self._feeder.join()
         for name in _QUERIES:
             while not self._stop.is_set():
@@ -146,15 +170,30 @@ class Demo:
                     pass  # its run has ended; the next one is to be asked
                 time.sleep(_TICK_SECONDS)
         if not self._stop.is_set():
-            done.set()
+            self._done.set()
 
-    def _follow(self, job: cc.Job, done: threading.Event) -> Moment:
+    def _follow(self, job: cc.Job) -> Moment:
+        moment = self._moment(job.status())
         while True:
             job.await_termination(_TICK_SECONDS)
-            moment = self._moment(job.status())
-            self._show(moment)
-            if done.is_set() or self._stop.is_set():
+            try:
+                moment = self._moment(job.status())
+            except JobClosed:  # it was told so through the control plane
+                self._stop.set()
                 return moment
+            self._show(moment)
+            if self._stop.is_set() or self._is_through(moment):
+                return moment
+
+    def _is_through(self, moment: Moment) -> bool:
+        """Nobody needs the job any more."""
+        if self._done.is_set():
+            self._desk.stop()  # there are no epochs in which its changes would take effect
+        if self._visitor is None:
+            return self._done.is_set()
+        if all(query.committed >= 0 for query in moment.status.queries):
+            self._visitor.job_runs()
+        return self._done.is_set() and not self._visitor.wants_job
 
     def _follow_stop(self, job: cc.Job) -> Moment | None:
         """Stop at the end of the running epochs; the last that was seen of the job."""
@@ -178,6 +217,7 @@ class Demo:
         return Moment(
             seconds=time.monotonic() - self._began,
             is_stopping=self._is_stopping,
+            is_idle=self._done.is_set(),
             days=self._days,
             days_fed=self._feeder.fed,
             airports_day=files.last_day,

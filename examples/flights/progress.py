@@ -69,8 +69,14 @@ def _head(moment: Moment) -> RenderableType:
     line.append(f"  events: {totals.events_up:,} up, {totals.events_down:,} down")
     if totals.attempts_failed:
         line.append(f"  failed attempts: {totals.attempts_failed}", "yellow")
-    line.append("  stopping at the end of the epochs" if moment.is_stopping else "  Ctrl-C stops", "dim")
+    line.append(f"  {_what_next(moment)}", "dim")
     return line
+
+
+def _what_next(moment: Moment) -> str:
+    if moment.is_stopping:
+        return "stopping at the end of the epochs"
+    return "all days are through; the job idles, Ctrl-C ends it" if moment.is_idle else "Ctrl-C stops"
 
 
 def _queries(moment: Moment) -> RenderableType:

@@ -11,18 +11,19 @@ from rich.text import Text
 
 from examples.flights.data import name_of_day
 from examples.flights.demo import Outcome
+from examples.flights.visit import Visit
 
 __all__ = ["as_json", "is_ok", "print_summary"]
 
 
-def is_ok(outcome: Outcome) -> bool:
-    """Whether all checks hold."""
-    return all(check.is_ok for check in outcome.checks)
+def is_ok(outcome: Outcome, visit: Visit | None = None) -> bool:
+    """Whether all checks hold, and no savepoint has failed."""
+    return all(check.is_ok for check in outcome.checks) and not (visit is not None and visit.has_failed)
 
 
-def print_summary(console: Console, outcome: Outcome, work: Path) -> None:
+def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit | None = None) -> None:
     """What was done, what was checked."""
-    facts = as_json(outcome, work)
+    facts = as_json(outcome, work, visit)
     done, events, thresholds = facts["alerts"], facts["events"], facts["thresholds"]
     until = f"1 Jan to {name_of_day(done['days'])}" if done["days"] else "nothing"
     how = "" if outcome.is_complete else ", stopped before the end"
@@ -38,24 +39,28 @@ def print_summary(console: Console, outcome: Outcome, work: Path) -> None:
         ("events", f"{events['up']:,} up, {events['down']:,} down; blocked per subtask: {blocked}"),
         ("files", str(work)),
     ]
+    if visit is not None and visit.result is not None:
+        lines.append(("savepoint", f"{visit.result.id}, by Dagster's run {visit.result.run_id}: {visit.result.path}"))
     for name, text in lines:
         _print(console, Text.assemble((f"{name:<12}", "bold"), text))
     console.print()
     for check in outcome.checks:
         mark = ("ok       ", "green") if check.is_ok else ("WRONG    ", "bold red")
         _print(console, Text.assemble(mark, check.name, f": {check.problem}" if check.problem else ""))
+    if visit is not None and visit.has_failed:
+        _print(console, Text.assemble(("WRONG    ", "bold red"), f"Dagster's savepoint: {visit.problem}"))
     last = "No flight is lost or counted twice." if is_ok(outcome) else "The results do not agree with the input."
     console.print()
     _print(console, Text(last, "bold green" if is_ok(outcome) else "bold red"))
 
 
-def as_json(outcome: Outcome, work: Path) -> dict[str, Any]:
+def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[str, Any]:
     """One document; events and restarts count since this driver started, everything else since the job began."""
     last, plan, airports = outcome.last, outcome.results.plan, outcome.results.airports
     operator = last.status.operators[0]
     queries = {query.name: query for query in last.status.queries}
     return {
-        "ok": is_ok(outcome),
+        "ok": is_ok(outcome, visit),
         "complete": outcome.is_complete,
         "seconds": round(last.seconds, 1),
         "generation": last.status.generation,
@@ -95,6 +100,7 @@ def as_json(outcome: Outcome, work: Path) -> dict[str, Any]:
             "budget": plan.budget,
             "minutes": {carrier: seen.minutes for carrier, seen in sorted(plan.carriers.items())},
         },
+        "dagster": None if visit is None else visit.facts(),
         "checks": [{"name": check.name, "ok": check.is_ok, "problem": check.problem} for check in outcome.checks],
     }
 

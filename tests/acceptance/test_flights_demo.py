@@ -1,4 +1,4 @@
-"""The demo as a user runs it: to its end, interrupted, and killed in the middle and run again."""
+"""The demo as a user runs it: to its end, interrupted, and killed in the middle and run again; without Dagster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start(tmp_path: Path) -> Iterator[Run]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "examples.flights", "--json", *options]
+        command = [sys.executable, "-m", "examples.flights", "--json", "--no-dagster", *options]
         environment = {**os.environ, "TMPDIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=_CHECKOUT, env=environment)

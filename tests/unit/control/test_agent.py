@@ -386,6 +386,8 @@ def test_what_an_older_driver_completed_and_never_reported_is_in_the_history(wor
     world.driver()
     found = world.store.checkpoints.list(JOB)
     assert [(each.id, each.state) for each in found] == [(2, CheckpointState.COMPLETED), (1, CheckpointState.COMPLETED)]
+    assert sorted(each.checkpoint.id for each in world.store.changes.list() if each.checkpoint) == [1, 2]
+    assert world.store.changes.newest() == 2
 
 
 def test_what_an_older_driver_had_begun_has_failed_and_what_is_gone_was_discarded(world: World) -> None:

@@ -1,0 +1,33 @@
+"""Tables in Markdown, as the UI of Dagster shows them. Nothing in a cell can become markup.
+
+Threads: functions of values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+__all__ = ["table"]
+
+_MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~])")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a row for each of ``rows``."""
+    return "\n".join(
+        [
+            _line(columns),
+            _line(["---"] * len(columns)),
+            *(_line([_cell(str(value)) for value in row]) for row in rows),
+        ]
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))

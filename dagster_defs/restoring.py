@@ -1,0 +1,241 @@
+"""Restoring a job, or letting a new one go on beside it: through its driver, or on its storage when it has none.
+
+The check before a restore shows up in the run in any case, as a table in its metadata and as lines in its log, also
+when it refuses. A driver makes it by itself and sends the table; for a job that does not run it is made here.
+
+A step that is repeated does not go back twice. What was asked of a driver is found again by its key. What was done on
+the storage is found there: the newest restore, if it is of the same reference and not older than the first attempt.
+
+Threads: the step's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from coord_control.control.client import ControlClient
+from coord_control.control.commands import Refusal, RestoreResult
+from coord_control.durable.checks import Verdict
+from coord_control.durable.files import Files, LocalFiles, join, scheme
+from coord_control.durable.restore_log import newest_restore
+from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
+from coord_control.errors import CommandRefused, JobRunning
+from coord_control.storage.records import CommandRecord, CommandState, JobRecord
+from dagster_defs import markdown
+from dagster_defs.metadata import NAMESPACE, Metadata, entries
+from dagster_defs.reattach import attempt_key, newest_request
+from dagster_defs.running import follow
+from dagster_defs.starting import wait_for_driver
+
+__all__ = ["Wish", "preflight_table", "restore"]
+
+_LOCAL = LocalFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be restored.
+
+    Attributes:
+        job: whose checkpoint it is.
+        ref: an id, a label, ``latest``, or a path.
+        as_name: a new job goes on from it, beside this one; None: the job itself.
+        verify: read all files of the checkpoint, also where no driver does it.
+        force: also when the job's driver may live where we cannot look.
+    """
+
+    job: str
+    ref: str
+    as_name: str | None = None
+    allow_non_restored_state: bool = False
+    verify: bool = True
+    force: bool = False
+    timeout_seconds: float = 600.0
+
+    @property
+    def target(self) -> str:
+        """The job that goes on."""
+        return self.as_name or self.job
+
+
+def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -> Metadata:
+    """Restore once, however often the step is run.
+
+    Returns:
+        What the run shows of it.
+
+    Raises:
+        dagster.Failure: it was refused, or did not work; with the table of the check, if there is one.
+        CoordControlError: nothing was changed.
+    """
+    record = client.job(wish.job)
+    asked = newest_request(client, wish.job, attempt_key(context))
+    if asked is not None and _is_worth_finding(asked):
+        return _through_driver(context, client, record, wish)
+    if _was_restored_here(context, record, wish):
+        context.log.info(f"an earlier attempt has restored job {wish.target} already: nothing was done again")
+        return entries({"way": "storage", "was_restored_before": dg.MetadataValue.bool(True)})
+    if record.is_alive:
+        return _through_driver(context, client, record, wish)
+    return _on_storage(context, record, wish)
+
+
+def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
+    """The check before a restore, for people: what was looked at, what was found, and the way out."""
+    columns = ("verdict", "check", "of", "found", "way out")
+    names = ("verdict", "name", "subject", "found", "way_out")
+    return dg.MetadataValue.md(markdown.table(columns, [[check.get(name, "") for name in names] for check in checks]))
+
+
+# --- through the driver
+
+
+def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, wish: Wish) -> Metadata:
+    def submit(key: str) -> CommandRecord:
+        return client.restore(
+            wish.job,
+            wish.ref,
+            allow_non_restored_state=wish.allow_non_restored_state,
+            as_name=wish.as_name,
+            key=key,
+            expires_seconds=wish.timeout_seconds,
+        )
+
+    deadline = time.monotonic() + wish.timeout_seconds
+    try:
+        result = follow(context, client, submit, job=wish.job, timeout_seconds=wish.timeout_seconds)
+    except dg.Failure as failure:
+        raise _with_table(context, failure) from failure.__cause__
+    assert isinstance(result, RestoreResult), "it was a restore that was asked for"
+    _log_checks(context, result.checks)
+    shown = entries(
+        {
+            "way": "driver",
+            "job": result.job,
+            "checkpoint_id": result.checkpoint,
+            "path": dg.MetadataValue.path(result.path),
+            "linked_bytes": result.linked_bytes,
+            "copied_bytes": result.copied_bytes,
+            "preflight": preflight_table(result.checks),
+        }
+    )
+    if wish.as_name is None or wish.as_name == wish.job:
+        shown |= _started_again(context, client, job, deadline)
+    return shown
+
+
+def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, deadline: float) -> Metadata:
+    """Its supervisor starts it; whether what was restored fits its program is only known then."""
+    command = newest_request(client, job.name, attempt_key(context))
+    assert command is not None, "it was just completed"
+    context.log.info(f"job {job.name} was restored, waiting for its next driver")
+    before = command.generation if command.generation is not None else job.generation
+    running = wait_for_driver(client, job.name, before, deadline=deadline, log_file=job.log_file)
+    context.log.info(f"job {job.name} runs again: process {running.pid} on {running.host}")
+    return entries({"generation": running.generation})
+
+
+def _is_worth_finding(command: CommandRecord) -> bool:
+    return not command.is_finished or command.state is CommandState.COMPLETED
+
+
+def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failure:
+    error = failure.__cause__
+    if not isinstance(error, CommandRefused) or error.code != Refusal.RESTORE_REFUSED or not error.fields:
+        return failure
+    _log_checks(context, error.fields)
+    metadata = {**failure.metadata, f"{NAMESPACE}preflight": preflight_table(error.fields)}
+    metadata.pop(f"{NAMESPACE}problems", None)  # the same, unreadable
+    return dg.Failure(failure.description, metadata=metadata, allow_retries=failure.allow_retries)
+
+
+# --- on the storage
+
+
+def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> Metadata:
+    files = _storage_of_job(job)
+    request = RestoreRequest(
+        root=job.root,
+        job=wish.job,
+        ref=wish.ref,
+        fork=wish.as_name,
+        allow_non_restored_state=wish.allow_non_restored_state,
+        verify=wish.verify,
+        force=wish.force,
+    )
+    context.log.info(f"job {wish.job} does not run: its storage in {job.root} is changed")
+    path, found = check_restore(files, _local, request)
+    checks = [check.to_json() for check in found]
+    _log_checks(context, checks)
+    if problems := [str(check) for check in found if check.verdict is Verdict.REFUSED]:
+        raise dg.Failure(
+            f"{path} cannot be restored, and nothing was changed: {'; '.join(problems)}",
+            metadata={f"{NAMESPACE}preflight": preflight_table(checks)},
+            allow_retries=False,
+        )
+    try:
+        done = restore_job(files, _local, replace(request, verify=False))  # its files were just read
+    except JobRunning as error:
+        hint = "" if error.is_known else ". Here that is `force: true` in the config of the run"
+        raise dg.Failure(f"{error}{hint}", allow_retries=True) from error
+    context.log.info(f"job {wish.target} was restored from {done.record.path}: its next driver goes on from there")
+    return entries(
+        {
+            "way": "storage",
+            "job": wish.target,
+            "checkpoint_id": int(done.record.checkpoint),
+            "path": dg.MetadataValue.path(done.record.path),
+            "linked_bytes": done.linked_bytes,
+            "copied_bytes": done.copied_bytes,
+            "preflight": preflight_table(checks),
+        }
+    )
+
+
+def _was_restored_here(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> bool:
+    began = _first_attempt_at(context)
+    if began is None or scheme(job.root) not in (None, "file"):
+        return False
+    found = newest_restore(_LOCAL, join(job.root, wish.target))
+    return found is not None and found.ref == wish.ref and found.committed_at >= began
+
+
+def _first_attempt_at(context: dg.OpExecutionContext) -> datetime | None:
+    origin = attempt_key(context).split(":")[1]
+    record = context.instance.get_run_record_by_id(origin)
+    return None if record is None else record.create_timestamp
+
+
+def _storage_of_job(job: JobRecord) -> Files:
+    files = _local(job.root)
+    if not files.exists(job.folder):
+        raise dg.Failure(
+            f"job {job.name} does not run, and its folder {job.folder} cannot be seen from this machine; run coordctl "
+            f"restore {job.name} where it can (it last ran on {job.host})",
+            allow_retries=False,
+        )
+    return files
+
+
+def _local(path: str) -> Files:
+    if scheme(path) in (None, "file"):
+        return _LOCAL
+    raise dg.Failure(
+        f"the job does not run, and {path} is no local path: Dagster starts no Spark to read it. Run coordctl restore, "
+        "which does; or start the job and execute this run again, then its driver restores it",
+        allow_retries=False,
+    )
+
+
+def _log_checks(context: dg.OpExecutionContext, checks: Iterable[Mapping[str, Any]]) -> None:
+    for check in checks:
+        verdict, subject, way_out = check.get("verdict", ""), check.get("subject"), check.get("way_out")
+        what = f"{check.get('name', '')} of {subject}" if subject else check.get("name", "")
+        line = f"preflight: {verdict}: {what}: {check.get('found', '')}{f' ({way_out})' if way_out else ''}"
+        context.log.log("INFO" if verdict == Verdict.OK.value else "WARNING", line)

@@ -1,0 +1,264 @@
+"""Runs that end badly while a savepoint is under way, in a real ``dagster dev``: one savepoint, the right final state.
+
+The driver follows a script, so a savepoint is under way exactly until the test lets it be complete; nothing here hopes
+that something takes long enough. Everything else is real: the webserver, the daemon with its run monitoring, the code
+server, run workers and their steps in processes of their own, which are killed with ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from coord_control.control.client import ControlClient
+from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind, CommandState
+from tests.agent_kit import JOB, ScriptedDriver
+from tests.dagster_dev_kit import DagsterDev, dagster_dev
+from tests.dagster_kit import eventually, plane_in
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+
+_SAVEPOINT: Final = f"{JOB}/savepoint"
+_STEP: Final = f"{JOB}__savepoint"
+_UNDER_WAY: Final = r"savepoint (\d+): "
+_ID: Final = "coord_control/checkpoint_id"
+_SENSOR: Final = "streaming_jobs_sensor"
+#: A deployment whose users let savepoints be retried.
+_CODE: Final = f"""
+    import dagster as dg
+    from dagster_defs import ControlPlaneSpec, StreamingJobSpec, StreamingJobTranslator, build_streaming_definitions
+
+    class Patient(StreamingJobTranslator):
+        def retry_policy(self, job, purpose):
+            return dg.RetryPolicy(max_retries=1000)
+
+    defs = build_streaming_definitions(
+        ControlPlaneSpec(jobs=[StreamingJobSpec(name="{JOB}", queries=[])]), translator=Patient()
+    )
+"""
+
+
+@dataclass
+class World:
+    """A deployment of Dagster, a control database, and a job that does what the test says."""
+
+    dagster: DagsterDev
+    client: ControlClient
+    driver: ScriptedDriver
+    counted: set[int] = field(default_factory=set)
+
+    def savepoint_under_way(self, **config: Any) -> tuple[str, int]:
+        """Launch a run, and wait until the job takes its savepoint."""
+        run = self.dagster.materialize(_SAVEPOINT, config=_config(**config))
+        return run, int(self.dagster.wait_message(run, _UNDER_WAY)[1])
+
+    def savepoints(self, *states: CheckpointState) -> list[CheckpointRecord]:
+        """Those that have begun since the last time this was asked for, or that are given here."""
+        found = self.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, limit=1000)
+        return [record for record in found if record.id not in self.counted and (not states or record.state in states)]
+
+    def made(self, run: str) -> list[int]:
+        """The savepoints that a run has reported."""
+        entries = self.dagster.materializations(_SAVEPOINT)
+        return [entry.metadata[_ID] for entry in entries if entry.run_id == run]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("dagster-runs")
+    with plane_in(folder) as plane:
+        driver = plane.driver(is_automatic=False)
+        environment = {"COORD_CONTROL": plane.settings.url}
+        with dagster_dev(folder / "dagster", _CODE, environment) as server:
+            yield World(server, plane.client(), driver)
+
+
+@pytest.fixture
+def world(deployment: World) -> World:
+    deployment.counted |= {record.id for record in deployment.client.checkpoints(JOB, limit=1000)}
+    return deployment
+
+
+def test_a_run_that_is_terminated_gives_its_savepoint_up(world: World) -> None:
+    run, savepoint = world.savepoint_under_way()
+    world.dagster.terminate(run)
+    assert world.dagster.wait_run(run).status == "CANCELED"
+
+    [record] = world.savepoints()
+    assert (record.id, record.state, record.reason) == (savepoint, CheckpointState.FAILED, "aborted")
+    [command] = _commands(world, run)
+    assert command == (CommandKind.TRIGGER_SAVEPOINT, CommandState.CANCELLED)
+    assert world.made(run) == []
+    assert _folders(world) == _complete(world)
+
+
+def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(world: World) -> None:
+    run, savepoint = world.savepoint_under_way(on_cancel="finish")
+    world.dagster.terminate(run)
+    world.dagster.wait_message(run, "The run is being cancelled")
+    world.driver.complete(savepoint)
+    assert world.dagster.wait_run(run).status == "CANCELED"
+
+    [record] = world.savepoints()
+    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    assert world.made(run) == [savepoint]
+    assert _folders(world) == _complete(world)
+
+
+@pytest.mark.parametrize("is_complete_before", [False, True], ids=["under-way", "complete-by-then"])
+def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failure(
+    world: World, *, is_complete_before: bool
+) -> None:
+    run, savepoint = world.savepoint_under_way()
+    _kill(*_processes(world, run))
+    assert world.dagster.wait_run(run).status == "FAILURE"
+    assert [record.state for record in world.savepoints()] == [CheckpointState.IN_PROGRESS]
+    if is_complete_before:
+        world.driver.complete(savepoint)
+
+    again = world.dagster.reexecute(run)
+    world.dagster.wait_message(again, "An earlier attempt has asked for it")
+    if not is_complete_before:
+        world.driver.complete(savepoint)
+    assert world.dagster.wait_run(again).status == "SUCCESS"
+
+    [record] = world.savepoints()
+    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    assert (world.made(run), world.made(again)) == ([], [savepoint])
+    assert _commands(world, run) == [(CommandKind.TRIGGER_SAVEPOINT, CommandState.COMPLETED)]
+
+
+def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(world: World) -> None:
+    """The step is a process of its own, and lives on: nobody waits for it, and it still does what it was to do."""
+    run, savepoint = world.savepoint_under_way()
+    worker, step = _processes(world, run)
+    _kill(worker)
+    assert world.dagster.wait_run(run).status == "FAILURE"
+    world.driver.complete(savepoint)
+    eventually(lambda: not _lives(step))
+
+    again = world.dagster.reexecute(run, "ALL_STEPS")
+    second = int(world.dagster.wait_message(again, _UNDER_WAY)[1])
+    world.driver.complete(second)
+    assert world.dagster.wait_run(again).status == "SUCCESS"
+    assert second != savepoint, "to execute everything anew is another request"
+    assert sorted(record.id for record in world.savepoints(CheckpointState.COMPLETED)) == [savepoint, second]
+    assert world.made(again) == [second]
+
+
+def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(world: World) -> None:
+    run = world.dagster.materialize(_SAVEPOINT, config=_config(timeout_seconds=3.0))
+    world.dagster.wait_message(run, "An earlier attempt has asked for it")
+    [under_way] = world.savepoints()
+    world.driver.complete(under_way.id)
+    assert world.dagster.wait_run(run).status == "SUCCESS"
+
+    [record] = world.savepoints()
+    assert (record.id, record.state) == (under_way.id, CheckpointState.COMPLETED)
+    assert world.made(run) == [under_way.id]
+
+
+def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(world: World) -> None:
+    run, savepoint = world.savepoint_under_way()
+    _, step = _processes(world, run)
+    _kill(step)
+    ended = world.dagster.wait(lambda: _retried(world, run) or world.dagster.run(run).is_done)
+    if ended is True:  # this release of Dagster does not retry a step whose process is gone; somebody has to
+        assert world.dagster.run(run).status == "FAILURE"
+        run = world.dagster.reexecute(run)
+        world.dagster.wait_message(run, "An earlier attempt has asked for it")
+    world.driver.complete(savepoint)
+    assert world.dagster.wait_run(run).status == "SUCCESS"
+
+    [record] = world.savepoints()
+    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    assert world.made(run) == [savepoint]
+
+
+def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(world: World) -> None:
+    run, savepoint = world.savepoint_under_way()
+    _kill(*_processes(world, run))
+    assert world.dagster.wait_run(run).status == "FAILURE"
+    assert world.driver.abort(savepoint)  # type: ignore[arg-type]
+    eventually(lambda: [record.state for record in world.savepoints()] == [CheckpointState.FAILED])
+
+    again = world.dagster.reexecute(run)
+    second = int(world.dagster.wait_message(again, _UNDER_WAY)[1])
+    world.driver.complete(second)
+    assert world.dagster.wait_run(again).status == "SUCCESS"
+    assert [record.id for record in world.savepoints(CheckpointState.COMPLETED)] == [second]
+    assert world.made(again) == [second]
+
+
+def test_the_sensor_reports_once_what_no_run_has_reported(world: World) -> None:
+    """The run is lost for good; and everything that the tests before this one have left is in Dagster once."""
+    run, savepoint = world.savepoint_under_way()
+    _kill(*_processes(world, run))
+    assert world.dagster.wait_run(run).status == "FAILURE"
+    world.driver.complete(savepoint)
+    eventually(lambda: [record.state for record in world.savepoints()] == [CheckpointState.COMPLETED])
+
+    def reported() -> list[int]:
+        return [entry.metadata[_ID] for entry in world.dagster.materializations(_SAVEPOINT)]
+
+    world.dagster.wait(lambda: savepoint in reported())
+    ticks = _ticks(world)
+    world.dagster.wait(lambda: _ticks(world) > ticks)  # one more looks at all of it again
+    completed = world.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, limit=1000)
+    assert sorted(reported()) == sorted(each.id for each in completed if each.state is CheckpointState.COMPLETED)
+    [entry] = [each for each in world.dagster.materializations(_SAVEPOINT) if each.metadata[_ID] == savepoint]
+    assert (entry.run_id, entry.metadata["coord_control/reported_by"]) == ("", "sensor")
+
+
+def _config(**values: Any) -> dict[str, Any]:
+    return {"ops": {_STEP: {"config": values}}}
+
+
+def _commands(world: World, run: str) -> list[tuple[CommandKind, CommandState]]:
+    found = world.client.commands(JOB, limit=1000)
+    return [(command.kind, command.state) for command in found if command.requested_by == f"dagster:run:{run}"]
+
+
+def _processes(world: World, run: str) -> tuple[int, int]:
+    """The run worker, and the process of its step."""
+    step = world.dagster.wait_message(run, r"Capturing logs for process \(pid: (\d+)\)")
+    return world.dagster.worker(run), int(step[1])
+
+
+def _kill(*processes: int) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _retried(world: World, run: str) -> str | None:
+    found = [line for line in world.dagster.messages(run) if "An earlier attempt has asked for it" in line]
+    return found[0] if found else None
+
+
+def _ticks(world: World) -> int:
+    ticks = world.dagster.ticks(_SENSOR)
+    assert not [tick["error"] for tick in ticks if tick["error"]]
+    return sum(tick["status"] in ("SUCCESS", "SKIPPED") for tick in ticks)
+
+
+def _folders(world: World) -> set[str]:
+    """What lies where savepoints lie."""
+    return set(world.driver.files.list(f"{world.driver.folder}/savepoints"))
+
+
+def _complete(world: World) -> set[str]:
+    found = world.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, state=CheckpointState.COMPLETED, limit=1000)
+    return {record.path.rpartition("/")[2] for record in found if record.path is not None}

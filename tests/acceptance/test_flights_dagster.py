@@ -1,0 +1,184 @@
+"""The demo with Dagster beside it: a savepoint through its API, and nothing that outlives the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from examples.flights.graphql import DagsterApi
+from examples.flights.server import DagsterServer, NoDagster
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(600)]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+#: Few days; the job waits for Dagster anyway.
+FEW = ("--days", "5")
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*options: str, **how: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "examples.flights", "--work", str(tmp_path / "work"), *FEW, *options]
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "TERM": "xterm"}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+        process = subprocess.Popen(command, text=True, cwd=CHECKOUT, env=environment, **pipes)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def dagster_processes(work: Path) -> list[int]:
+    """All that run with the Dagster of a demo: they have its home in their environment."""
+    home, found = str(work / "dagster"), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("DAGSTER_HOME") == home and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def await_no_dagster(work: Path) -> None:
+    while dagster_processes(work):
+        time.sleep(0.1)
+
+
+def await_line(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if text in line:
+            return line
+    raise AssertionError("the demo has ended: " + "".join(said))
+
+
+def test_dagster_takes_a_savepoint_of_the_running_job(start: Start, tmp_path: Path) -> None:
+    process = start("--headless", "--json")
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    result = json.loads(out)
+    assert result["ok"]
+    assert result["complete"]
+    assert len(result["checks"]) == 8
+    assert all(check["ok"] for check in result["checks"])
+    dagster = result["dagster"]
+    savepoint = dagster["savepoint"]
+    assert dagster["problem"] is None
+    assert savepoint["id"] == 1
+    assert savepoint["size_bytes"] > 0
+    assert Path(savepoint["path"]).is_relative_to(tmp_path / "work" / "jobs" / "flights")
+    assert any(path.is_file() for path in Path(savepoint["path"]).rglob("*"))
+    assert dagster["urls"]["run"].endswith(f"/runs/{savepoint['run_id']}")
+    assert {urlsplit(url).hostname for url in dagster["urls"].values()} == {"127.0.0.1"}
+    for name in ("savepoint", "checks", "schedule", "send_control_event"):
+        assert dagster["urls"][name] in err
+    assert "Traceback" not in err
+    assert dagster_processes(tmp_path / "work") == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", urlsplit(dagster["urls"]["dagster"]).port or 0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_dagster_ends_with_the_demo(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process = start("--speed", "0.01", "--json")
+    await_line(process, "Dagster: http://127.0.0.1:")
+    assert dagster_processes(tmp_path / "work")
+    process.send_signal(number)
+    process.communicate()
+    await_no_dagster(tmp_path / "work")
+    assert process.returncode == (0 if number is not signal.SIGKILL else -signal.SIGKILL)
+
+
+def test_a_port_in_use_costs_one_line(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        process = start("--json", "--dagster-port", str(port))
+        out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    assert f"port {port} cannot be used" in err
+    assert "the demo goes on without it" in err
+    result = json.loads(out)
+    assert result["ok"]
+    assert result["complete"]
+    assert result["dagster"] is None
+
+
+@pytest.mark.parametrize("package", ["dagster", "dagster_webserver"])
+def test_without_dagster_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(NoDagster, match=rf"{package} is not installed: pip install 'coord-control\[demo\]'"):
+        DagsterServer(tmp_path, {}, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_terminal_the_job_idles_and_can_be_saved_again(start: Start, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = start(stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = Screen(ours)
+    screen.await_text("Materialize it again")
+    screen.await_text("the job idles, Ctrl-C ends it")
+    url = re.search(r"Dagster: (http://127\.0\.0\.1:\d+)", screen.text)
+    assert url is not None
+    api = DagsterApi(url[1])
+    location = api.location()
+    assert location is not None
+    run = api.materialize(location, ["flights", "savepoint"], {})
+    while api.run_status(run) not in ("SUCCESS", "FAILURE"):
+        time.sleep(0.5)
+    assert api.metadata(["flights", "savepoint"], run)["coord_control/checkpoint_id"] == 2
+    process.send_signal(signal.SIGINT)
+    screen.await_text("No flight is lost or counted twice.")
+    assert process.wait() == 0
+    await_no_dagster(tmp_path / "work")
+    screen.close()
+
+
+class Screen:
+    """What is printed to a terminal, read as it comes so that nobody has to wait for us."""
+
+    def __init__(self, terminal: int) -> None:
+        self.text = ""
+        self._terminal = terminal
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def await_text(self, text: str) -> None:
+        while text not in self.text:
+            assert self._thread.is_alive(), self.text
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._thread.join()
+        os.close(self._terminal)
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # nobody has the other end any more
+            while chunk := os.read(self._terminal, 65536):
+                self.text += chunk.decode(errors="replace")
