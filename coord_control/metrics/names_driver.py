@@ -1,0 +1,216 @@
+"""What a driver serves: the rows of the table, grouped by what they are about.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Kind, Metric, counter, gauge
+
+__all__ = ["DRIVER"]
+
+
+def _histogram(name: str, help_: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(PREFIX + name, Kind.HISTOGRAM, help_, labels)
+
+
+_JOB: Final = (
+    Metric(
+        PREFIX + "driver_info",
+        Kind.INFO,
+        "Versions of the driver, the protocol with subtasks being one of them, and where it runs.",
+        ("version", "spark_version", "python_version", "protocol_version", "host", "pid", "master"),
+    ),
+    gauge("job_up", "1 while the job runs, 0 when it is ending or has failed; without a sample the driver is gone."),
+    gauge("generation", "Generation of the driver: one more for each driver that the job has had."),
+    gauge("driver_start_time_seconds", "When the driver opened the job, in seconds since 1970."),
+    counter("slow_callbacks_total", "Coordinator callbacks that took longer than slow_callback_seconds."),
+    gauge("callbacks_waiting", "Coordinator callbacks that wait for the one that runs."),
+    counter("group_commits_total", "Writes of the epoch store."),
+    counter("group_commit_records_total", "Records in them."),
+    _histogram("group_commit_duration_seconds", "How long one write of the epoch store takes until it is durable."),
+)
+
+_QUERIES: Final = (
+    Metric(
+        PREFIX + "query_info",
+        Kind.INFO,
+        "Spark's id of the query, and the lineage in which it runs: a new one after each restore.",
+        ("query", "query_id", "lineage"),
+    ),
+    gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
+    gauge("query_epoch", "Last epoch of the query that Spark has committed; -1: none.", QUERY),
+    counter("query_restarts_total", "Restarts of the query in place, by this driver.", QUERY),
+    counter("query_batches_total", "Batches of the query that Spark has reported.", QUERY),
+    counter("query_rows_total", "Rows that the query has read.", QUERY),
+    counter("query_batch_seconds_total", "Time that Spark spent in batches of the query.", QUERY),
+    gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
+    gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),
+    gauge("query_watermark_lag_seconds", "How far the watermark is behind the newest event of the last batch.", QUERY),
+)
+
+_BLOCKED: Final = (
+    gauge(
+        "blocked_events",
+        "Events that wait behind closed barriers now, by what closed them: the start of an epoch, or a checkpoint.",
+        (*OPERATOR, "cause"),
+    ),
+    gauge("blocked_subtasks", "Subtasks for which at least one event waits behind a closed barrier now.", OPERATOR),
+    gauge("blocked_age_seconds", "For how long the oldest of these waits has lasted; 0: nothing is blocked.", OPERATOR),
+    gauge(
+        "blocked_checkpoint_id",
+        "Oldest checkpoint behind whose barrier events wait now; without a sample there is none.",
+        OPERATOR,
+    ),
+    gauge("closed_gateways", "Gateways that would make an event wait that is sent now.", OPERATOR),
+    counter("events_blocked_total", "Events that had to wait behind a closed barrier.", OPERATOR),
+    counter(
+        "blocked_seconds_total",
+        "Time during which at least one event waited at a gateway, added up over the operator's gateways.",
+        OPERATOR,
+    ),
+)
+
+_OPERATORS: Final = (
+    gauge("operator_subtasks", "Declared parallelism of the operator.", OPERATOR),
+    gauge("operator_epoch", "Epoch that runs now; without a sample none does.", OPERATOR),
+    gauge("mailbox_events", "Events that wait in the driver for the next epoch of their subtask.", OPERATOR),
+    gauge("outbox_events", "Events of subtasks that wait in the driver for the commit of the running epoch.", OPERATOR),
+    gauge("channel_bytes", "Bytes that wait for subtasks, before and behind barriers.", OPERATOR),
+    gauge("channel_max_bytes", "The most of these for one subtask; above 32 MiB the query fails.", OPERATOR),
+    counter("epochs_total", "Epochs that were settled.", OPERATOR),
+    counter("epoch_begins_recorded_total", "Epochs whose begin had to be made durable.", OPERATOR),
+    counter("acks_total", "Acknowledgements of subtasks.", OPERATOR),
+    counter("acks_recorded_total", "Acknowledgements that had to be made durable.", OPERATOR),
+    counter("events_total", "Events by direction: down from the coordinator, up to it.", (*OPERATOR, "direction")),
+    counter("rows_total", "Rows of subtasks by direction, in or out.", (*OPERATOR, "direction")),
+    counter("nondeterministic_subtasks_total", "Subtasks that gave different results for the same input.", OPERATOR),
+    counter("attempts_refused_total", "Requests of task attempts that were stale.", OPERATOR),
+    counter("attempts_failed_total", "Task attempts that ended without an acknowledgement.", OPERATOR),
+    _histogram(
+        "epoch_begin_duration_seconds",
+        "From the first subtask that asks for the epoch until the coordinator has given its state.",
+        OPERATOR,
+    ),
+    _histogram("epoch_ack_duration_seconds", "From then until the last subtask has acknowledged.", OPERATOR),
+    _histogram("epoch_settle_duration_seconds", "From then until Spark's commit has been settled.", OPERATOR),
+    _histogram("epoch_duration_seconds", "All three: from the first request to the settled commit.", OPERATOR),
+    _histogram(
+        "coordinator_snapshot_duration_seconds",
+        "From the question for the coordinator's state to its answer, for epochs and checkpoints.",
+        OPERATOR,
+    ),
+    gauge("control_event_number", "Number of the newest control event that the coordinator was given.", OPERATOR),
+    gauge("control_event_durable_number", "Number of the newest control event that nothing can undo.", OPERATOR),
+    gauge("control_events_waiting", "Control events that were accepted and wait for the coordinator.", OPERATOR),
+    counter("control_events_total", "Control events by outcome: applied or refused.", (*OPERATOR, "outcome")),
+)
+
+_CHECKPOINTS: Final = (
+    counter("checkpoints_started_total", "Checkpoints and savepoints that were started.", ("kind",)),
+    counter("checkpoints_completed_total", "Those that were completed.", ("kind",)),
+    counter("checkpoints_failed_total", "Those that failed, by reason.", ("kind", "reason")),
+    gauge("checkpoints_in_progress", "Those that are under way.", ("kind",)),
+    gauge("checkpoint_failures_in_a_row", "Checkpoints that count as failed since the last one that was completed."),
+    gauge(
+        "checkpoint_in_progress_start_timestamp_seconds",
+        "When the oldest that is under way was triggered; without a sample none is.",
+        ("kind",),
+    ),
+    gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in those that are under way.", ("kind",)),
+    gauge(
+        "checkpoint_in_progress_acknowledged_subtasks", "Subtasks of these that have passed the boundary.", ("kind",)
+    ),
+    _histogram("checkpoint_duration_seconds", "From trigger to completion.", ("kind",)),
+    _histogram("checkpoint_failed_duration_seconds", "From trigger to failure.", ("kind",)),
+    _histogram("checkpoint_snapshot_duration_seconds", "The slowest coordinator of a checkpoint.", ("kind",)),
+    _histogram(
+        "checkpoint_blocked_duration_seconds", "The gateway that was closed longest in a checkpoint.", ("kind",)
+    ),
+    gauge("last_checkpoint_id", "Id of the newest that is complete.", ("kind",)),
+    gauge("last_checkpoint_timestamp_seconds", "When it was completed, in seconds since 1970.", ("kind",)),
+    gauge("last_checkpoint_duration_seconds", "How long it took.", ("kind",)),
+    gauge("last_checkpoint_state_bytes", "Everything that belongs to it.", ("kind",)),
+    gauge("last_checkpoint_new_bytes", "What no older one holds.", ("kind",)),
+    gauge("last_checkpoint_linked_bytes", "Of its files that were hard-linked.", ("kind",)),
+    gauge("last_checkpoint_copied_bytes", "Of its files that were copied.", ("kind",)),
+    gauge("last_checkpoint_channel_bytes", "Events on their way that it holds, in both directions.", ("kind",)),
+    gauge("last_checkpoint_metadata_bytes", "Size of its metadata file.", ("kind",)),
+    gauge("last_checkpoint_blocked_events", "Events that waited behind it.", ("kind",)),
+    gauge("last_checkpoint_blocked_seconds", "For how long it kept a gateway closed at most.", ("kind",)),
+    gauge("last_checkpoint_snapshot_seconds", "How long its slowest coordinator took.", ("kind",)),
+    gauge("last_failed_checkpoint_id", "Id of the newest that has failed.", ("kind",)),
+    gauge("last_failed_checkpoint_timestamp_seconds", "When it failed, in seconds since 1970.", ("kind",)),
+    gauge("last_restored_checkpoint_id", "Id of the checkpoint that the query was last restored from.", QUERY),
+    gauge("last_restored_checkpoint_timestamp_seconds", "When it was restored, in seconds since 1970.", QUERY),
+    counter("checkpoints_discarded_total", "Completed ones that were removed from the storage."),
+)
+
+_RECOVERIES: Final = (
+    counter("recoveries_total", "Recoveries that are over, by cause.", ("query", "cause")),
+    gauge("recoveries_in_progress", "Recoveries whose first commit is still awaited."),
+    counter("recovery_epochs_rerun_total", "Epochs that were run again.", QUERY),
+    _histogram(
+        "recovery_duration_seconds", "From the failure, or the driver's start, to the first commit.", ("cause",)
+    ),
+)
+
+_CONTROL: Final = (
+    counter("commands_total", "Commands from the control database by kind and outcome.", ("kind", "outcome")),
+    gauge("commands_in_progress", "Commands that are being carried out."),
+    gauge("agent_connected", "1 when the control database answered last, 0 when it is away."),
+    counter("agent_database_failures_total", "Tries to use the control database that failed."),
+    gauge("agent_buffered_records", "Records that wait for the control database."),
+    counter("agent_dropped_records_total", "Records that did not fit into the buffer or the database, and are lost."),
+    gauge("agent_last_contact_timestamp_seconds", "When the control database was last used, in seconds since 1970."),
+)
+
+_ENDPOINT: Final = (
+    gauge("endpoint_connections", "Open connections of Python workers, authenticated or not yet.", ("state",)),
+    counter("endpoint_connections_accepted_total", "Connections that were ever let in."),
+    counter("endpoint_frames_total", "Frames by direction: requests in, answers out.", ("direction",)),
+    counter("endpoint_answers_dropped_total", "Answers to connections that were gone."),
+    counter("endpoint_rejections_total", "Connections and frames that were rejected, by reason.", ("reason",)),
+    gauge("endpoint_held_bytes", "Incomplete frames and unsent answers of all connections."),
+)
+
+_SUBTASKS: Final = (
+    gauge("subtask_gateway_open", "1 when an event that is sent now would not wait.", SUBTASK, on_request=True),
+    gauge("subtask_blocked_events", "Events that wait behind closed barriers now.", SUBTASK, on_request=True),
+    gauge("subtask_blocked_age_seconds", "For how long; 0: nothing is blocked.", SUBTASK, on_request=True),
+    counter(
+        "subtask_events_blocked_total",
+        "Events that had to wait since the query was last restarted.",
+        SUBTASK,
+        on_request=True,
+    ),
+    counter(
+        "subtask_blocked_seconds_total",
+        "Time during which at least one event waited since the query was last restarted.",
+        SUBTASK,
+        on_request=True,
+    ),
+    gauge("subtask_mailbox_events", "Events that wait for the subtask's next epoch.", SUBTASK, on_request=True),
+    gauge("subtask_outbox_events", "Its events that wait for the commit of the epoch.", SUBTASK, on_request=True),
+    gauge("subtask_channel_bytes", "Bytes that wait for the subtask.", SUBTASK, on_request=True),
+    Metric(
+        PREFIX + "subtasks_left_out",
+        Kind.GAUGE,
+        "Subtasks that a scrape with ?subtasks=N does not show, because there are more.",
+        on_request=True,
+    ),
+)
+
+DRIVER: Final[tuple[Metric, ...]] = (
+    *_JOB,
+    *_QUERIES,
+    *_BLOCKED,
+    *_OPERATORS,
+    *_CHECKPOINTS,
+    *_RECOVERIES,
+    *_CONTROL,
+    *_ENDPOINT,
+    *_SUBTASKS,
+)

@@ -1,0 +1,130 @@
+"""What ``coordctl exporter`` serves: the control database, and every job in it as its driver last said.
+
+The names differ from those of a driver, so that a sum over one of them never counts the same thing twice.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Kind, Metric, Source
+
+__all__ = ["FLEET"]
+
+
+def _gauge(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
+    return Metric(f"{PREFIX}fleet_{name}", Kind.GAUGE, help_, labels, Source.EXPORTER, on_request=on_request)
+
+
+def _counter(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
+    return Metric(f"{PREFIX}fleet_{name}", Kind.COUNTER, help_, labels, Source.EXPORTER, on_request=on_request)
+
+
+def _of_database(name: str, kind: Kind, help_: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(PREFIX + name, kind, help_, labels, Source.EXPORTER, is_of_job=False)
+
+
+_DATABASE: Final = (
+    _of_database("exporter_info", Kind.INFO, "Version of the exporter.", ("version", "python_version")),
+    _of_database("database_up", Kind.GAUGE, "1 when the control database has answered, 0 when it has not."),
+    _of_database("database_failures_total", Kind.COUNTER, "Reads of the control database that failed."),
+    _of_database("database_read_duration_seconds", Kind.GAUGE, "How long the last read that worked took."),
+    _of_database(
+        "database_read_timestamp_seconds", Kind.GAUGE, "When the numbers below were read, in seconds since 1970."
+    ),
+    _of_database("fleet_jobs", Kind.GAUGE, "Jobs by state, and whether their driver is alive.", ("state", "alive")),
+)
+
+_JOBS: Final = (
+    Metric(
+        PREFIX + "fleet_job_info",
+        Kind.INFO,
+        "Versions of the job's driver, and where it runs.",
+        ("version", "spark_version", "host", "pid", "supervised"),
+        Source.EXPORTER,
+    ),
+    _gauge("job_alive", "1 when the driver's last heartbeat is within its lease and the job has not ended."),
+    _gauge("job_state", "1 for the state that the driver said last, 0 for the others.", ("state",)),
+    _gauge("generation", "Generation of the driver: one more for each driver that the job has had."),
+    _gauge("driver_start_time_seconds", "When the driver started, in seconds since 1970."),
+    _gauge("heartbeat_timestamp_seconds", "When the driver last wrote, in seconds since 1970."),
+    _gauge("lease_seconds", "For how long after a heartbeat the driver counts as alive."),
+    _gauge("job_end_timestamp_seconds", "When the job ended, in seconds since 1970; without a sample it has not."),
+    _gauge("agent_buffered_records", "Records that wait in the driver for the database."),
+    _counter("agent_dropped_records_total", "Records that the driver has lost."),
+    _counter("agent_database_failures_total", "The driver's tries to use the database that failed."),
+)
+
+_QUERIES: Final = (
+    _gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
+    _gauge("query_epoch", "Last epoch of the query that Spark has committed; -1: none.", QUERY),
+    _counter("query_restarts_total", "Restarts of the query in place, by its present driver.", QUERY),
+    _gauge("query_rows_per_second", "How fast Spark processed the last batch.", QUERY),
+    _gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
+    _gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),
+    _gauge("query_watermark_lag_seconds", "How far the watermark is behind the newest event of the last batch.", QUERY),
+)
+
+_OPERATORS: Final = (
+    _gauge("operator_subtasks", "Declared parallelism of the operator.", OPERATOR),
+    _gauge("operator_epoch", "Epoch that ran at the last heartbeat; without a sample none did.", OPERATOR),
+    _gauge("blocked_events", "Events that waited behind closed barriers at the last heartbeat.", OPERATOR),
+    _gauge("closed_gateways", "Gateways that were closed at the last heartbeat.", OPERATOR),
+    _gauge("mailbox_events", "Events that waited for the next epoch of their subtask.", OPERATOR),
+    _counter("events_blocked_total", "Events that had to wait since the query was last restarted.", OPERATOR),
+    _counter(
+        "blocked_seconds_total",
+        "Time during which an event waited at a gateway since then, added up over the operator's gateways.",
+        OPERATOR,
+    ),
+    _gauge("control_event_durable_number", "Number of the newest control event that nothing can undo.", OPERATOR),
+)
+
+_CHECKPOINTS: Final = (
+    _counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed, ever.", ("kind",)),
+    _counter("checkpoints_failed_total", "Those that failed, ever.", ("kind",)),
+    _gauge("checkpoints_stored", "Completed ones that are on the storage.", ("kind",)),
+    _gauge("checkpoints_in_progress", "Those that the driver is making."),
+    _gauge("checkpoint_failures_in_a_row", "Those that count as failed since the last one that was completed."),
+    _gauge("checkpoint_failures_last_hour", "Failures of the last hour, by reason.", ("kind", "reason")),
+    _gauge("last_checkpoint_id", "Id of the newest that is complete and on the storage.", ("kind",)),
+    _gauge("last_checkpoint_timestamp_seconds", "When it was completed, in seconds since 1970.", ("kind",)),
+    _gauge("last_checkpoint_duration_seconds", "How long it took.", ("kind",)),
+    _gauge("last_checkpoint_state_bytes", "Everything that belongs to it.", ("kind",)),
+    _gauge("last_checkpoint_new_bytes", "What no older one holds.", ("kind",)),
+    _gauge("last_checkpoint_channel_bytes", "Events on their way that it holds, in both directions.", ("kind",)),
+    _gauge("last_checkpoint_blocked_events", "Events that waited behind it.", ("kind",)),
+    _gauge("last_checkpoint_blocked_seconds", "For how long it kept a gateway closed at most.", ("kind",)),
+    _gauge("last_checkpoint_snapshot_seconds", "How long its slowest coordinator took.", ("kind",)),
+    _gauge("last_failed_checkpoint_id", "Id of the newest that has failed.", ("kind",)),
+    _gauge("last_failed_checkpoint_timestamp_seconds", "When it failed, in seconds since 1970.", ("kind",)),
+)
+
+_HISTORY: Final = (
+    _gauge("recoveries_last_hour", "Recoveries that began within the last hour, by cause.", ("cause",)),
+    _gauge("last_recovery_timestamp_seconds", "When the last recovery began, in seconds since 1970."),
+    _gauge("last_recovery_duration_seconds", "How long it took; without a sample it is not over, or never was."),
+    _gauge("commands_open", "Commands that no driver has taken, or that are carried out now.", ("kind", "state")),
+    _gauge("commands_last_hour", "Commands of the last hour that have ended, by outcome.", ("kind", "outcome")),
+)
+
+_SUBTASKS: Final = (
+    _gauge("subtask_gateway_open", "1 when an event that was sent would not have waited.", SUBTASK, on_request=True),
+    _gauge("subtask_blocked_events", "Events that waited at the last heartbeat.", SUBTASK, on_request=True),
+    _counter("subtask_events_blocked_total", "Events that ever had to wait.", SUBTASK, on_request=True),
+    _counter("subtask_blocked_seconds_total", "Time during which one waited.", SUBTASK, on_request=True),
+    _gauge("subtask_mailbox_events", "Events that waited for the next epoch.", SUBTASK, on_request=True),
+    _gauge("subtasks_left_out", "Subtasks that a scrape with ?subtasks=N does not show.", on_request=True),
+)
+
+FLEET: Final[tuple[Metric, ...]] = (
+    *_DATABASE,
+    *_JOBS,
+    *_QUERIES,
+    *_OPERATORS,
+    *_CHECKPOINTS,
+    *_HISTORY,
+    *_SUBTASKS,
+)
