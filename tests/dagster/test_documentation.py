@@ -1,0 +1,196 @@
+"""docs/dagster.md says what the code does: every name in its tables is one of the code's, and none is missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import pytest
+
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    CheckpointState,
+    JobRecord,
+    JobState,
+    OperatorCheckpoint,
+    QueryCheckpoint,
+    QueryRecord,
+    RecoveryRecord,
+    SubtaskRecord,
+)
+from dagster_defs import ControlPlaneSpec, StartSpec, StreamingJobSpec, SuperviseSpec, build_streaming_definitions
+from dagster_defs.action_configs import (
+    ActionConfig,
+    ForkConfig,
+    RefConfig,
+    RestoreConfig,
+    SendConfig,
+    StartConfig,
+    StopConfig,
+)
+from dagster_defs.assets import CheckpointConfig, SavepointConfig
+from dagster_defs.checks import CHECKS
+from dagster_defs.metadata import (
+    NAMESPACE,
+    Metadata,
+    checkpoint_metadata,
+    failure_metadata,
+    query_metadata,
+    recovery_metadata,
+)
+
+PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
+NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+OPERATOR: Final = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=1, acknowledged=1)
+QUERY: Final = QueryCheckpoint(
+    query="alerts", boundary=41, boundary_seconds=1.5, pin_seconds=0.5, operators=(OPERATOR,)
+)
+CHECKPOINT: Final = CheckpointRecord(
+    job="flights",
+    id=7,
+    kind=CheckpointKind.SAVEPOINT,
+    state=CheckpointState.COMPLETED,
+    triggered_at=NOON,
+    finished_at=NOON + timedelta(seconds=2),
+    duration_seconds=2.0,
+    label="before",
+    cause="command",
+    requested_by="ada",
+    generation=3,
+    path="/savepoints/7",
+    reason="expired",
+    message="it took too long",
+    queries=(QUERY,),
+)
+JOB: Final = JobRecord(
+    name="flights",
+    root="/jobs",
+    folder="/jobs/flights",
+    state=JobState.RUNNING,
+    generation=3,
+    host="here",
+    pid=1,
+    created_at=NOON,
+    driver_started_at=NOON,
+    heartbeat_at=NOON,
+    lease_seconds=10.0,
+    is_alive=True,
+)
+RECOVERY: Final = RecoveryRecord(
+    job="flights",
+    generation=3,
+    cause="restore",
+    started_at=NOON,
+    query="alerts",
+    from_epoch=30,
+    from_checkpoint=5,
+    path="/checkpoints/5",
+    duration_seconds=4.5,
+    message="somebody asked",
+)
+QUERY_NOW: Final = QueryRecord(
+    name="alerts", epoch=3, rows_per_second=1.0, lag_seconds=2.0, state_rows=5, watermark=NOON
+)
+
+COMPLETED: Final = checkpoint_metadata(
+    CHECKPOINT, [SubtaskRecord(operator="threshold", subtask=0)], job=JOB, recovery=RECOVERY, sequence=1, note="why"
+)
+#: Everything that Dagster shows of these, by what introduces the table in the page.
+TABLES: Final[dict[str, Metadata]] = {
+    "A completed checkpoint or savepoint": COMPLETED,
+    "One that failed": failure_metadata(CHECKPOINT, sequence=1),
+    "A recovery": recovery_metadata(RECOVERY, sequence=1),
+    "A query whose epoch has moved": query_metadata(QUERY_NOW),
+}
+TYPES: Final = {
+    dg.IntMetadataValue: "int",
+    dg.FloatMetadataValue: "float",
+    dg.TextMetadataValue: "text",
+    dg.PathMetadataValue: "path",
+    dg.TimestampMetadataValue: "timestamp",
+    dg.MarkdownMetadataValue: "Markdown",
+    dg.TableMetadataValue: "table",
+}
+
+
+def rows_after(text: str) -> list[list[str]]:
+    """The cells of the first table behind a text, without its head."""
+    behind = PAGE[PAGE.index(f"\n{text}") :]
+    table = re.search(r"(?:^\|.*\n)+", behind, flags=re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.mark.parametrize("introduction", TABLES)
+def test_every_metadata_key_has_a_row_with_its_type(introduction: str) -> None:
+    metadata = TABLES[introduction]
+    described = {name: kind for cell, kind, *_ in rows_after(introduction) for name in names(cell)}
+    assert {f"{NAMESPACE}{name}" for name in described} == metadata.keys()
+    for name, kind in described.items():
+        known = metadata[f"{NAMESPACE}{name}"]
+        assert kind in (TYPES[type(known)], ""), name
+        assert kind or f"{NAMESPACE}{name}" in COMPLETED, f"{name} has no type, and is in no table above"
+
+
+def test_nothing_that_could_be_shown_is_left_out_of_the_records_above() -> None:
+    for record, unset in (
+        (CHECKPOINT, {"key", "sequence"}),
+        (RECOVERY, {"id", "sequence"}),
+        (QUERY_NOW, {"updated_at"}),
+    ):
+        assert {each.name for each in fields(record) if getattr(record, each.name) is None} == unset
+
+
+@pytest.mark.parametrize("key", ["queries", "subtask_table"])
+def test_the_columns_of_the_tables_are_described(key: str) -> None:
+    table: Any = COMPLETED[f"{NAMESPACE}{key}"]
+    (meaning,) = (cells[-1] for cells in rows_after("A completed checkpoint") if names(cells[0]) == [key])
+    assert names(meaning) == [column.name for column in table.schema.columns]
+
+
+def test_every_field_of_the_launchpad_has_a_row() -> None:
+    described = [names(cells[0])[0] for cells in rows_after("**Materialize** waits")]
+    assert set(described) == SavepointConfig.model_fields.keys()
+    of_savepoints = {names(cells[0])[0] for cells in rows_after("**Materialize** waits") if "savepoints:" in cells[1]}
+    assert of_savepoints == SavepointConfig.model_fields.keys() - CheckpointConfig.model_fields.keys()
+
+
+def test_every_action_has_a_row_with_its_config() -> None:
+    configs: dict[str, type[ActionConfig]] = {
+        "start_streaming_job": StartConfig,
+        "stop_streaming_job": StopConfig,
+        "restart_streaming_job": ActionConfig,
+        "restore_streaming_job": RestoreConfig,
+        "fork_streaming_job": ForkConfig,
+        "send_control_event": SendConfig,
+        "dispose_savepoint": RefConfig,
+        "verify_savepoint": RefConfig,
+    }
+    of_all = {"job", *ActionConfig.model_fields}
+    described: dict[str, set[str]] = {}
+    for jobs, config, *_ in rows_after("Jobs of Dagster with one step each"):
+        for job in names(jobs):
+            described[job] = {field for field in names(config) if field in config_fields()}
+    assert described == {name: set(config.model_fields) - of_all for name, config in configs.items()}
+    spec = StreamingJobSpec(name="flights", start=StartSpec(script="flights.py"), supervise=SuperviseSpec())
+    made = build_streaming_definitions(ControlPlaneSpec(jobs=[spec])).get_repository_def()
+    assert described.keys() == set(made.job_names) - {"__ASSET_JOB"}
+
+
+def config_fields() -> set[str]:
+    configs = (StartConfig, StopConfig, RestoreConfig, ForkConfig, SendConfig, RefConfig)
+    return {name for config in configs for name in config.model_fields}
+
+
+def test_every_check_has_a_row() -> None:
+    assert [names(cells[0]) for cells in rows_after("## Checks and freshness")] == [[name] for name in CHECKS]
