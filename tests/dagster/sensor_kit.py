@@ -38,6 +38,7 @@ from coord_control.storage.store import ControlStore
 from dagster_defs.checks import CHECKS
 from dagster_defs.events import JobAssets, identity_in
 from dagster_defs.metadata import checkpoint_metadata
+from dagster_defs.own_runs import RUN_ACTOR
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
 from dagster_defs.sensor import build_sensor
 from dagster_defs.spec import ControlPlaneSpec, QuerySpec, StreamingJobSpec
@@ -107,6 +108,10 @@ class Jobs:
         parts = [SubtaskRecord(operator=OPERATOR, subtask=each, seconds=0.1) for each in range(subtasks)]
         self.store.checkpoints.save(job, record, parts)
         return record
+
+    def checkpoint_of_run(self, run_id: str) -> CheckpointRecord:
+        """One that a run of Dagster has asked for."""
+        return self.checkpoint(requested_by=f"{RUN_ACTOR}{run_id}", key="command:1", cause="command")
 
     def savepoint(self, job: str = JOB, **changes: Any) -> CheckpointRecord:
         return self.checkpoint(job, kind=CheckpointKind.SAVEPOINT, **changes)
@@ -184,6 +189,14 @@ class World:
         if dies_after is None:
             self.cursor = found.cursor
         return list(found.asset_events[:dies_after])
+
+    def tick_until_quiet(self) -> None:
+        """Tick until no change is left for the next one."""
+        for _ in range(50):
+            self.tick()
+            if self.skipped is not None and "more changes" not in self.skipped:
+                return
+        raise AssertionError("it did not come to an end")
 
     def materialized(self, asset: dg.AssetKey | None = None) -> list[int]:
         """The checkpoints that Dagster has of an asset, in its order."""

@@ -266,6 +266,7 @@ def test_a_person_can_run_one_of_them(jobs: Jobs, tmp_path: Path) -> None:
 
 
 def test_the_checks_of_a_job_that_has_never_run_can_be_run(jobs: Jobs, tmp_path: Path) -> None:
+    jobs.put("another")
     defs, _ = _defs(tmp_path)
     assert _look(defs)["running"] is False
     jobs.put()

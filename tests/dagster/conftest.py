@@ -1,0 +1,26 @@
+"""A sensor, Dagster around it, and the jobs that it looks at: for every module about the sensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.dagster.sensor_kit import Jobs, World, jobs_in
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A sensor that has not looked yet."""
+    with dg.instance_for_test() as instance:
+        yield World(tmp_path, instance)
+
+
+@pytest.fixture
+def jobs(world: World) -> Iterator[Jobs]:
+    """A control database with one job, which lives."""
+    with jobs_in(world.file) as jobs:
+        jobs.put()
+        yield jobs

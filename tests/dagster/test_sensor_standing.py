@@ -1,0 +1,106 @@
+"""What the sensor says of how jobs are: the outcomes of checks, and how queries fare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dagster_defs.cursor import Cursor
+from dagster_defs.spec import CheckBounds
+from dagster_defs.tick import Limits
+from tests.dagster.sensor_kit import JOB, QUERY, Jobs, World, jobs_in, number, spec
+
+# --- checks
+
+
+def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(world: World, jobs: Jobs) -> None:
+    world.specs = [spec(checks=CheckBounds(checkpoint_duration=1.0))]
+    jobs.checkpoint()
+    world.tick()
+    assert world.checks() == {
+        "running": True,
+        "checkpoint_freshness": True,
+        "failed_checkpoints": True,
+        "checkpoint_duration": False,
+        "blocked_time": True,
+        "restart_rate": True,
+        "lag": True,
+    }
+    run = world.run()
+    record = jobs.checkpoint_of_run(run)
+    world.run_reports(run, record)
+    assert world.checks() == {}  # what Dagster makes of a newer materialization by a run
+    world.run_ends(run, well=True)
+    world.tick()
+    world.tick()
+
+    assert len(world.checks()) == 7
+    assert world.checks()["checkpoint_duration"] is False
+
+
+def test_materializations_come_before_the_outcomes_of_checks(world: World, jobs: Jobs) -> None:
+    jobs.checkpoint()
+    jobs.recovery()
+    kinds = [type(event).__name__ for event in world.tick()]
+
+    assert kinds[:2] == ["AssetMaterialization", "AssetObservation"]
+    assert kinds[-7:] == ["AssetCheckEvaluation"] * 7
+
+
+def test_an_outcome_is_told_when_it_changes(world: World, jobs: Jobs) -> None:
+    world.tick()
+    assert world.tick() == []
+    jobs.failed()
+    told = [event for event in world.tick() if isinstance(event, dg.AssetCheckEvaluation)]
+    assert [(event.check_name, event.passed) for event in told] == [("failed_checkpoints", False)]
+    jobs.checkpoint()
+    world.tick()
+
+    assert world.checks()["failed_checkpoints"] is True
+
+
+def test_outcomes_are_told_again_after_a_while(world: World, jobs: Jobs) -> None:
+    world.tick()
+    assert world.cursor is not None
+    cursor = Cursor.decode(world.cursor)
+    mark = cursor.jobs[JOB]
+    world.cursor = world.cursor.replace(str(mark.checked_at), str(mark.checked_at - 301))
+
+    assert len(world.tick()) == 7
+
+
+# --- queries
+
+
+def test_a_query_is_observed_when_its_epoch_has_moved(world: World, jobs: Jobs) -> None:
+    def observed() -> list[Any]:
+        page = world.instance.fetch_observations(world.assets.queries[QUERY], 100, ascending=True)
+        return [record.asset_observation for record in page.records]
+
+    jobs.live(epoch=42)
+    world.tick()
+    world.tick()
+    jobs.live(epoch=43)
+    world.tick()
+
+    assert [number(each, "epoch") for each in observed()] == [42, 43]
+    assert number(observed()[0], "rows_per_second") == 1234.0
+    assert number(observed()[0], "lag_seconds") == 2.5
+
+
+def test_of_very_many_queries_some_are_observed_in_each_tick(tmp_path: Path) -> None:
+    names = [f"job{each}" for each in range(5)]
+    with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
+        world = World(tmp_path, instance, [spec(name) for name in names], limits=Limits(observations=2))
+        for name in names:
+            jobs.put(name)
+        seen = []
+        for epoch in range(42, 47):
+            for name in names:
+                jobs.live(name, epoch=epoch)
+            events = [event for event in world.tick() if isinstance(event, dg.AssetObservation)]
+            seen.append([event.asset_key.path[0] for event in events])
+
+    assert seen == [["job0", "job1"], ["job2", "job3"], ["job4", "job0"], ["job1", "job2"], ["job3", "job4"]]
