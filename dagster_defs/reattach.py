@@ -14,7 +14,7 @@ A command that ended without having been done is not worth finding: the next att
 
 Two attempts at the same time end with the same key as well, and the database lets only one of them make the command.
 
-Threads: the step's; all functions but :func:`attempt_key` block on the control database.
+Threads: the step's; all functions block on the control database, or on Dagster's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import dagster as dg
 import coord_control as cc
 from coord_control.storage.records import CommandRecord, CommandState
 
-__all__ = ["Asked", "StepContext", "Submit", "ask_once", "attempt_key", "newest_request"]
+__all__ = ["Asked", "StepContext", "Submit", "ask_once", "attempt_key", "first_run", "newest_request"]
 
 StepContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 #: Sends a request under the key that it is given.
@@ -54,7 +54,19 @@ def attempt_key(context: StepContext) -> str:
     step = context.get_step_execution_context().step.key
     if len(step) > _STEP_CHARACTERS:
         step = hashlib.sha256(step.encode()).hexdigest()
-    return f"dagster:{_origin(context)}:{step}"
+    return f"dagster:{first_run(context)}:{step}"
+
+
+def first_run(context: StepContext) -> str:
+    """The id of the run in which the first of all attempts was made; it may be gone from Dagster's history."""
+    run, seen = context.run, {context.run.run_id}
+    while run.parent_run_id is not None and run.parent_run_id not in seen and _goes_on(run):
+        parent = context.instance.get_run_by_id(run.parent_run_id)
+        if parent is None:
+            return run.parent_run_id
+        run = parent
+        seen.add(run.run_id)
+    return run.run_id
 
 
 def ask_once(client: cc.ControlClient, job: str, base: str, submit: Submit) -> Asked:
@@ -92,17 +104,6 @@ def _key(base: str, number: int) -> str:
 
 def _number(key: str) -> int:
     return int(key.rpartition("#")[2])
-
-
-def _origin(context: StepContext) -> str:
-    run, seen = context.run, {context.run.run_id}
-    while run.parent_run_id is not None and run.parent_run_id not in seen and _goes_on(run):
-        parent = context.instance.get_run_by_id(run.parent_run_id)
-        if parent is None:  # removed from Dagster's history; its name is still that of the request
-            return run.parent_run_id
-        run = parent
-        seen.add(run.run_id)
-    return run.run_id
 
 
 def _goes_on(run: dg.DagsterRun) -> bool:

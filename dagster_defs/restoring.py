@@ -4,7 +4,7 @@ The check before a restore shows up in the run in any case, as a table in its me
 when it refuses. A driver makes it by itself and sends the table; for a job that does not run it is made here.
 
 A step that is repeated does not go back twice. What was asked of a driver is found again by its key. What was done on
-the storage is found there: the newest restore, if it is of the same reference and not older than the first attempt.
+the storage is found there: a restore of the same reference that is not older than the first attempt.
 
 Threads: the step's.
 """
@@ -12,7 +12,7 @@ Threads: the step's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -23,15 +23,15 @@ from coord_control.control.client import ControlClient
 from coord_control.control.commands import Refusal, RestoreResult
 from coord_control.durable.checks import Verdict
 from coord_control.durable.files import Files, LocalFiles, join, scheme
-from coord_control.durable.restore_log import newest_restore
+from coord_control.durable.restore_log import RestoreRecord, newest_restore, read_restore
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
 from coord_control.errors import CommandRefused, JobRunning
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 from dagster_defs import markdown
 from dagster_defs.metadata import NAMESPACE, Metadata, entries
-from dagster_defs.reattach import attempt_key, newest_request
+from dagster_defs.reattach import attempt_key, first_run, newest_request
 from dagster_defs.running import follow
-from dagster_defs.starting import wait_for_driver
+from dagster_defs.starting import supervisor_lives, wait_for_driver
 
 __all__ = ["Wish", "preflight_table", "restore"]
 
@@ -46,7 +46,7 @@ class Wish:
         job: whose checkpoint it is.
         ref: an id, a label, ``latest``, or a path.
         as_name: a new job goes on from it, beside this one; None: the job itself.
-        verify: read all files of the checkpoint, also where no driver does it.
+        verify: read all files of the checkpoint; a driver does that in any case.
         force: also when the job's driver may live where we cannot look.
     """
 
@@ -77,10 +77,20 @@ def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -
     record = client.job(wish.job)
     asked = newest_request(client, wish.job, attempt_key(context))
     if asked is not None and _is_worth_finding(asked):
+        if not asked.is_finished and not record.is_alive:
+            context.log.warning(f"the driver that was to restore job {wish.job} is gone: its next one goes on with it")
         return _through_driver(context, client, record, wish)
-    if _was_restored_here(context, record, wish):
+    if (done := _restored_before(context, record, wish)) is not None:
         context.log.info(f"an earlier attempt has restored job {wish.target} already: nothing was done again")
-        return entries({"way": "storage", "was_restored_before": dg.MetadataValue.bool(True)})
+        return entries(
+            {
+                "way": "storage",
+                "job": wish.target,
+                "checkpoint_id": int(done.checkpoint),
+                "path": dg.MetadataValue.path(done.path),
+                "was_restored_before": dg.MetadataValue.bool(True),
+            }
+        )
     if record.is_alive:
         return _through_driver(context, client, record, wish)
     return _on_storage(context, record, wish)
@@ -136,7 +146,10 @@ def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: J
     assert command is not None, "it was just completed"
     context.log.info(f"job {job.name} was restored, waiting for its next driver")
     before = command.generation if command.generation is not None else job.generation
-    running = wait_for_driver(client, job.name, before, deadline=deadline, log_file=job.log_file)
+    is_expected = supervisor_lives(client, job.name)
+    running = wait_for_driver(
+        client, job.name, before, deadline=deadline, log_file=job.log_file, is_expected=is_expected
+    )
     context.log.info(f"job {job.name} runs again: process {running.pid} on {running.host}")
     return entries({"generation": running.generation})
 
@@ -198,18 +211,23 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
     )
 
 
-def _was_restored_here(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> bool:
-    began = _first_attempt_at(context)
-    if began is None or scheme(job.root) not in (None, "file"):
-        return False
-    found = newest_restore(_LOCAL, join(job.root, wish.target))
-    return found is not None and found.ref == wish.ref and found.committed_at >= began
+def _restored_before(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> RestoreRecord | None:
+    record = context.instance.get_run_record_by_id(first_run(context))
+    if record is None or scheme(job.root) not in (None, "file"):
+        return None
+    restores = _restores_since(join(job.root, wish.target), record.create_timestamp)
+    return next((each for each in restores if each.ref == wish.ref), None)
 
 
-def _first_attempt_at(context: dg.OpExecutionContext) -> datetime | None:
-    origin = attempt_key(context).split(":")[1]
-    record = context.instance.get_run_record_by_id(origin)
-    return None if record is None else record.create_timestamp
+def _restores_since(folder: str, since: datetime) -> Iterator[RestoreRecord]:
+    newest = newest_restore(_LOCAL, folder)
+    for number in range(newest.number if newest is not None else 0, 0, -1):
+        found = read_restore(_LOCAL, folder, number)
+        if found is None:
+            continue
+        if found.committed_at < since:
+            return
+        yield found
 
 
 def _storage_of_job(job: JobRecord) -> Files:

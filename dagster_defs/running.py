@@ -29,6 +29,7 @@ from coord_control.errors import (
     CoordControlError,
     Fault,
     JobNotRunning,
+    KeyReused,
 )
 from coord_control.storage.records import CommandKind, CommandRecord
 from dagster_defs.metadata import NAMESPACE
@@ -140,7 +141,9 @@ def _next_step(error: CoordControlError) -> str:
     if isinstance(error, CommandTimeout):
         return "Re-execute the run from failure to go on waiting for it."
     if isinstance(error, JobNotRunning):
-        return "Then re-execute this run."
+        return "Here that is start_streaming_job, if its script is known. Then re-execute this run."
+    if isinstance(error, KeyReused):
+        return "A run that is re-executed from failure asks for the same again: launch a new run for anything else."
     if error.retry:
         return "It may succeed when the run is re-executed."
     if error.fault is Fault.INTERNAL:

@@ -154,9 +154,11 @@ def _look(
     reasons: list[str] = []
     for name, record in records.items():
         memory = before.get(name, Memory())
-        decision = decide(record, supervised[name], memory, now)
-        if decision.run_key is not None and _is_being_started(context, name):
+        if _dead_since(record) is not None and _is_being_started(context, name):
+            # Nothing is decided now: after the last try, giving up would forget that the next driver is ours.
             decision = Decision(memory, reason=f"{name} is dead; the run that starts it is not over")
+        else:
+            decision = decide(record, supervised[name], memory, now)
         after[name] = decision.memory
         if decision.run_key is not None:
             requests.append(_request(name, decision.run_key))
