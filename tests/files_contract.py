@@ -92,6 +92,27 @@ class FilesContract:
         ]
         assert sorted(found.path for found in files.walk(join(root, "b"))) == ["deep/two.log", "one"]
 
+    def test_a_listing_tells_names_and_then_what_is_asked_for_in_its_order(self, files: Files, root: str) -> None:
+        for name, data in (("a", b"1"), ("b/c", b"22"), ("b/.hidden", b"x"), ("d", b"333")):
+            files.create(join(root, name), data)
+        listing = files.listing(root)
+        assert sorted(listing.names) == ["a", "b/c", "d"]
+        assert [(found.path, found.size) for found in listing.infos(["d", "b/c"])] == [("d", 3), ("b/c", 2)]
+        assert sorted(listing.infos(["a", "b/c", "d"])) == sorted(files.walk(root))
+
+    def test_a_file_that_has_gone_since_it_was_listed_is_missing_or_known_as_it_was(
+        self, files: Files, root: str
+    ) -> None:
+        files.create(join(root, "a"), b"1")
+        files.create(join(root, "b/c"), b"22")
+        listing = files.listing(root)
+        files.delete(join(root, "b/c"))
+        try:
+            told: object = [found.size for found in listing.infos(["a", "b/c"])]
+        except FileNotFoundError as error:
+            told = error.filename
+        assert told in ([1, 2], join(root, "b/c"))
+
     def test_a_walk_of_a_missing_folder_finds_nothing(self, files: Files, root: str) -> None:
         assert list(files.walk(join(root, "absent"))) == []
 

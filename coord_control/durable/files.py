@@ -40,11 +40,11 @@ class Listing(Protocol):
         """Their paths relative to the folder, each once."""
         ...
 
-    def info(self, name: str) -> FileInfo:
-        """What one of them is: when it was listed, or now.
+    def infos(self, names: Sequence[str]) -> Sequence[FileInfo]:
+        """What some of them are, in order: when they were listed, or now.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: one is gone; ``filename`` is its path.
         """
         ...
 
@@ -56,18 +56,19 @@ class EagerListing:
         self._infos = {info.path: info for info in infos}
         self.names: Final = self._infos.keys()
 
-    def info(self, name: str) -> FileInfo:
-        return self._infos[name]
+    def infos(self, names: Sequence[str]) -> Sequence[FileInfo]:
+        return [self._infos[name] for name in names]
 
 
 class _LocalListing:
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self.names: Final = frozenset(posix.names_below(folder))
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = _local(path).rstrip("/")
+        self.names: Final = frozenset(posix.names_below(self._folder))
 
-    def info(self, name: str) -> FileInfo:
-        with _reported(join(self._folder, name), "look at"):
-            return posix.info(self._folder, name)
+    def infos(self, names: Sequence[str]) -> Sequence[FileInfo]:
+        with _reported(self._path, "look at files of"), _missing_below(self._folder, self._path):
+            return posix.infos(self._folder, names)
 
 
 class Files(Protocol):
@@ -260,7 +261,7 @@ class LocalFiles:
 
     def listing(self, path: str) -> Listing:
         with _reported(path, "list"):
-            return _LocalListing(_local(path))
+            return _LocalListing(path)
 
     def chunks(self, path: str) -> Iterator[bytes]:
         with _reported(path, "read"):
@@ -279,13 +280,8 @@ class LocalFiles:
     def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
         with _reported(target, "link or copy files into"):
             below = _local(source).rstrip("/")
-            try:
+            with _missing_below(below, source):
                 return posix.link_all(below, _local(target).rstrip("/"), names)
-            except FileNotFoundError as exc:
-                if not str(exc.filename).startswith(below + "/"):
-                    raise
-                missing = join(source, str(exc.filename).removeprefix(below + "/"))
-                raise _Other(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)) from None
 
     def checksum_all(self, path: str, names: Sequence[str]) -> Sequence[Checksum | None]:
         with _reported(path, "read files of"):
@@ -383,6 +379,18 @@ def _reported(path: str, action: str) -> Iterator[None]:
         raise StoreUnavailable(path, action, "its folder was removed meanwhile") from None
     except OSError as exc:
         raise StoreUnavailable(path, action, exc) from exc
+
+
+@contextlib.contextmanager
+def _missing_below(folder: str, path: str) -> Iterator[None]:
+    """A file that is missing below a folder is told by its path of the storage, and is not the folder's fault."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        if not str(exc.filename).startswith(folder + "/"):
+            raise
+        missing = join(path, str(exc.filename).removeprefix(folder + "/"))
+        raise _Other(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)) from None
 
 
 def _ignore_others(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:

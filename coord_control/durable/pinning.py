@@ -67,13 +67,14 @@ class LiveFiles:
 
         def read(path: str) -> bytes:
             # Looked at before it is read: one that is replaced later names others than we are told here.
-            seen[path] = listing.info(path)
+            [seen[path]] = listing.infos([path])
             return files.read(join(folder, path))
 
         with collector.paused(len(listing.names) > MANY_FILES):
             layout = layout_of(listing.names, boundary, read)
             try:
-                infos = [seen.get(path) or listing.info(path) for path in layout.files]
+                found = iter(listing.infos([path for path in layout.files if path not in seen]))
+                infos = [seen.get(path) or next(found) for path in layout.files]
             except FileNotFoundError as error:
                 raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
         return cls(files, folder, infos, layout, lineage)

@@ -29,6 +29,7 @@ __all__ = [
     "checksum_all",
     "chunks",
     "delete_all",
+    "infos",
     "link_all",
     "make_dirs",
     "make_dirs_unsynced",
@@ -108,12 +109,20 @@ def walk(folder: str) -> list[FileInfo]:
     found: list[FileInfo] = []
     for name in names_below(folder):
         with contextlib.suppress(FileNotFoundError):
-            found.append(info(folder, name))
+            found.append(_info(folder, name))
     return found
 
 
-def info(folder: str, name: str) -> FileInfo:
-    """Look at one file below a folder."""
+def infos(folder: str, names: Iterable[str]) -> list[FileInfo]:
+    """Look at files below a folder.
+
+    Raises:
+        FileNotFoundError: ``filename`` is the path of one that does not exist.
+    """
+    return [_info(folder, name) for name in names]
+
+
+def _info(folder: str, name: str) -> FileInfo:
     status = os.stat(f"{folder}/{name}")
     return FileInfo(name, status.st_size, status.st_mtime_ns)
 
