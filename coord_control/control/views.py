@@ -109,6 +109,7 @@ def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
             blocked_seconds=subtask.blocked_seconds,
             down_bytes=subtask.down_bytes,
             up_bytes=subtask.up_bytes,
+            acknowledged_seconds=subtask.acknowledged_seconds,
         )
         for operator in each.operators
         for subtask in operator.subtasks

@@ -42,12 +42,15 @@ class SubtaskCut:
         seconds: from the trigger until it passed.
         blocked_events: events that waited for it behind this checkpoint.
         blocked_seconds: from the coordinator's snapshot point until it passed.
+        acknowledged_seconds: from the trigger until its ack of the boundary epoch, which is before it passed when the
+            coordinator was slower; None: there was none after the trigger.
     """
 
     subtask: SubtaskIndex
     seconds: float = 0.0
     blocked_events: int = 0
     blocked_seconds: float = 0.0
+    acknowledged_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class PendingCut:
     captured: OperatorCut | None = None
     _down: dict[SubtaskIndex, tuple[EventBatch, ...]] = field(default_factory=dict)
     _passed: dict[SubtaskIndex, SubtaskCut] = field(default_factory=dict)
+    _acknowledged: dict[SubtaskIndex, float] = field(default_factory=dict)  # seconds from the trigger
 
     @property
     def is_answered(self) -> bool:
@@ -100,6 +104,11 @@ class PendingCut:
         """The coordinator's snapshot point."""
         self.state, self.answered_at = state, now
 
+    def acknowledged(self, subtask: SubtaskIndex, epoch: Epoch, now: float) -> None:
+        """A subtask has acknowledged an epoch; the first ack of the boundary is kept, for people."""
+        if epoch == self.boundary:
+            self._acknowledged.setdefault(subtask, now - self.triggered_at)
+
     def passes(self, subtask: SubtaskIndex, gateway: Gateway, now: float) -> None:
         """A subtask passes the boundary: keep what is on its way to it, and let it have what waits. More than once."""
         if self.answered_at is None or subtask in self._passed:
@@ -107,7 +116,11 @@ class PendingCut:
         if gateway.mailbox:
             self._down[subtask] = pack(gateway.mailbox)
         self._passed[subtask] = SubtaskCut(
-            subtask, now - self.triggered_at, gateway.held_by(self.barrier), now - self.answered_at
+            subtask,
+            now - self.triggered_at,
+            gateway.held_by(self.barrier),
+            now - self.answered_at,
+            self._acknowledged.get(subtask),
         )
         gateway.open(self.barrier, now)
 

@@ -20,7 +20,7 @@ Single-threaded; owned by the protocol core.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from coord_control.errors import ChannelFull, OutputNotConsumed
@@ -29,6 +29,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.control_events import Seal
 from coord_control.protocol.cut import PendingCut
+from coord_control.protocol.durations import Durations
 from coord_control.protocol.epoch import OperatorEpoch, Phase, PhaseInput
 from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
@@ -67,6 +68,15 @@ class Totals:
     nondeterministic: int = 0
     stale_refused: int = 0
     attempts_failed: int = 0
+    blocked_events: int = 0  #: that had to wait at gateways of runs that have ended
+    blocked_seconds: float = 0.0  #: ... and for how long, over all gateways
+    begin: Durations = field(default_factory=Durations)  #: from an epoch's first hello to the coordinator's state
+    ack: Durations = field(default_factory=Durations)  #: from then to the last ack
+    settle: Durations = field(default_factory=Durations)  #: from then to the settled commit
+    epoch: Durations = field(default_factory=Durations)  #: all three
+    snapshot: Durations = field(
+        default_factory=Durations
+    )  #: from the question for the coordinator's state to its answer
 
 
 class OperatorRun:
@@ -125,6 +135,8 @@ class OperatorRun:
             barrier = self._next_barrier()
             self.epoch = OperatorEpoch(attempt.epoch, barrier)
             self._ask(self.channel.trigger(barrier, now), now, batch)
+        if self.epoch.started_at is None:
+            self.epoch.started_at = now
         self.epoch.hello(attempt)
         if self.spec.observes_attempts:
             batch.notices.append(messages.AttemptReady(self.spec.uid, attempt.subtask, attempt.task_attempt))
@@ -149,6 +161,7 @@ class OperatorRun:
         before = self.states.get(attempt.subtask)
         ack = Acknowledge(attempt, before if ack.state is None else ack.state, pack(ack.outbox), ack.measurements)
         participant.acknowledge(ack)
+        epoch.acked_at = now
         self.totals.acks += 1
         if participant.recorded or ack.state != before or ack.outbox or attempt.subtask in epoch.inputs:
             record = Ack(self.spec.uid, attempt.subtask, epoch.epoch, attempt.task_attempt, ack.state, ack.outbox)
@@ -156,6 +169,8 @@ class OperatorRun:
             participant.recorded = True
             self.totals.acks_recorded += 1
         batch.answers.append(messages.Answered(token, messages.Accepted()))
+        for cut in self.cuts.values():
+            cut.acknowledged(attempt.subtask, epoch.epoch, now)
         self._open(epoch, attempt.subtask, now)
         return None
 
@@ -199,9 +214,11 @@ class OperatorRun:
         """The coordinator gave its state: this is the snapshot point (C2)."""
         if not self.channel.answered(barrier, now):
             return  # late news: aborted before
+        self.totals.snapshot = self.totals.snapshot.plus(self.channel.asked_for(now))
         state = self._seal.seal(data)
         epoch = self.epoch
         if epoch is not None and epoch.barrier == barrier:
+            epoch.begun_at = now
             self._begin(epoch, barrier, state, batch)
         elif (cut := self.cuts.get(barrier)) is not None:
             cut.answered(state, now)
@@ -276,6 +293,7 @@ class OperatorRun:
             self.completed = max(self.completed, epoch.barrier)
             self._tell(messages.CheckpointComplete(self.spec.uid, epoch.barrier), batch)
         self._summarise(epoch, batch)
+        self._measure(epoch, now)
 
     def fail(self, batch: Batch) -> None:
         """The run of the query has ended; whoever waits is refused, durable facts decide what comes next."""
@@ -289,6 +307,12 @@ class OperatorRun:
                 batch.notices.append(messages.AttemptFailed(self.spec.uid, subtask, task_attempt, reason))
         self.epoch.step(PhaseInput.FAIL)
         self.epoch = None
+
+    def retire(self, now: float) -> None:
+        """The run of the query has ended: what its gateways counted is kept in the totals."""
+        for gateway in self.channel.gateways:
+            self.totals.blocked_events += gateway.blocked_total
+            self.totals.blocked_seconds += gateway.blocked_seconds_at(now)
 
     # Parts.
 
@@ -348,6 +372,17 @@ class OperatorRun:
     def _tell(self, notice: messages.Notice, batch: Batch) -> None:
         # What a coordinator is told between the question and its answer could be part of its state, or not.
         (batch.notices if self.channel.asked is None else self._deferred).append(notice)
+
+    def _measure(self, epoch: OperatorEpoch, now: float) -> None:
+        if epoch.started_at is None or epoch.acked_at is None:
+            return  # its output was there already: Spark has committed it without running it
+        totals, begun_at = self.totals, epoch.started_at
+        if epoch.begun_at is not None:
+            begun_at = epoch.begun_at
+            totals.begin = totals.begin.plus(begun_at - epoch.started_at)
+        totals.ack = totals.ack.plus(epoch.acked_at - begun_at)
+        totals.settle = totals.settle.plus(now - epoch.acked_at)
+        totals.epoch = totals.epoch.plus(now - epoch.started_at)
 
     def _summarise(self, epoch: OperatorEpoch, batch: Batch) -> None:
         acked = list(epoch.acked())

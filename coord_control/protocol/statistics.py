@@ -64,6 +64,8 @@ class SubtaskStatistics:
         blocked_seconds: from the coordinator's snapshot point until it passed the boundary.
         down_bytes: channel state from the coordinator to it.
         up_bytes: channel state from it to the coordinator.
+        acknowledged_seconds: from the trigger until its ack of the boundary epoch; None: there was none after the
+            trigger, because it was through before or had no rows.
     """
 
     subtask: SubtaskIndex
@@ -73,6 +75,7 @@ class SubtaskStatistics:
     blocked_seconds: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
+    acknowledged_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +275,7 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
             blocked_seconds=measured.blocked_seconds,
             down_bytes=size(cut.down.get(measured.subtask, ())),
             up_bytes=up_bytes.get(measured.subtask, 0),
+            acknowledged_seconds=measured.acknowledged_seconds,
         )
         for measured in (passed.get(subtask, SubtaskCut(subtask)) for subtask in known)
     ]

@@ -73,7 +73,14 @@ class QueryCheckpoint(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRecord(Record):
-    """One subtask's part of a checkpoint; ``seconds`` None: it had not passed its boundary."""
+    """One subtask's part of a checkpoint; times are from its trigger.
+
+    Attributes:
+        seconds: until it passed its boundary and its gateway opened; None: it had not.
+        blocked_seconds: for how long its gateway was closed before that.
+        acknowledged_seconds: until its ack of the boundary epoch; None: there was none after the trigger, because it
+            was through before or had no rows, or it was recorded by an older release.
+    """
 
     operator: str
     subtask: int
@@ -83,6 +90,7 @@ class SubtaskRecord(Record):
     blocked_seconds: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
+    acknowledged_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,7 @@ checkpoint_subtasks: Final = Table(
     Column("blocked_seconds", Float, nullable=False),
     Column("down_bytes", BigInteger, nullable=False),
     Column("up_bytes", BigInteger, nullable=False),
+    Column("acknowledged_seconds", Float),
     ForeignKeyConstraint(
         ["job_id", "checkpoint"], ["checkpoints.job_id", "checkpoints.checkpoint"], ondelete="CASCADE"
     ),

@@ -110,7 +110,7 @@ def test_a_cut_says_what_each_subtask_left_and_waited_for() -> None:
         states={ZERO: b"abc", ONE: None},
         down={ONE: (batch(b"12"), batch(b"3"))},
         up=(Outbox(ONE, 4, (batch(b"1"),)), Outbox(ZERO, 5, (batch(b"12"),)), Outbox(ONE, 6, (batch(b"1234"),))),
-        subtasks=(SubtaskCut(ZERO, 2.0, 3, 1.5), SubtaskCut(ONE, 1.0), SubtaskCut(TWO, 0.5)),
+        subtasks=(SubtaskCut(ZERO, 2.0, 3, 1.5, 1.25), SubtaskCut(ONE, 1.0), SubtaskCut(TWO, 0.5)),
         asked_seconds=0.1,
         snapshot_seconds=0.4,
     )
@@ -120,7 +120,7 @@ def test_a_cut_says_what_each_subtask_left_and_waited_for() -> None:
         snapshot_seconds=0.4,
         coordinator_bytes=5,
         subtasks=(
-            SubtaskStatistics(ZERO, 2.0, 3, 3, 1.5, down_bytes=0, up_bytes=2),
+            SubtaskStatistics(ZERO, 2.0, 3, 3, 1.5, down_bytes=0, up_bytes=2, acknowledged_seconds=1.25),
             SubtaskStatistics(ONE, 1.0, 0, 0, 0.0, down_bytes=3, up_bytes=5),
             SubtaskStatistics(TWO, 0.5),
         ),
@@ -148,6 +148,7 @@ def test_a_subtask_in_json() -> None:
         "blocked_seconds": 0.5,
         "down_bytes": 0,
         "up_bytes": 0,
+        "acknowledged_seconds": None,
     }
 
 
