@@ -36,7 +36,10 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: Control
         1, label="nightly", cause="command", requested_by="ada", subtasks=2, acknowledged=2, path="/jobs/1",
         finished_at=NOW, duration_seconds=1.5, state_bytes=2**40, queries=queries,
     )  # fmt: skip
-    subtasks = (SubtaskRecord(operator="op", subtask=0, seconds=0.2, acknowledged_seconds=0.1), SubtaskRecord(operator="op", subtask=1))
+    subtasks = (
+        SubtaskRecord(operator="op", subtask=0, seconds=0.2, acknowledged_seconds=0.1),
+        SubtaskRecord(operator="op", subtask=1),
+    )
     assert store.checkpoints.save(JOB, done, subtasks)
     assert store.checkpoints.get(JOB, 1) == replace(done, sequence=1)
     assert store.checkpoints.subtasks(JOB, 1) == subtasks
