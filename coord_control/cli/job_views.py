@@ -16,9 +16,10 @@ from coord_control.cli.checkpoint_views import checkpoint_table
 from coord_control.cli.output import human_seconds, human_time, marked, text_table
 from coord_control.control.snapshots import JobSnapshot
 from coord_control.control.waiting import progress_text
+from coord_control.control.wording import state_text
 from coord_control.storage.records import CommandRecord, JobRecord, OperatorRecord, QueryRecord
 
-__all__ = ["command_table", "job_screen", "job_table", "state_text"]
+__all__ = ["command_table", "job_screen", "job_table"]
 
 _JOB_COLUMNS: Final = ("job", "state", "generation", "host", "process", "driver started", "supervised", "root")
 _QUERY_COLUMNS: Final = (
@@ -46,15 +47,6 @@ _OPERATOR_COLUMNS: Final = (
 )
 _GATEWAY_COLUMNS: Final = ("operator", "subtask", "gateway", "blocked now", "blocked so far", "blocked for", "mailbox")
 _COMMAND_COLUMNS: Final = ("command", "job", "kind", "state", "asked", "by", "what")
-
-
-def state_text(job: JobRecord) -> str:
-    """What a job is, which is not what its driver last said when that driver is gone."""
-    if job.is_alive:
-        return job.state.value
-    if job.ended_at is not None:
-        return job.state.value
-    return f"lost since {human_time(job.heartbeat_at)}"
 
 
 def job_table(jobs: Iterable[JobRecord]) -> Table:

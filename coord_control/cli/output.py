@@ -12,7 +12,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import typer
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coord_control.control.wording import CONTROLS, human_bytes, human_seconds, human_time, plain
 from coord_control.durable.checks import Check, Verdict
 from coord_control.errors import CommandFailed, CoordControlError
 from coord_control.exit_codes import exit_code_of
@@ -41,10 +41,6 @@ __all__ = [
 ]
 
 _PIPE_WIDTH: Final = 140
-#: What a terminal obeys instead of showing it: controls (but line feed and tab), and what turns the writing around.
-_CONTROLS: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.REFUSED: "red"}
 
 
@@ -67,11 +63,6 @@ def _error_json(error: CoordControlError) -> dict[str, Any]:
     return document
 
 
-def plain(value: object) -> str:
-    """Text with every character that a terminal would obey written as what it is, ``\\x1b``; lines and tabs stay."""
-    return _CONTROLS.sub(_spelled, str(value))
-
-
 def marked(value: object) -> str:
     """As :func:`plain`, for a place where rich reads markup."""
     return escape(plain(value))
@@ -84,12 +75,7 @@ def say(text: object) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     # What JSON itself does not escape, and a terminal obeys, stands in strings only.
-    typer.echo(_CONTROLS.sub(_spelled_json, json.dumps(value, indent=indent, default=str, ensure_ascii=False)))
-
-
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    typer.echo(CONTROLS.sub(_spelled_json, json.dumps(value, indent=indent, default=str, ensure_ascii=False)))
 
 
 def _spelled_json(match: re.Match[str]) -> str:
@@ -133,30 +119,3 @@ def checks_table(checks: Sequence[Check]) -> None:
         if check.way_out and check.verdict is not Verdict.OK:
             subject = f"{check.name} of {check.subject}" if check.subject else check.name
             out.print(f"[{_COLOURS[check.verdict]}]{marked(subject)}[/]: {marked(check.way_out)}", soft_wrap=True)
-
-
-def human_bytes(size: int) -> str:
-    """1234567 -> ``1.2 MB``."""
-    value, units = float(size), ["bytes", "kB", "MB", "GB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{size} bytes" if units[0] == "bytes" else f"{value:.1f} {units[0]}"
-
-
-def human_seconds(seconds: float | None) -> str:
-    """0.0123 -> ``12 ms``, 75 -> ``1m 15s``; nothing for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{days}d {hours}h" if days else f"{hours}h {minutes}m" if hours else f"{minutes}m {rest}s"
-
-
-def human_time(moment: datetime | None) -> str:
-    """A time in UTC, to the second; nothing for None."""
-    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
