@@ -189,6 +189,15 @@ class Agent:
             commands=self._executor.finished,
         )
 
+    def outcomes(self) -> dict[tuple[str, str], int]:
+        """How many commands this driver has given their outcome, by kind and state; any thread."""
+        return dict(self._executor.outcomes)
+
+    @property
+    def commands_under_way(self) -> int:
+        """How many commands are being carried out; any thread."""
+        return self._executor.under_way
+
     @property
     def is_connected(self) -> bool:
         """Whether the last try to use the database has worked."""

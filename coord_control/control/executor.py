@@ -9,6 +9,7 @@ Threads: the agent's, but for :meth:`Executor.job_ended`, which is called when t
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -85,7 +86,7 @@ class Executor:
             verified=verified,
         )
         self.desk = EventDesk(port, wake, self._event_ended)
-        self.finished = 0  #: commands that were given their outcome here
+        self.outcomes = Counter[tuple[str, str]]()  #: of commands that were given one here, by kind and state
 
     def __contains__(self, command: str) -> bool:
         return command in self._executions or command in self.desk
@@ -94,6 +95,16 @@ class Executor:
     def is_busy(self) -> bool:
         """Whether anything is on its way."""
         return bool(self._executions)
+
+    @property
+    def finished(self) -> int:
+        """How many commands were given their outcome here."""
+        return self.outcomes.total()
+
+    @property
+    def under_way(self) -> int:
+        """How many commands are being carried out."""
+        return len(self._executions)
 
     @property
     def is_ending(self) -> bool:
@@ -210,7 +221,7 @@ class Executor:
     def _end(self, command: CommandRecord, outcome: Outcome) -> None:
         self._executions.pop(command.id, None)
         self._said.pop(command.id, None)
-        self.finished += 1
+        self.outcomes[command.kind.value, outcome.state.value] += 1
         why = "" if outcome.error is None else f": {outcome.error.message}"
         _log.info("> %s %s %s%s", command.kind.value, command.id, outcome.state.value, why)
         self._ended(command.id, outcome)

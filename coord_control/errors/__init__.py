@@ -27,6 +27,7 @@
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
     - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    a request that was not even sent
+    - MetricsAddressInvalid          what was given as the address of the metrics is none
     - CommandFailed                  what was asked of a driver was not done
         - CommandRefused, ControlEventRefused, CommandExpired, CommandCancelled
     - CommandTimeout                 it was not done yet when the one who waited gave up
@@ -50,6 +51,7 @@ from coord_control.errors.client import (
     CommandTimeout,
     ControlEventRefused,
     ControlSettingsInvalid,
+    MetricsAddressInvalid,
     NoControlPlane,
     OperatorNotFound,
     RequestInvalid,
@@ -202,6 +204,7 @@ __all__ = [
     "JobStopRequested",
     "KeyReused",
     "LineageMismatch",
+    "MetricsAddressInvalid",
     "MissingRecord",
     "NoControlPlane",
     "NoSuchSubtask",

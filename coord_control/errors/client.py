@@ -15,6 +15,7 @@ __all__ = [
     "CommandTimeout",
     "ControlEventRefused",
     "ControlSettingsInvalid",
+    "MetricsAddressInvalid",
     "NoControlPlane",
     "OperatorNotFound",
     "RequestInvalid",
@@ -113,6 +114,18 @@ class CommandCancelled(CommandFailed):
     """A command was cancelled before it was done."""
 
     _what = "was cancelled"
+
+
+class MetricsAddressInvalid(CoordControlError):
+    """What was given as the address of the metrics is none."""
+
+    fault = Fault.USER
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        super().__init__(
+            f"metrics cannot be served at {address!r}: give HOST:PORT, for example 127.0.0.1:9404, or none"
+        )
 
 
 class CommandTimeout(CoordControlError):

@@ -92,6 +92,10 @@ class OperatorChannel:
         """The barrier for which the coordinator owes its state."""
         return self._asked
 
+    def asked_for(self, now: float) -> float:
+        """How long ago the coordinator was asked for the state that it owes, or gave last."""
+        return now - self._asked_at
+
     def overdue(self, now: float, limit_seconds: float) -> BarrierId | None:
         """The barrier for which the coordinator has owed its state for longer than ``limit_seconds``."""
         return self._asked if now - self._asked_at > limit_seconds else None

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from coord_control.errors import InvalidTransition
 from coord_control.ids import AttemptId, BarrierId, Epoch, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, Token
-from coord_control.protocol.records import Ack, EventBatch
+from coord_control.protocol.records import Ack, EventBatch, count
 
 __all__ = [
     "PARTICIPATION",
@@ -126,7 +126,18 @@ class Completed(NamedTuple):
 class OperatorEpoch:
     """One epoch of one operator."""
 
-    __slots__ = ("_participants", "barrier", "before", "epoch", "inputs", "phase", "waiting")
+    __slots__ = (
+        "_participants",
+        "acked_at",
+        "barrier",
+        "before",
+        "begun_at",
+        "epoch",
+        "inputs",
+        "phase",
+        "started_at",
+        "waiting",
+    )
 
     def __init__(self, epoch: Epoch, barrier: BarrierId | None) -> None:
         self.epoch = epoch
@@ -135,6 +146,9 @@ class OperatorEpoch:
         self.inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]] = {}
         self.waiting: list[tuple[AttemptId, Token]] = []  #: hellos that came before the begin record
         self.before: Mapping[SubtaskIndex, Ack] = {}  #: acks from before a restart, as long as they may count
+        self.started_at: float | None = None  #: the first hello; None: nobody has run it
+        self.begun_at: float | None = None  #: the coordinator's answer; None: before, or by an earlier run
+        self.acked_at: float | None = None  #: the newest ack
         self._participants: dict[SubtaskIndex, Participant] = {}
 
     def step(self, input_: PhaseInput) -> None:
@@ -183,6 +197,14 @@ class OperatorEpoch:
         for subtask, participant in sorted(self._participants.items()):
             if participant.ack is not None:
                 yield subtask, participant, participant.ack
+
+    def sent(self) -> dict[SubtaskIndex, int]:
+        """How many events subtasks have sent that count once the epoch is committed; those without are left out."""
+        outboxes = {subtask: ack.outbox for subtask, ack in self.before.items()}
+        for subtask, participant in self._participants.items():
+            if participant.ack is not None:
+                outboxes[subtask] = participant.ack.outbox
+        return {subtask: count(outbox) for subtask, outbox in outboxes.items() if outbox}
 
     def alive(self) -> Iterator[tuple[SubtaskIndex, int]]:
         """The attempts that have not ended, in the order of subtasks and attempts."""

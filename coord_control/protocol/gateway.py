@@ -22,7 +22,7 @@ Single-threaded; owned by the protocol core. Time comes in as ``now`` in seconds
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from coord_control.errors import InvalidTransition
@@ -160,12 +160,22 @@ class Gateway:
 
     def blocked_seconds_at(self, now: float) -> float:
         """Time during which at least one event waited here, up to ``now``."""
-        return self.blocked_seconds + (now - self._holding_since if self._holding_since is not None else 0.0)
+        return self.blocked_seconds + self.blocked_age(now)
+
+    def blocked_age(self, now: float) -> float:
+        """For how long at least one event has been waiting here without a break; 0: none does."""
+        return now - self._holding_since if self._holding_since is not None else 0.0
+
+    def blocked_by(self) -> Iterator[tuple[BarrierId, int]]:
+        """The closed barriers behind which events wait now, oldest first, and how many."""
+        for barrier, held in self._barriers.items():
+            if held:
+                yield barrier, count(held)
 
     @property
     def blocked(self) -> int:
         """Events that wait behind a closed barrier now."""
-        return sum(count(held) for held in self._barriers.values() if held)
+        return sum(events for _, events in self.blocked_by())
 
     @property
     def is_open(self) -> bool:

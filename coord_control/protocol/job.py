@@ -165,6 +165,7 @@ class JobCore:
         for uid in query.specs:
             if (operator := self._operators.pop(uid, None)) is not None:
                 operator.fail(self._batch)
+                operator.retire(now)
         self._open_attempts = {
             token: attempt for token, attempt in self._open_attempts.items() if attempt.operator not in query.specs
         }
@@ -353,6 +354,10 @@ class JobCore:
     def operators(self) -> Sequence[OperatorRun]:
         """The operators that run now, for statistics; read only, on the owning thread."""
         return list(self._operators.values())
+
+    def checkpoint_of(self, barrier: BarrierId) -> CheckpointId | None:
+        """The checkpoint under way that has this barrier; None: it is the start of an epoch."""
+        return self._checkpoints.of_barrier(barrier)
 
     def totals(self) -> dict[OperatorUid, Totals]:
         """Counters per operator since the driver started."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coord_control.ids import OperatorUid, QueryName
+from coord_control.ids import BarrierId, CheckpointId, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun, Totals
 from coord_control.protocol.records import count
@@ -24,6 +26,9 @@ class GatewayStatus:
     blocked_total: int  #: events that had to wait, since the last restart of the query
     blocked_seconds: float  #: time during which at least one event waited, since the last restart of the query
     mailbox: int  #: events that wait for the subtask's next epoch
+    outbox: int = 0  #: events of the subtask that wait for the commit of the running epoch
+    waiting_bytes: int = 0  #: of the events that wait for it, in the mailbox and behind barriers
+    blocked_age_seconds: float = 0.0  #: for how long one has been waiting behind a barrier without a break
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,18 @@ class OperatorStatus:
     epoch: int | None  #: the one that runs now
     totals: Totals
     gateways: tuple[GatewayStatus, ...]  #: empty while the query does not run
+    blocked_by_epochs: int = 0  #: events that wait now because an epoch has begun
+    blocked_by_checkpoints: Mapping[CheckpointId, int] = field(default_factory=dict)  #: ... because of one of these
+
+    @property
+    def blocked_events_total(self) -> int:
+        """Events that had to wait since the driver started."""
+        return self.totals.blocked_events + sum(gateway.blocked_total for gateway in self.gateways)
+
+    @property
+    def blocked_seconds_total(self) -> float:
+        """Time during which at least one event waited since the driver started, over all gateways."""
+        return self.totals.blocked_seconds + math.fsum(gateway.blocked_seconds for gateway in self.gateways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +89,38 @@ def operator_statuses(
     running = {operator.spec.uid: operator for operator in core.operators()}
     totals = core.totals()
     return tuple(
-        OperatorStatus(uid, query, _epoch(running.get(uid)), replace(totals[uid]), _gateways(running.get(uid), now))
+        _status(core, uid, query, replace(totals[uid]), running.get(uid), now)
         for uid, query in queries.items()
         if uid in totals
     )
 
 
-def _epoch(operator: OperatorRun | None) -> int | None:
-    return operator.epoch.epoch if operator is not None and operator.epoch is not None else None
-
-
-def _gateways(operator: OperatorRun | None, now: float) -> tuple[GatewayStatus, ...]:
+def _status(
+    core: JobCore, uid: OperatorUid, query: QueryName, totals: Totals, operator: OperatorRun | None, now: float
+) -> OperatorStatus:
     if operator is None:
-        return ()
+        return OperatorStatus(uid, query, None, totals, ())
+    epoch = None if operator.epoch is None else operator.epoch.epoch
+    by_epochs, by_checkpoints = _blocked(core, operator)
+    return OperatorStatus(uid, query, epoch, totals, _gateways(operator, now), by_epochs, by_checkpoints)
+
+
+def _blocked(core: JobCore, operator: OperatorRun) -> tuple[int, dict[CheckpointId, int]]:
+    blocked = Counter[BarrierId]()
+    for gateway in operator.channel.gateways:
+        for barrier, events in gateway.blocked_by():
+            blocked[barrier] += events
+    by_epochs, by_checkpoints = 0, Counter[CheckpointId]()
+    for barrier, events in blocked.items():
+        if (checkpoint := core.checkpoint_of(barrier)) is None:
+            by_epochs += events
+        else:
+            by_checkpoints[checkpoint] += events
+    return by_epochs, dict(by_checkpoints)
+
+
+def _gateways(operator: OperatorRun, now: float) -> tuple[GatewayStatus, ...]:
+    sent = operator.epoch.sent() if operator.epoch is not None else {}
     return tuple(
         GatewayStatus(
             subtask=subtask,
@@ -93,6 +129,9 @@ def _gateways(operator: OperatorRun | None, now: float) -> tuple[GatewayStatus, 
             blocked_total=gateway.blocked_total,
             blocked_seconds=gateway.blocked_seconds_at(now),
             mailbox=count(gateway.mailbox),
+            outbox=sent.get(SubtaskIndex(subtask), 0),
+            waiting_bytes=gateway.waiting_bytes,
+            blocked_age_seconds=gateway.blocked_age(now),
         )
         for subtask, gateway in enumerate(operator.channel.gateways)
     )

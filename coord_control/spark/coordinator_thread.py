@@ -57,6 +57,11 @@ class CoordinatorThread:
         """Whether the caller is a callback."""
         return threading.current_thread() is self._thread
 
+    @property
+    def waiting(self) -> int:
+        """Callbacks that wait for the one that runs; about so many."""
+        return self._calls.qsize()
+
     def submit(self, operator: str, callback: str, call: Callable[[], None]) -> None:
         """Run ``call`` after everything that was submitted before."""
         self._calls.put((operator, callback, call))

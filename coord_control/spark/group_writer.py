@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from coord_control.errors import CoordControlError, StoreUnavailable
 from coord_control.ids import QueryName
+from coord_control.protocol.durations import Durations
 from coord_control.protocol.messages import Batch
 from coord_control.protocol.records import Record
 
@@ -63,6 +65,8 @@ class GroupWriter:
         self._failed_era = -1
         self._failure: CoordControlError | None = None
         self.writes = 0  #: group commits
+        self.records = 0  #: in them
+        self.durations = Durations()  #: of the group commits; replaced, never changed
         self._thread = threading.Thread(target=self._run, name="coord-writer", daemon=True)
 
     def start(self) -> None:
@@ -113,6 +117,7 @@ class GroupWriter:
             self._written(valid)
 
     def _persist(self, group: list[Work]) -> None:
+        began = time.monotonic()
         records: dict[QueryName, list[Record]] = {}
         for work in group:
             for persist in work.batch.persist:
@@ -121,7 +126,9 @@ class GroupWriter:
             self._append(query, of_query)
         if records:
             self.writes += 1
+            self.records += sum(map(len, records.values()))
             self._verify()
+            self.durations = self.durations.plus(time.monotonic() - began)
 
 
 def _as_ours(error: Exception) -> CoordControlError:

@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -41,7 +41,7 @@ from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
 from coord_control.protocol.records import Record
-from coord_control.protocol.status import JobStatus, operator_statuses
+from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
 from coord_control.spark.agent_port import AgentPort
 from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.checkpoint_work import JobDescription
@@ -72,6 +72,8 @@ _DRAIN_SECONDS: Final = 10.0
 # To look for a commit takes some microseconds on a local disk, and a request elsewhere.
 _LOCAL_LOOK_SECONDS: Final = 0.01
 _REMOTE_LOOK_SECONDS: Final = 0.25
+
+_Ask: TypeAlias = Callable[[JobCore, float], tuple[OperatorStatus, ...]]
 
 
 class JobDriver:
@@ -189,9 +191,21 @@ class JobDriver:
         Raises:
             JobClosed: it has ended.
         """
+        return self._status(self.runtime.call)
+
+    def status_now(self, timeout_seconds: float) -> JobStatus:
+        """As :meth:`status`, without waiting for the storage.
+
+        Raises:
+            JobClosed: it has ended.
+            TimeoutError: the loop has not answered within the time.
+        """
+        return self._status(lambda call: self.runtime.read(call, timeout_seconds))
+
+    def _status(self, ask: Callable[[_Ask], tuple[OperatorStatus, ...]]) -> JobStatus:
         self.check_open()
         owner = dict(self.declared.owner)
-        operators = self.runtime.call(lambda core, now: operator_statuses(core, owner, now))
+        operators = ask(lambda core, now: operator_statuses(core, owner, now))
         queries = tuple(query.status() for query in list(self.queries.values()))
         slow, writes = self.thread.slow_callbacks, self.runtime.writer.writes
         return JobStatus(self.name, self.generation, queries, operators, slow, writes)

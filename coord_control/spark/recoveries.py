@@ -50,6 +50,11 @@ class Recoveries:
         with self._lock:
             return (*self._ended, *(each.fact for each in self._open.values()))
 
+    @property
+    def under_way(self) -> int:
+        """How many are not over."""
+        return len(self._open)
+
     def driver_started(self, lineage: Lineage, committed: Epoch, planned: Epoch) -> None:
         """This driver takes a query up, in a lineage in which it has run before or that was restored."""
         query, restored = lineage.query, lineage.restored

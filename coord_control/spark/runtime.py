@@ -141,6 +141,31 @@ class JobRuntime:
             f"the driver was not done within {timeout_seconds:g} s; check that the job's storage answers"
         )
 
+    def read(self, call: Callable[[JobCore, float], Result], timeout_seconds: float) -> Result:
+        """Run ``call(core, now)``, which changes nothing, on the loop, and wait for what it returns.
+
+        Unlike :meth:`call` it does not wait for the storage: what is read may not be durable yet.
+
+        Raises:
+            TimeoutError: the loop has not come to it within the time.
+            JobClosed: the job has ended, before or meanwhile.
+        """
+        future: Future[Result] = Future()
+
+        def run(core: JobCore, now: float) -> None:
+            try:
+                future.set_result(call(core, now))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.post(run)
+        wait((future, self._closed), timeout_seconds, FIRST_COMPLETED)
+        if future.done():
+            return future.result()
+        if self._closed.done():
+            self._closed.result()
+        raise TimeoutError(f"the driver's loop has not answered within {timeout_seconds:g} s")
+
     def _to_loop(self, function: Callable[[*_Args], None], *args: *_Args) -> None:
         with contextlib.suppress(EndpointClosed):  # nobody is left for whom it could matter
             self._endpoint.call_soon_threadsafe(function, *args)

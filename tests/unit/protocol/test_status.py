@@ -57,3 +57,95 @@ def test_an_operator_whose_query_does_not_run_has_no_gateways(stage: Stage) -> N
 
 def test_an_operator_that_the_core_does_not_know_is_left_out(stage: Stage) -> None:
     assert operator_statuses(stage.core, {OperatorUid("other"): QUERY}, 0.0) == ()
+
+
+def test_what_subtasks_have_sent_waits_for_the_commit(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.ack(0, 0, 1, outbox="x y")
+    assert [each.outbox for each in status(stage).gateways] == [2, 0]
+    stage.commit(0)
+    assert [each.outbox for each in status(stage).gateways] == [0, 0]
+
+
+def test_bytes_wait_before_and_behind_a_barrier(stage: Stage) -> None:
+    stage.send(0, "abc")
+    stage.hello(1, 0, 1)
+    stage.snapshot()
+    stage.send(1, "de")
+    assert [each.waiting_bytes for each in status(stage).gateways] == [0, 2]  # abc is an input of the epoch by now
+
+
+def test_blocked_events_say_for_how_long_and_because_of_what(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.send(0, "a")
+    stage.now += 1.5
+    before = status(stage)
+    assert (before.gateways[0].blocked_age_seconds, before.blocked_by_epochs) == (1.5, 1)
+    assert dict(before.blocked_by_checkpoints) == {}
+    stage.trigger_checkpoint(7)
+    stage.snapshot()
+    stage.send(0, "b")
+    stage.send(1, "c")
+    both = status(stage)
+    assert (both.blocked_by_epochs, dict(both.blocked_by_checkpoints)) == (1, {7: 2})
+    stage.ack(0, 0, 1)
+    stage.commit(0)
+    after = status(stage)
+    assert (after.blocked_by_epochs, dict(after.blocked_by_checkpoints)) == (0, {})
+    assert after.gateways[0].blocked_age_seconds == 0.0
+
+
+def test_what_was_blocked_stays_counted_when_the_query_is_restarted(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.send(0, "a")
+    stage.now += 2.0
+    before = status(stage)
+    assert (before.blocked_events_total, before.blocked_seconds_total) == (1, 2.0)
+    stage.end_run()
+    ended = status(stage)
+    assert (ended.blocked_events_total, ended.blocked_seconds_total) == (1, 2.0)
+    stage.start()
+    stage.now += 5.0
+    again = status(stage)
+    assert (again.blocked_events_total, again.blocked_seconds_total) == (1, 2.0)
+
+
+def test_an_epoch_is_measured_from_its_first_hello_to_its_commit(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.now += 1.0
+    stage.snapshot()
+    stage.now += 2.0
+    stage.ack(0, 0, 1)
+    stage.now += 4.0
+    stage.commit(0)
+    totals = status(stage).totals
+    assert [each.seconds for each in (totals.begin, totals.ack, totals.settle, totals.epoch)] == [1.0, 2.0, 4.0, 7.0]
+    assert (totals.snapshot.seconds, totals.snapshot.count, totals.epoch.count) == (1.0, 1, 1)
+
+
+def test_an_epoch_that_is_run_again_has_no_begin_of_its_own(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.end_run()
+    stage.start()
+    stage.hello(0, 0, 2)
+    stage.now += 3.0
+    stage.ack(0, 0, 2)
+    stage.commit(0)
+    totals = status(stage).totals
+    assert (totals.begin.count, totals.ack.count, totals.epoch.seconds) == (0, 1, 3.0)
+
+
+def test_an_epoch_that_nobody_had_to_run_again_is_not_measured(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.ack(0, 0, 1, outbox="x")
+    stage.end_run()
+    stage.start()
+    assert [each.outbox for each in status(stage).gateways] == [1, 0]
+    stage.commit(0)
+    totals = status(stage).totals
+    assert (totals.epochs, totals.epoch.count) == (1, 0)

@@ -1,0 +1,73 @@
+"""Where metrics are served: ``HOST:PORT``, ``:PORT`` of the loopback interface, or ``none``.
+
+Metrics name jobs, queries and operators, and need no password. So nobody but this machine sees them unless the user
+names another address, and then the network has to keep strangers out.
+
+Values; any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from coord_control.errors import MetricsAddressInvalid
+
+__all__ = ["DRIVER_PORT", "EXPORTER_PORT", "METRICS_VARIABLE", "Address"]
+
+METRICS_VARIABLE: Final = "COORD_METRICS"  #: where the driver of a job serves its metrics, or ``none``
+DRIVER_PORT: Final = 9404
+EXPORTER_PORT: Final = 9405
+
+_LOOPBACK: Final = "127.0.0.1"
+_OFF: Final = "none"
+_FORM: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]*):(?P<port>\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address to listen at.
+
+    Attributes:
+        port: 0: any free one.
+        is_named: the user has chosen it: nothing else will do. Otherwise a port that is taken is no matter.
+    """
+
+    host: str = _LOOPBACK
+    port: int = DRIVER_PORT
+    is_named: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``HOST:PORT`` or ``:PORT``; an IPv6 host in brackets.
+
+        Raises:
+            MetricsAddressInvalid: it is something else.
+        """
+        found = _FORM.fullmatch(text.strip())
+        if found is None or int(found["port"]) > 65535:
+            raise MetricsAddressInvalid(text)
+        return cls(found["host"].strip("[]") or _LOOPBACK, int(found["port"]), is_named=True)
+
+    @classmethod
+    def of_driver(cls, given: str | None) -> Self | None:
+        """Where a driver serves its metrics.
+
+        Args:
+            given: what the program says; None: what ``COORD_METRICS`` says, or port 9404 of the loopback interface.
+
+        Returns:
+            None: nowhere.
+
+        Raises:
+            MetricsAddressInvalid: it is no address.
+        """
+        text = given if given is not None else os.environ.get(METRICS_VARIABLE) or None
+        if text is None:
+            return cls()
+        return None if text.strip().lower() == _OFF else cls.parse(text)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

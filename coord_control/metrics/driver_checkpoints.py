@@ -1,0 +1,75 @@
+"""A driver's checkpoints and savepoints as samples.
+
+Threads: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coord_control.ids import CheckpointId
+from coord_control.metrics.families import Of
+from coord_control.metrics.observer import Completed, InProgress, KindNumbers, Observed
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.tickets import CheckpointKind
+
+__all__ = ["add_checkpoints"]
+
+
+def add_checkpoints(job: Of, observed: Observed, progress: Mapping[CheckpointId, Progress]) -> None:
+    """Add what is known of all of them.
+
+    Args:
+        progress: of those that are under way.
+    """
+    for kind, numbers in observed.kinds.items():
+        _add_counts(job, kind, numbers, observed)
+        under_way = [each for each in observed.in_progress if each.kind is kind]
+        _add_in_progress(job, kind, under_way, progress)
+        if numbers.last is not None:
+            _add_last(job, kind, numbers.last)
+        if numbers.last_failed is not None:
+            job.add("last_failed_checkpoint_id", numbers.last_failed.checkpoint, kind.value)
+            job.add("last_failed_checkpoint_timestamp_seconds", numbers.last_failed.at_seconds, kind.value)
+    job.add("checkpoint_failures_in_a_row", observed.failures_in_a_row)
+    job.add("checkpoints_discarded_total", observed.discarded)
+
+
+def _add_counts(job: Of, kind: CheckpointKind, numbers: KindNumbers, observed: Observed) -> None:
+    job.add("checkpoints_started_total", numbers.started, kind.value)
+    job.add("checkpoints_completed_total", numbers.completed, kind.value)
+    for reason in FailureReason:
+        count = observed.failed.get((kind, reason.code), 0)
+        if count or not reason.is_preflight:  # what is refused before it starts is a request, and no checkpoint
+            job.add("checkpoints_failed_total", count, kind.value, reason.code)
+    job.durations("checkpoint_duration_seconds", numbers.duration, kind.value)
+    job.durations("checkpoint_failed_duration_seconds", numbers.failed_duration, kind.value)
+    job.durations("checkpoint_snapshot_duration_seconds", numbers.snapshot, kind.value)
+    job.durations("checkpoint_blocked_duration_seconds", numbers.blocked, kind.value)
+
+
+def _add_in_progress(
+    job: Of, kind: CheckpointKind, under_way: list[InProgress], progress: Mapping[CheckpointId, Progress]
+) -> None:
+    job.add("checkpoints_in_progress", len(under_way), kind.value)
+    oldest = min((each.triggered_at_seconds for each in under_way), default=None)
+    job.add("checkpoint_in_progress_start_timestamp_seconds", oldest, kind.value)
+    known = [progress[each.checkpoint] for each in under_way if each.checkpoint in progress]
+    job.add("checkpoint_in_progress_subtasks", sum(each.subtasks for each in known), kind.value)
+    job.add("checkpoint_in_progress_acknowledged_subtasks", sum(each.passed for each in known), kind.value)
+
+
+def _add_last(job: Of, kind: CheckpointKind, last: Completed) -> None:
+    job.add("last_checkpoint_id", last.checkpoint, kind.value)
+    job.add("last_checkpoint_timestamp_seconds", last.at_seconds, kind.value)
+    job.add("last_checkpoint_duration_seconds", last.duration_seconds, kind.value)
+    job.add("last_checkpoint_state_bytes", last.state_bytes, kind.value)
+    job.add("last_checkpoint_new_bytes", last.new_bytes, kind.value)
+    job.add("last_checkpoint_linked_bytes", last.linked_bytes, kind.value)
+    job.add("last_checkpoint_copied_bytes", last.copied_bytes, kind.value)
+    job.add("last_checkpoint_channel_bytes", last.channel_bytes, kind.value)
+    job.add("last_checkpoint_metadata_bytes", last.metadata_bytes, kind.value)
+    job.add("last_checkpoint_blocked_events", last.blocked_events, kind.value)
+    job.add("last_checkpoint_blocked_seconds", last.blocked_seconds, kind.value)
+    job.add("last_checkpoint_snapshot_seconds", last.snapshot_seconds, kind.value)

@@ -1,0 +1,233 @@
+"""Counts what happens in a job by itself: checkpoints, recoveries, events from outside.
+
+The job keeps the newest of these in all detail; monitoring wants all of them in a few numbers. So each is counted when
+it is over, and of the newest only the sums are kept, which cost nothing when they are asked for.
+
+Threads: a listener of the job, told on any of its threads; read from any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from coord_control.ids import CheckpointId, OperatorUid
+from coord_control.protocol.durations import Durations
+from coord_control.protocol.job_facts import RecoveryCause, RecoveryFact
+from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
+from coord_control.protocol.tickets import CheckpointKind
+
+__all__ = ["Completed", "Failed", "InProgress", "KindNumbers", "Observed", "Observer", "Restored"]
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """One that is under way."""
+
+    checkpoint: CheckpointId
+    kind: CheckpointKind
+    triggered_at_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The newest that is complete; fields as in ``CheckpointStatistics``."""
+
+    checkpoint: CheckpointId
+    at_seconds: float
+    duration_seconds: float
+    state_bytes: int
+    new_bytes: int
+    linked_bytes: int
+    copied_bytes: int
+    channel_bytes: int
+    metadata_bytes: int
+    blocked_events: int
+    blocked_seconds: float
+    snapshot_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The newest that has failed."""
+
+    checkpoint: CheckpointId
+    at_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a query was last restored from."""
+
+    checkpoint: CheckpointId
+    at_seconds: float
+
+
+@dataclass(slots=True)
+class KindNumbers:
+    """Those of all checkpoints, or of all savepoints."""
+
+    started: int = 0
+    completed: int = 0
+    last: Completed | None = None
+    last_failed: Failed | None = None
+    duration: Durations = field(default_factory=Durations)
+    failed_duration: Durations = field(default_factory=Durations)
+    snapshot: Durations = field(default_factory=Durations)
+    blocked: Durations = field(default_factory=Durations)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All of it at one moment.
+
+    Attributes:
+        failed: by kind and reason.
+        recoveries: by query and cause.
+        rerun: epochs that were run again, by query.
+        events: from outside, by operator and outcome.
+    """
+
+    kinds: Mapping[CheckpointKind, KindNumbers]
+    in_progress: tuple[InProgress, ...]
+    failed: Mapping[tuple[CheckpointKind, str], int]
+    failures_in_a_row: int
+    discarded: int
+    recoveries: Mapping[tuple[str, str], int]
+    rerun: Mapping[str, int]
+    recovery_durations: Mapping[RecoveryCause, Durations]
+    restored: Mapping[str, Restored]
+    events: Mapping[tuple[OperatorUid, str], int]
+
+
+class Observer:
+    """A listener of one job; what happened before it was subscribed is not counted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds = {kind: KindNumbers() for kind in CheckpointKind}
+        self._in_progress: dict[CheckpointId, InProgress] = {}
+        self._failed = Counter[tuple[CheckpointKind, str]]()
+        self._failures_in_a_row = 0
+        self._discarded = 0
+        self._recoveries = Counter[tuple[str, str]]()
+        self._rerun = Counter[str]()
+        self._recovery_durations = {cause: Durations() for cause in RecoveryCause}
+        self._restored: dict[str, Restored] = {}
+        self._events = Counter[tuple[OperatorUid, str]]()
+
+    def observed(self) -> Observed:
+        """Copy everything."""
+        with self._lock:
+            return Observed(
+                kinds={kind: replace(numbers) for kind, numbers in self._kinds.items()},
+                in_progress=tuple(self._in_progress.values()),
+                failed=dict(self._failed),
+                failures_in_a_row=self._failures_in_a_row,
+                discarded=self._discarded,
+                recoveries=dict(self._recoveries),
+                rerun=dict(self._rerun),
+                recovery_durations=dict(self._recovery_durations),
+                restored=dict(self._restored),
+                events=dict(self._events),
+            )
+
+    # A listener of the job.
+
+    def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
+        """It has started, has come further, or has ended."""
+        if statistics.status is CheckpointStatus.IN_PROGRESS:
+            self._started(statistics)
+        elif statistics.status is CheckpointStatus.COMPLETED:
+            self._completed(statistics, _completed(statistics))  # adds up all subtasks: not under the lock
+        else:
+            self._has_failed(statistics)
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        """A completed one was removed."""
+        with self._lock:
+            self._discarded += 1
+
+    def on_recovery(self, fact: RecoveryFact) -> None:
+        """A query has recovered, or did not before it had to again."""
+        with self._lock:
+            self._recoveries[fact.query, fact.cause.value] += 1
+            self._rerun[fact.query] += fact.epochs_again
+            if fact.duration_seconds is not None:
+                durations = self._recovery_durations
+                durations[fact.cause] = durations[fact.cause].plus(fact.duration_seconds)
+            if fact.checkpoint is not None:
+                self._restored[fact.query] = Restored(fact.checkpoint, fact.started_at_seconds)
+
+    def on_query_changed(self) -> None:
+        """Its state is read when it is asked for."""
+
+    def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
+        """Read when it is asked for."""
+
+    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+        """The coordinator was given an event from outside."""
+        with self._lock:
+            self._events[operator, "applied"] += 1
+
+    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
+        """The coordinator raised."""
+        with self._lock:
+            self._events[operator, "refused"] += 1
+
+    def on_events_durable(self, operator: OperatorUid, number: int) -> None:
+        """Read when it is asked for."""
+
+    # Parts.
+
+    def _started(self, each: CheckpointStatistics) -> None:
+        with self._lock:
+            if each.checkpoint not in self._in_progress:
+                self._kinds[each.kind].started += 1
+                begun = InProgress(each.checkpoint, each.kind, each.triggered_at_seconds)
+                self._in_progress[each.checkpoint] = begun
+
+    def _completed(self, each: CheckpointStatistics, completed: Completed) -> None:
+        with self._lock:
+            self._in_progress.pop(each.checkpoint, None)
+            numbers = self._kinds[each.kind]
+            numbers.completed += 1
+            numbers.duration = numbers.duration.plus(completed.duration_seconds)
+            numbers.snapshot = numbers.snapshot.plus(completed.snapshot_seconds)
+            numbers.blocked = numbers.blocked.plus(completed.blocked_seconds)
+            if numbers.last is None or numbers.last.checkpoint < completed.checkpoint:
+                numbers.last = completed
+            self._failures_in_a_row = 0
+
+    def _has_failed(self, each: CheckpointStatistics) -> None:
+        assert each.reason is not None, "it has failed"
+        seconds = each.duration_seconds or 0.0
+        with self._lock:
+            self._in_progress.pop(each.checkpoint, None)
+            numbers = self._kinds[each.kind]
+            numbers.failed_duration = numbers.failed_duration.plus(seconds)
+            if numbers.last_failed is None or numbers.last_failed.checkpoint < each.checkpoint:
+                numbers.last_failed = Failed(each.checkpoint, each.triggered_at_seconds + seconds)
+            self._failed[each.kind, each.reason.code] += 1
+            if each.kind is CheckpointKind.CHECKPOINT and each.reason.counts:
+                self._failures_in_a_row += 1
+
+
+def _completed(each: CheckpointStatistics) -> Completed:
+    seconds = each.duration_seconds or 0.0
+    return Completed(
+        checkpoint=each.checkpoint,
+        at_seconds=each.triggered_at_seconds + seconds,
+        duration_seconds=seconds,
+        state_bytes=each.state_bytes,
+        new_bytes=each.new_bytes,
+        linked_bytes=each.linked_bytes,
+        copied_bytes=each.copied_bytes,
+        channel_bytes=each.channel_bytes,
+        metadata_bytes=each.metadata_bytes,
+        blocked_events=each.blocked_events,
+        blocked_seconds=each.blocked_seconds,
+        snapshot_seconds=each.snapshot_seconds,
+    )

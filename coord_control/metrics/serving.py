@@ -1,0 +1,240 @@
+"""The HTTP server of metrics: small, bounded, and never in the way of what it measures.
+
+A fixed number of threads answers. As many more clients may wait for one of them, and whoever comes then is hung up on.
+A client that sends nothing or reads nothing gives its thread back after some seconds.
+
+=====================  =====================================================================================
+``/metrics``           all metrics in the format that is asked for (text, or OpenMetrics), compressed if wanted
+``?subtasks=N``        besides, N subtasks one by one, those that are blocked most; 1,000 at most
+``?name[]=...``        only metrics with these names
+``/healthz``           ``ok`` for whoever only wants to know that the process answers
+=====================  =====================================================================================
+
+Threads: :meth:`MetricsServer.start` and :meth:`MetricsServer.close` belong to whoever owns it; the pages are made on
+the server's threads, one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import ProcessCollector, make_wsgi_app
+from prometheus_client.metrics_core import Metric as Family
+
+from coord_control.errors import EndpointNotBound
+from coord_control.metrics.address import Address
+from coord_control.metrics.subtasks import MAX_SUBTASKS
+
+__all__ = ["THREADS", "MetricsServer", "Page"]
+
+_log = logging.getLogger("coord_control.metrics")
+
+#: Makes the families of one scrape, with at most so many subtasks one by one.
+Page: TypeAlias = Callable[[int], Iterable[Family]]
+
+THREADS: Final = 4
+_CLIENT_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.2
+
+
+class _Scrape:
+    """A page with the numbers of its request, in the shape in which prometheus_client reads a registry."""
+
+    def __init__(self, page: Page, subtasks: int, names: Collection[str] = ()) -> None:
+        self._page, self._subtasks, self._names = page, subtasks, frozenset(names)
+
+    def collect(self) -> Iterator[Family]:
+        for family in (*self._page(self._subtasks), *_PROCESS.collect()):
+            if self._names:
+                family.samples = [sample for sample in family.samples if sample.name in self._names]
+            if family.samples:
+                yield family
+
+    def restricted_registry(self, names: Iterable[str]) -> _Scrape:
+        return _Scrape(self._page, self._subtasks, tuple(names))
+
+
+_PROCESS: Final = ProcessCollector(registry=None)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _CLIENT_SECONDS  # of the socket: for each read and each write
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("%s %s", self.address_string(), format % args)
+
+
+class _Server(WSGIServer):
+    """Answers on a fixed number of threads.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+
+    request_queue_size = 16
+    timeout = _POLL_SECONDS  # of the wait for the next client
+
+    def __init__(self, address: Address) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        super().__init__((address.host, address.port), _Handler)
+        self._waiting: queue.Queue[tuple[Any, Any] | None] = queue.Queue(maxsize=THREADS)
+        self._threads = [
+            threading.Thread(target=self._answer, name=f"coord-metrics_{number}", daemon=True)
+            for number in range(THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def server_bind(self) -> None:
+        # That of WSGIServer asks the name service for the machine's name, which can take seconds and is of no use here.
+        self.allow_reuse_address = True
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            self._waiting.put_nowait((request, client_address))
+        except queue.Full:
+            self.shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("a client of the metrics went away", exc_info=True)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for _ in self._threads:
+            with contextlib.suppress(queue.Full):
+                self._waiting.put_nowait(None)
+
+    def _answer(self) -> None:
+        while (taken := self._waiting.get()) is not None:
+            try:
+                self.finish_request(*taken)
+            except Exception:
+                self.handle_error(*taken)
+            finally:
+                self.shutdown_request(taken[0])
+
+
+class MetricsServer:
+    """Serves one page.
+
+    Args:
+        page: called on the server's threads, one at a time.
+        address: where; a port that the user has not named and that is taken is replaced by a free one.
+    """
+
+    def __init__(self, page: Page, address: Address) -> None:
+        self._page, self._wanted = page, address
+        self._page_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._server: _Server | None = None
+        self._thread = threading.Thread(target=self._run, name="coord-metrics-server", daemon=True)
+
+    def start(self, *, must: bool = True) -> Address | None:
+        """Begin to listen.
+
+        Args:
+            must: whether an address that cannot be had is an error; otherwise it is tried again until it can, which is
+                what a driver does whose predecessor is about to end.
+
+        Returns:
+            The address; None: it is not to be had yet.
+
+        Raises:
+            EndpointNotBound: it cannot be had.
+        """
+        try:
+            self._server = self._bind()
+        except OSError as error:
+            if must:
+                port = self._wanted.port
+                raise EndpointNotBound(self._wanted.host, range(port, port + 1), error) from error
+            _log.warning("= metrics cannot be served at %s yet: %s", self._wanted, error)
+        self._thread.start()
+        return self.address
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens; None: it does not."""
+        server = self._server
+        return None if server is None else Address(self._wanted.host, server.server_port, self._wanted.is_named)
+
+    def close(self) -> None:
+        """End it. May be called twice, and without a start."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(_CLIENT_SECONDS)
+
+    def _bind(self) -> _Server:
+        try:
+            server = _Server(self._wanted)
+        except OSError:
+            if self._wanted.is_named:
+                raise
+            server = _Server(Address(self._wanted.host, 0))
+        server.set_app(self._application)
+        return server
+
+    def _run(self) -> None:
+        while self._server is None:
+            if self._closing.wait(_RETRY_SECONDS):
+                return
+            with contextlib.suppress(OSError):
+                self._server = self._bind()
+        server = self._server
+        _log.info("= metrics at http://%s/metrics", self.address)
+        while not self._closing.is_set():
+            server.handle_request()
+        self._server = None
+        server.server_close()
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/healthz":
+            return _text(start_response, HTTPStatus.OK, "ok\n")
+        if path not in ("/", "/metrics"):
+            return _text(start_response, HTTPStatus.NOT_FOUND, "metrics are at /metrics\n")
+        try:
+            subtasks = _subtasks(environ.get("QUERY_STRING", ""))
+        except ValueError:
+            return _text(start_response, HTTPStatus.BAD_REQUEST, f"subtasks is a number up to {MAX_SUBTASKS}\n")
+        began = time.monotonic()
+        try:
+            with self._page_lock:
+                body: list[bytes] = make_wsgi_app(_Scrape(self._page, subtasks))(environ, start_response)
+                return body
+        except Exception as error:
+            _log.warning("x metrics could not be read: %s", error)
+            return _text(start_response, HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+        finally:
+            _log.debug("a scrape took %.3f s", time.monotonic() - began)
+
+
+def _subtasks(query: str) -> int:
+    given = parse_qs(query).get("subtasks", ["0"])[-1]
+    wanted = int(given)
+    if wanted < 0:
+        raise ValueError(given)
+    return min(wanted, MAX_SUBTASKS)
+
+
+def _text(start_response: Any, status: HTTPStatus, text: str) -> Iterable[bytes]:
+    body = text.encode()
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [body]
