@@ -6,6 +6,7 @@ Threads: values.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -98,10 +99,15 @@ class RefConfig(ActionConfig):
 
 
 def job_choice(names: Sequence[str], type_name: str) -> Any:
-    """The type of a field that names one of these jobs: an enumeration, if Python allows these names in one."""
+    """The type of a field that names one of these jobs: an enumeration, if Python allows these names in one.
+
+    Dagster takes two enumerations of one name for the same one as long as a process lives, also when definitions are
+    loaded anew with other jobs; so its name says which jobs it has.
+    """
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
     try:
-        choice = enum.Enum(type_name, {name: name for name in names})  # type: ignore[misc] # made of what is there
-    except ValueError:  # a name that Python keeps for itself, like mro
+        choice = enum.Enum(f"{type_name}_{digest}", {name: name for name in names})  # type: ignore[misc] # made here
+    except (ValueError, TypeError):  # names that Python keeps for itself, like mro and __init__
         return str
     return choice if len(choice) == len(names) else str
 
