@@ -2,8 +2,8 @@
 
 Other than changes this may be told again without harm; the cursor keeps Dagster's event log from filling with what it
 knows. An outcome of a check is told when it has changed, when the checkpoint asset has a newer materialization (Dagster
-would show it as missing otherwise), and every five minutes. A query is observed when its epoch has moved; of very many
-queries some in each tick, in turn.
+would show it as missing otherwise), and every five minutes. A query is observed when its epoch has moved. Of very many
+jobs and queries only some are told again, or observed, in each tick, in turn: Dagster needs milliseconds for an event.
 
 Threads: functions of values.
 """
@@ -41,6 +41,7 @@ def check_jobs(
     *,
     told: Collection[str],
     reported: Collection[str],
+    most: int,
 ) -> tuple[list[AssetEvent], Cursor]:
     """What the checks say that Dagster does not know, and the cursor after that.
 
@@ -53,15 +54,16 @@ def check_jobs(
     events: list[AssetEvent] = []
     marks: dict[str, JobMark] = {}
     seconds = int(now.timestamp())
+    again = _longest_ago(jobs, cursor, seconds, most)
     for name, assets in jobs.items():
         mark = cursor.jobs.get(name, JobMark())
         outcomes = {each.name: each for each in evaluate(overviews.get(name), assets.spec.checks, now)}
         letters = "".join(_letter(outcomes.get(check)) for check in CHECKS)
         is_new = name in told or name in reported
-        is_due = is_new or not 0 <= seconds - mark.checked_at < _AGAIN_SECONDS
+        is_due = is_new or name in again
         before = _OFF * len(CHECKS) if is_due else mark.checks.ljust(len(CHECKS), _OFF)
-        told = [check for check, was, is_ in zip(CHECKS, before, letters, strict=True) if is_ not in (was, _OFF)]
-        events.extend(_evaluation(assets.checkpoint, outcomes[check]) for check in told)
+        news = [check for check, was, is_ in zip(CHECKS, before, letters, strict=True) if is_ not in (was, _OFF)]
+        events.extend(_evaluation(assets.checkpoint, outcomes[check]) for check in news)
         checked_at = 0 if name in reported else seconds if is_due else mark.checked_at
         marks[name] = replace(mark, checks=letters, checked_at=checked_at)
     return events, replace(cursor, jobs=marks)
@@ -91,6 +93,12 @@ def observe_queries(
         mark = marks.get(name, JobMark())
         marks[name] = replace(mark, epochs={**mark.epochs, query.name: query.epoch or 0})
     return events, replace(cursor, jobs=marks, observed=chosen[-1] if chosen else cursor.observed)
+
+
+def _longest_ago(jobs: Collection[str], cursor: Cursor, seconds: int, most: int) -> Collection[str]:
+    told_at = {name: cursor.jobs.get(name, JobMark()).checked_at for name in jobs}
+    due = [name for name, at in told_at.items() if not 0 <= seconds - at < _AGAIN_SECONDS]
+    return set(sorted(due, key=lambda name: told_at[name])[:most])
 
 
 def _epoch(cursor: Cursor, job: str, query: str) -> int | None:

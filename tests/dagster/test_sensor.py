@@ -14,6 +14,7 @@ from dagster_defs.metadata import NAMESPACE
 from dagster_defs.sensor import SENSOR_NAME
 from dagster_defs.tick import Limits
 from tests.dagster.sensor_kit import QUERY, Jobs, World, jobs_in, number, spec, text
+from tests.storage.kit import statements
 
 
 def test_a_sensor_is_on_by_default_and_looks_every_15_seconds(world: World) -> None:
@@ -245,6 +246,31 @@ def test_many_changes_are_worked_off_in_several_ticks(world: World, jobs: Jobs) 
 
     assert counts == [100, 200, 250, 250]
     assert world.materialized() == list(range(1, 251))
+
+
+def test_many_jobs_take_as_many_statements_as_few(tmp_path: Path) -> None:
+    counts = []
+    for many in (2, 40):
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        names = [f"job-{number}" for number in range(many)]
+        with dg.DagsterInstance.ephemeral() as instance, jobs_in(folder / "control.db") as jobs:
+            world = World(folder, instance, [spec(name) for name in names])
+            for name in names:
+                jobs.put(name)
+            for tick in range(3):
+                for name in names:
+                    jobs.checkpoint(name)
+                    jobs.live(name, epoch=tick)
+                with statements(str(world.file)) as asked:
+                    found = world.look()
+                world.cursor = found.cursor
+            told = {event.asset_key for event in found.asset_events if isinstance(event, dg.AssetMaterialization)}
+            assert len(told) == many
+            counts.append(len(asked))
+
+    assert counts[0] == counts[1]
+    assert counts[1] <= 30
 
 
 def test_checkpoints_with_very_many_subtasks_are_spread_over_ticks(world: World, jobs: Jobs) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dagster_defs.own_runs import RUN_ACTOR
 from tests.dagster.sensor_kit import Jobs, World
+from tests.storage.kit import statements
 
 
 def test_what_a_run_of_ours_has_reported_is_not_repeated(world: World, jobs: Jobs) -> None:
@@ -109,3 +110,20 @@ def test_what_a_run_of_ours_could_not_complete_is_observed_at_once(world: World,
     world.tick()
 
     assert len(world.observed()) == 1
+
+
+def test_many_runs_that_are_over_take_as_many_statements_as_few(world: World, jobs: Jobs) -> None:
+    counts = []
+    for many in (1, 12):
+        runs = [world.run() for _ in range(many)]
+        for run in runs:
+            jobs.checkpoint_of_run(run)
+        world.tick()
+        for run in runs:
+            world.run_ends(run, well=False)
+        with statements(str(world.file)) as asked:
+            world.tick()
+        counts.append(len(asked))
+
+    assert counts[0] == counts[1]
+    assert world.materialized() == list(range(1, 14))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,35 @@ def test_outcomes_are_told_again_after_a_while(world: World, jobs: Jobs) -> None
     world.cursor = world.cursor.replace(str(mark.checked_at), str(mark.checked_at - 301))
 
     assert len(world.tick()) == 7
+
+
+def test_of_very_many_jobs_all_outcomes_are_told_after_a_new_checkpoint_and_some_again_for_their_age(
+    tmp_path: Path,
+) -> None:
+    names = [f"job{each}" for each in range(5)]
+    with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
+        world = World(tmp_path, instance, [spec(name) for name in names], limits=Limits(repeats=2))
+        for name in names:
+            jobs.put(name)
+        assert _told(world) == dict.fromkeys(names, 7)
+        world.tick_until_quiet()
+        for name in names:
+            jobs.checkpoint(name)
+        assert _told(world) == dict.fromkeys(names, 7)
+        assert world.cursor is not None
+        cursor = Cursor.decode(world.cursor)
+        aged = {name: replace(mark, checked_at=mark.checked_at - 301) for name, mark in cursor.jobs.items()}
+        world.cursor = replace(cursor, jobs=aged).encode()
+        ticks = [_told(world) for _ in range(4)]
+
+    assert [len(told) for told in ticks] == [2, 2, 1, 0]
+    assert {name: 7 for told in ticks for name in told} == dict.fromkeys(names, 7)
+
+
+def _told(world: World) -> dict[str, int]:
+    """One tick: how many outcomes of each job were told."""
+    events = [event for event in world.tick() if isinstance(event, dg.AssetCheckEvaluation)]
+    return dict(Counter(event.asset_key.path[0] for event in events))
 
 
 # --- queries

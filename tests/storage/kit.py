@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from sqlalchemy import Connection, Engine, event
 
 from coord_control.storage.records import (
     CheckpointKind,
@@ -17,10 +21,30 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 
-__all__ = ["JOB", "NOW", "checkpoint", "register", "request"]
+__all__ = ["JOB", "NOW", "checkpoint", "register", "request", "statements"]
 
 JOB = "flights"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@contextmanager
+def statements(database: str | None = None) -> Iterator[list[str]]:
+    """What is asked of databases in this process meanwhile.
+
+    Args:
+        database: only of this one: the path of its file, or its name.
+    """
+    asked: list[str] = []
+
+    def listen(connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
+        if database in (None, connection.engine.url.database):
+            asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        yield asked
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)
 
 
 def register(store: ControlStore, name: str = JOB, generation: int = 1, **values: Any) -> None:

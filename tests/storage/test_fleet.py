@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event
 
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
@@ -23,22 +20,7 @@ from coord_control.storage.records import (
     RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, checkpoint, register
-
-
-@contextmanager
-def statements() -> Iterator[list[str]]:
-    """What is asked of databases in this process meanwhile."""
-    asked: list[str] = []
-
-    def listen(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        asked.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", listen)
-    try:
-        yield asked
-    finally:
-        event.remove(Engine, "before_cursor_execute", listen)
+from tests.storage.kit import JOB, checkpoint, register, statements
 
 
 def only(store: ControlStore) -> JobOverview:
