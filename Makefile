@@ -88,5 +88,6 @@ bench: setup ## the benchmarks, as JSON
 
 clean: ## remove the environment and what the tools left
 	rm -rf "$(VENV)" build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
-		htmlcov metastore_db derby.log spark-warehouse artifacts test-artifacts
+		htmlcov metastore_db derby.log spark-warehouse artifacts test-artifacts savepoint-reports .tmp_dagster_home_* \
+		dagster_defs/defs/.local_defs_state
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -99,16 +100,29 @@ def test_it_loads_with_nothing_configured_and_makes_nothing(
     assert not (tmp_path / "state").exists()
 
 
-def test_it_shows_the_jobs_of_the_embedded_database(
+def test_it_shows_all_jobs_of_the_embedded_database(
     checkout: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "state" / "coord-control"
     folder.mkdir(parents=True)
+    jobs = ["flights", *(f"job-{number}" for number in range(199))]
     with kit.opened(folder) as store:
-        kit.put_job(store, "flights")
+        for job in jobs:
+            kit.put_job(store, job)
     said = run(checkout, environment, "dg", "list", "defs", "--json")
-    for key in ("flights/savepoint", "flights/checkpoint", "flights/query/alerts"):
-        assert f'"{key}"' in said
+    for job in (job.replace("-", "_") for job in jobs):
+        for key in (f"{job}/savepoint", f"{job}/checkpoint", f"{job}/query/alerts"):
+            assert f'"{key}"' in said
+
+
+def test_it_loads_when_the_database_cannot_be_reached(checkout: Path, environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"postgresql://nobody:secret@127.0.0.1:{server.getsockname()[1]}/control"
+    said = run(checkout, {**environment, "COORD_CONTROL": address}, "dg", "check", "defs")
+    assert "All definitions loaded successfully" in said
+    assert said.count("the control database could not be read") == 1
+    assert "secret" not in said
+    assert "Traceback" not in said
 
 
 def test_dagster_itself_finds_it(checkout: Path, environment: dict[str, str]) -> None:
