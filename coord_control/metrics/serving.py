@@ -87,12 +87,12 @@ class _Server(WSGIServer):
 
     def __init__(self, address: Address) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        super().__init__((address.host, address.port), _Handler)
         self._waiting: queue.Queue[tuple[Any, Any] | None] = queue.Queue(maxsize=THREADS)
         self._threads = [
             threading.Thread(target=self._answer, name=f"coord-metrics_{number}", daemon=True)
             for number in range(THREADS)
         ]
+        super().__init__((address.host, address.port), _Handler)  # closes itself if the address cannot be had
         for thread in self._threads:
             thread.start()
 
