@@ -13,6 +13,7 @@ from coord_control.cli import (
     db,
     doctor,
     event,
+    exporter,
     history,
     jobs,
     lifecycle,
@@ -20,6 +21,7 @@ from coord_control.cli import (
     restore,
     run,
     savepoint,
+    ui,
 )
 
 __all__ = ["app"]
@@ -36,6 +38,7 @@ app.command("jobs")(jobs.jobs)
 app.command("show")(jobs.show)
 app.command("watch")(jobs.watch)
 app.command("logs")(logs.logs)
+app.command("ui")(ui.ui)
 app.command("stop")(lifecycle.stop)
 app.command("restart")(lifecycle.restart)
 app.command("restore")(restore.restore)
@@ -47,6 +50,7 @@ app.command("recoveries")(history.recoveries)
 app.command("generations")(history.generations)
 app.command("audit")(history.audit)
 app.command("forget")(history.forget)
+app.command("exporter")(exporter.exporter)
 app.add_typer(db.app, name="db")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from coord_control.control.connection import Connection
-from coord_control.storage.records import Change, Fleet, SubtaskRecord
+from coord_control.storage.records import Change, Fleet, FleetCounts, SubtaskRecord
 
 __all__ = ["FleetReader"]
 
@@ -49,3 +49,13 @@ class FleetReader:
             window: for how long back recoveries are counted and lags are compared.
         """
         return self._connection.call(lambda store: store.fleets.read(jobs, window=window))
+
+    def fleet_counts(
+        self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)
+    ) -> FleetCounts:
+        """What there was how often in these jobs, or in all; as :meth:`fleet`, a fixed number of statements.
+
+        Args:
+            window: for how long back failures, recoveries and finished commands are counted.
+        """
+        return self._connection.call(lambda store: store.fleets.counts(jobs, window=window))

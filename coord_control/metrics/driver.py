@@ -77,14 +77,13 @@ def _add_query(query: Of, status: QueryStatus) -> None:
 
 
 def _add_operators(job: Of, snapshot: DriverSnapshot, operators: tuple[OperatorStatus, ...], subtasks: int) -> None:
-    declared = {str(operator.uid): operator.parallelism for operator in snapshot.operators}
     for status in operators:
         operator = job.of(status.query, status.uid)
-        operator.add("operator_subtasks", declared.get(status.uid))
+        uid = OperatorUid(status.uid)
+        operator.add("operator_subtasks", snapshot.parallelism.get(uid))
         operator.add("operator_epoch", status.epoch)
         _add_blocked(operator, status)
         _add_totals(operator, status)
-        uid = OperatorUid(status.uid)
         if uid in snapshot.feeds:
             _add_feed(operator, snapshot, uid, snapshot.feeds[uid])
     if subtasks:

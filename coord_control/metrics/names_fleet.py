@@ -116,7 +116,14 @@ _SUBTASKS: Final = (
     _counter("subtask_events_blocked_total", "Events that ever had to wait.", SUBTASK, on_request=True),
     _counter("subtask_blocked_seconds_total", "Time during which one waited.", SUBTASK, on_request=True),
     _gauge("subtask_mailbox_events", "Events that waited for the next epoch.", SUBTASK, on_request=True),
-    _gauge("subtasks_left_out", "Subtasks that a scrape with ?subtasks=N does not show.", on_request=True),
+    Metric(
+        PREFIX + "fleet_subtasks_left_out",
+        Kind.GAUGE,
+        "Subtasks of all jobs that a scrape with ?subtasks=N does not show.",
+        source=Source.EXPORTER,
+        is_of_job=False,
+        on_request=True,
+    ),
 )
 
 FLEET: Final[tuple[Metric, ...]] = (

@@ -14,7 +14,7 @@ from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.metrics.observer import Observed
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.durations import Durations
-from coord_control.protocol.job_facts import FeedStatus, JobFacts, OperatorFacts, QueryFacts
+from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts
 from coord_control.protocol.status import JobStatus
 from coord_control.storage.records import AgentMetrics
 
@@ -72,7 +72,7 @@ class DriverSnapshot:
     is_up: bool
     status: JobStatus | None
     queries: tuple[QueryFacts, ...]
-    operators: tuple[OperatorFacts, ...]
+    parallelism: Mapping[OperatorUid, int]
     feeds: Mapping[OperatorUid, FeedStatus]
     observed: Observed
     endpoint: EndpointSnapshot

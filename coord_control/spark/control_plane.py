@@ -13,6 +13,7 @@ from coord_control.control.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
 from coord_control.errors import CoordControlError, Fenced, JobStopRequested
+from coord_control.metrics.snapshot import AgentSnapshot
 from coord_control.storage.records import AgentMetrics, JobState
 from coord_control.storage.store import ControlStore
 
@@ -67,6 +68,17 @@ class ControlPlane:
     def metrics(self) -> AgentMetrics | None:
         """How the agent fares with the database; None: it was not started."""
         return None if self._agent is None else self._agent.metrics()
+
+    def snapshot(self) -> AgentSnapshot | None:
+        """All its numbers; None: it was not started. Any thread."""
+        if (agent := self._agent) is None:
+            return None
+        return AgentSnapshot(
+            is_connected=agent.is_connected,
+            numbers=agent.metrics(),
+            outcomes=agent.outcomes(),
+            under_way=agent.commands_under_way,
+        )
 
     def close(self, driver: JobDriver) -> None:
         """The job has ended, and its claim is released: say so, and give commands their outcomes."""

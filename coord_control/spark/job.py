@@ -41,6 +41,7 @@ from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedChe
 from coord_control.spark.control_plane import ControlPlane
 from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.job_driver import CLOSE_SECONDS, JobDriver
+from coord_control.spark.metrics import JobMetrics
 from coord_control.spark.operator import Operator
 from coord_control.spark.query import RestartPolicy
 from coord_control.spark.rescaling import RescaleFunction
@@ -73,6 +74,8 @@ class Job:
         root: folder for the state of all jobs, on any file system that Spark can write.
         port: where subtasks reach the driver: 0 for any free port, a number, or a range to choose from.
         bind_address: local address to listen at; by default that of ``spark.driver.bindAddress``.
+        advertised_port: the port under which executors reach it at ``spark.driver.host``, when that is another one:
+            behind a port mapping or a proxy.
         tls: encrypt the connections of subtasks; by default unless the master is local.
         restart: how failed queries are restarted in place.
         snapshot_timeout_seconds: how long a coordinator may take to give its state.
@@ -88,6 +91,8 @@ class Job:
         control: the control database: ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: there is none.
             By default what ``COORD_CONTROL`` says, and otherwise the user's embedded database. A database that cannot
             be reached never keeps a job from running.
+        metrics: where Prometheus finds the job's metrics (docs/metrics.md): ``HOST:PORT``, or ``none``. By default what
+            ``COORD_METRICS`` says, and otherwise port 9404 of the loopback interface, or a free one when that is taken.
 
     Raises:
         CheckpointNotFound: ``restore_from`` means no checkpoint, or several.
@@ -97,6 +102,7 @@ class Job:
         StoreUnavailable: ``root`` cannot be written.
         EndpointNotBound: no port is free.
         ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``control`` cannot be used at all.
+        MetricsAddressInvalid: ``metrics`` is no address.
         JobStopRequested: the job was asked to stop, and its last driver died before it had; it is stopped now.
     """
 
@@ -108,6 +114,7 @@ class Job:
         root: str,
         port: int | range = 0,
         bind_address: str | None = None,
+        advertised_port: int | None = None,
         tls: bool | None = None,
         restart: RestartPolicy | None = None,
         snapshot_timeout_seconds: float = 60.0,
@@ -116,11 +123,13 @@ class Job:
         restore_from: str | None = None,
         allow_non_restored_state: bool = False,
         control: str | None = None,
+        metrics: str | None = None,
     ) -> None:
         if not is_valid_name(name):
             raise InvalidName("job", name)
         self.name = name
         self._plane = ControlPlane.of(control)
+        self._metrics = JobMetrics.of(metrics)
         use_this_interpreter(spark)
         self._spark = spark
         self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
@@ -136,6 +145,7 @@ class Job:
             root,
             port=port,
             bind_address=bind_address,
+            advertised_port=advertised_port,
             tls=tls,
             restart=restart or RestartPolicy(),
             snapshot_timeout_seconds=snapshot_timeout_seconds,
@@ -146,6 +156,8 @@ class Job:
         )
         self.generation = self._driver.generation
         shutdown.register(self.stop)
+        if self._metrics is not None:
+            self._metrics.start(self._driver, self._plane)
         if self._plane is not None:
             requested = self._plane.start(self._driver)
             if requested is not None:
@@ -153,6 +165,8 @@ class Job:
                 raise requested
             if self._driver.closed.is_set():  # fenced already
                 self._plane.close(self._driver)
+        if self._metrics is not None and self._driver.closed.is_set():
+            self._metrics.close()
 
     def operator(
         self,
@@ -314,6 +328,8 @@ class Job:
             self._driver.close()
             if self._plane is not None:
                 self._plane.close(self._driver)
+            if self._metrics is not None:
+                self._metrics.close()
         with self._driver.changed:
             self._driver.changed.notify_all()
 
@@ -324,6 +340,11 @@ class Job:
             JobClosed: the job has ended.
         """
         return self._driver.status()
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where its metrics are served, as ``host:port``; None: nowhere."""
+        return None if self._metrics is None else self._metrics.address
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from coord_control.storage.database import Transaction
 from coord_control.storage.record import to_json
 from coord_control.storage.records import AuditRecord, CommandError, CommandKind, CommandRecord, CommandState, Outcome
 
-__all__ = ["OUTCOMES_CHANNEL", "conclude", "new_id", "record", "selected", "write_audit"]
+__all__ = ["OUTCOMES_CHANNEL", "conclude", "least_id", "new_id", "record", "selected", "write_audit"]
 
 #: Clients on PostgreSQL that wait for a command listen here; the payload is the name of its job.
 OUTCOMES_CHANNEL: Final = "coord_outcomes"
@@ -28,11 +28,18 @@ _commands = tables.commands.c
 
 def new_id(now: datetime) -> str:
     """Return an id that sorts by time: a version 7 UUID with microseconds."""
-    micros = int(now.timestamp() * 1_000_000)
-    millis, rest = divmod(micros, 1000)
-    high = millis << 16 | 0x7000 | rest * 4096 // 1000
-    low = 0x8000000000000000 | secrets.randbits(62)
-    return str(uuid.UUID(int=high << 64 | low))
+    return _id(now, secrets.randbits(62))
+
+
+def least_id(now: datetime) -> str:
+    """Return the id below which are all ids of earlier times, and no other."""
+    return _id(now, 0)
+
+
+def _id(now: datetime, rest: int) -> str:
+    millis, micros = divmod(int(now.timestamp() * 1_000_000), 1000)
+    high = millis << 16 | 0x7000 | micros * 4096 // 1000
+    return str(uuid.UUID(int=high << 64 | 0x8000000000000000 | rest))
 
 
 def selected() -> Select[Any]:

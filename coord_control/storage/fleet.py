@@ -18,12 +18,14 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.storage import tables
 from coord_control.storage.checkpoint_rows import checkpoint_record
 from coord_control.storage.database import Database, Transaction
+from coord_control.storage.fleet_counts import read_counts
 from coord_control.storage.job_rows import job_record
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     Fleet,
+    FleetCounts,
     JobOverview,
     LagTrend,
 )
@@ -80,6 +82,7 @@ class Fleets:
                     completed=_last(found, lambda each: each.state is CheckpointState.COMPLETED),
                     savepoint=_last(found, _is_savepoint),
                     failed=_last(found, lambda each: each.state is CheckpointState.FAILED),
+                    newest=tuple(found),
                     failed_in_a_row=numbers[row.id].failed,
                     under_way=numbers[row.id].under_way,
                     recoveries=numbers[row.id].recoveries,
@@ -88,6 +91,17 @@ class Fleets:
                 )
             )
         return Fleet(now=now, jobs=tuple(overviews))
+
+    def counts(self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)) -> FleetCounts:
+        """Return what there was how often in these jobs, or in all.
+
+        Args:
+            window: how far back failures, recoveries and finished commands are counted.
+        """
+        with self._database.reading() as transaction:
+            since = transaction.now - window
+            wanted = [] if jobs is None else [_jobs.name.in_(jobs)]
+            return read_counts(transaction, wanted, since)
 
 
 def _is_savepoint(record: CheckpointRecord) -> bool:

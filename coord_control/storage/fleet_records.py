@@ -13,7 +13,16 @@ from coord_control.storage.history_records import RecoveryRecord
 from coord_control.storage.job_records import JobRecord
 from coord_control.storage.record import Record
 
-__all__ = ["Change", "Fleet", "JobOverview", "LagTrend"]
+__all__ = [
+    "Change",
+    "CheckpointCount",
+    "CommandCount",
+    "Fleet",
+    "FleetCounts",
+    "JobOverview",
+    "LagTrend",
+    "ReasonCount",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ class JobOverview(Record):
             queries.
         savepoint: the newest savepoint of that kind.
         failed: the newest that has failed.
+        newest: of each kind, the newest that is complete and the newest that has failed.
         failed_in_a_row: how many have failed since the last that was completed; without those that somebody aborted,
             or that ended with their driver or query.
         under_way: how many the newest driver is making.
@@ -65,11 +75,59 @@ class JobOverview(Record):
     completed: CheckpointRecord | None = None
     savepoint: CheckpointRecord | None = None
     failed: CheckpointRecord | None = None
+    newest: tuple[CheckpointRecord, ...] = ()
     failed_in_a_row: int = 0
     under_way: int = 0
     recoveries: int = 0
     last_recovery: RecoveryRecord | None = None
     lags: tuple[LagTrend, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCount(Record):
+    """How many checkpoints of a kind a job has had that are in a state now; removed history stays counted."""
+
+    job: str
+    kind: str
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount(Record):
+    """How often something happened in a job within the window: a checkpoint failed, or a query recovered.
+
+    Attributes:
+        kind: of the checkpoint; empty for a recovery.
+        reason: why it failed, or the cause of the recovery.
+    """
+
+    job: str
+    kind: str = ""
+    reason: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandCount(Record):
+    """How many commands of a kind are in a state: all that are not finished, and those that were asked for within the
+    window."""
+
+    job: str
+    kind: str
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCounts(Record):
+    """What there was how often, over all jobs."""
+
+    checkpoints: tuple[CheckpointCount, ...] = ()
+    failures: tuple[ReasonCount, ...] = ()
+    recoveries: tuple[ReasonCount, ...] = ()
+    open_commands: tuple[CommandCount, ...] = ()
+    ended_commands: tuple[CommandCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

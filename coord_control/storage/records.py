@@ -29,9 +29,13 @@ from coord_control.storage.command_records import (
 )
 from coord_control.storage.fleet_records import (
     Change,
+    CheckpointCount,
+    CommandCount,
     Fleet,
+    FleetCounts,
     JobOverview,
     LagTrend,
+    ReasonCount,
 )
 from coord_control.storage.history_records import (
     AuditRecord,
@@ -66,10 +70,12 @@ __all__ = [
     "AgentMetrics",
     "AuditRecord",
     "Change",
+    "CheckpointCount",
     "CheckpointKind",
     "CheckpointRecord",
     "CheckpointState",
     "CheckpointSummary",
+    "CommandCount",
     "CommandError",
     "CommandKind",
     "CommandRecord",
@@ -77,6 +83,7 @@ __all__ = [
     "CommandState",
     "EventType",
     "Fleet",
+    "FleetCounts",
     "GatewayRecord",
     "GenerationRecord",
     "Heartbeat",
@@ -96,6 +103,7 @@ __all__ = [
     "QueryCheckpoint",
     "QueryRecord",
     "QuerySample",
+    "ReasonCount",
     "Record",
     "RecoveryRecord",
     "SavepointRecord",

@@ -1,0 +1,86 @@
+"""``coordctl exporter``: the whole control database for Prometheus.
+
+Threads: the command's thread waits; the server has threads of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+from coord_control.cli.durations import parse_seconds
+from coord_control.cli.options import Control
+from coord_control.cli.output import reported, say
+from coord_control.control.client import ControlClient
+from coord_control.control.settings import ControlSettings
+from coord_control.metrics.address import EXPORTER_PORT, Address
+
+__all__ = ["exporter"]
+
+# Whoever scrapes gives up after ten seconds; a database that is away is said before.
+_RETRY_SECONDS: Final = 1.0
+
+
+def exporter(
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            envvar="COORD_LISTEN",
+            metavar="HOST:PORT",
+            help="Where to serve. There is no password: let a firewall stand before any address but loopback's.",
+        ),
+    ] = f"127.0.0.1:{EXPORTER_PORT}",
+    job: Annotated[
+        list[str] | None,
+        typer.Option("--job", metavar="NAME", help="Only this job; may be given several times. Default: all."),
+    ] = None,
+    cache: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_CACHE",
+            help="Read the database at most once in so long, however many scrape.",
+        ),
+    ] = 5.0,
+    control: Control = None,
+) -> None:
+    """Serve metrics of all jobs of the control database, for Prometheus, until Ctrl-C or SIGTERM.
+
+    A database that is away is a metric, coord_control_database_up 0, and no error.
+    """
+    # Not above: the other commands need not wait until the client library is imported.
+    from coord_control.metrics.database import DatabaseCollector
+    from coord_control.metrics.serving import MetricsServer
+
+    with reported(as_json=False):
+        address = Address.parse(listen)
+        settings = ControlSettings.load(control, retry_seconds=_RETRY_SECONDS)
+        with ControlClient(settings=settings) as client:
+            collector = DatabaseCollector(client, job or None, cache_seconds=cache)
+            server = MetricsServer(collector.page, address)
+            server.start()
+            try:
+                say(f"metrics of {client.url} at http://{server.address}/metrics")
+                _wait_for_end()
+            finally:
+                server.close()
+
+
+def _wait_for_end() -> None:
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ended.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
