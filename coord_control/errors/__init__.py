@@ -40,6 +40,7 @@
             - DatabaseBusy, DatabaseFull
         - DatabaseReadOnly, DatabaseForbidden, DatabaseDamaged, DatabaseNotFound
         - DatabaseUrlInvalid, DatabaseDriverMissing, SchemaMismatch, RecordRefused
+    - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
 """
 
 from coord_control.errors.base import CoordControlError, Fault, InvalidTransition
@@ -108,6 +109,7 @@ from coord_control.errors.system import (
     TooManyFailedCheckpoints,
     UnsupportedFormat,
 )
+from coord_control.errors.ui import PagePackageMissing, PageSettingsInvalid
 from coord_control.errors.user import (
     AssetKeyTaken,
     ChannelFull,
@@ -216,6 +218,8 @@ __all__ = [
     "OperatorUnused",
     "OperatorsChanged",
     "OutputNotConsumed",
+    "PagePackageMissing",
+    "PageSettingsInvalid",
     "ParallelismChanged",
     "QueryFailed",
     "RecordNotFound",

@@ -1,0 +1,95 @@
+"""``coordctl ui``: a live page about all jobs.
+
+Threads: the command's thread runs the server.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from coord_control.cli.options import Control
+from coord_control.cli.output import reported, say
+from coord_control.control.client import ControlClient
+from coord_control.control.settings import ControlSettings
+from coord_control.errors import PagePackageMissing, PageSettingsInvalid
+from coord_control.exit_codes import ExitCode
+
+__all__ = ["ui"]
+
+#: A page that says that the database is away, and is asked for again, is better than one that does not come.
+_PATIENCE_SECONDS: Final = 2.0
+_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
+
+
+def ui(
+    listen: Annotated[
+        str, typer.Option("--listen", envvar="COORD_UI_LISTEN", metavar="HOST:PORT", help="Where to serve it.")
+    ] = "127.0.0.1:8765",
+    actions: Annotated[
+        bool,
+        typer.Option(
+            "--actions",
+            envvar="COORD_UI_ACTIONS",
+            help="Also buttons: take a checkpoint or a savepoint, abort one. They need the token.",
+        ),
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            envvar="COORD_UI_TOKEN_FILE",
+            metavar="FILE",
+            show_default=False,
+            help="The file with the token for the buttons. Without it a new token is made, and printed once.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            envvar="COORD_UI_ALLOW_HOST",
+            metavar="NAME",
+            show_default=False,
+            help="A name under which the page is asked for, beside addresses, localhost and this machine's.",
+        ),
+    ] = None,
+    control: Control = None,
+) -> None:
+    """Serve a live page about all jobs: their checkpoints, what is blocked now and where, recoveries, commands.
+
+    It can only be read, unless --actions is given. Ctrl-C ends it.
+    """
+    with reported(as_json=False):
+        if token_file is not None and not actions:
+            raise PageSettingsInvalid("--token-file is for --actions; give both, or neither")
+        settings = ControlSettings.load(control)
+        patience = min(settings.retry_seconds, _PATIENCE_SECONDS)
+        try:
+            with ControlClient(settings=settings.model_copy(update={"retry_seconds": patience})) as client:
+                _serve(client, listen, token_file, actions, allow_host or [])
+        except KeyboardInterrupt:
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _serve(client: ControlClient, listen: str, token_file: Path | None, actions: bool, names: list[str]) -> None:
+    try:
+        from coord_control.ui.access import read_token
+        from coord_control.ui.app import make_app
+        from coord_control.ui.server import address_of, bound, is_loopback, serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
+            raise
+        raise PagePackageMissing(error.name) from error
+    token = read_token(token_file) if actions else None
+    client.actor = f"{client.actor} (page)"  # who looks into the trail sees that it was a button
+    with bound(listen) as listener:
+        say(f"serving {client.url} at {address_of(listener)}")
+        if token is not None and token_file is None:
+            say(f"the token for its buttons, which is not shown again: {token}")
+        if not is_loopback(listener):
+            warning = "everybody who reaches this address can read the page, and nothing is encrypted"
+            typer.secho(f"{warning}: put a proxy with TLS and a login in front of it", fg=typer.colors.YELLOW, err=True)
+        serve(make_app(client, token=token, names=names), listener)

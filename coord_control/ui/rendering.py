@@ -1,0 +1,96 @@
+"""Templates: everything that comes from outside is escaped, and said as people say it.
+
+Characters that turn the writing around or that nobody sees are spelled out, as on a terminal: a label must not be able
+to look like something else.
+
+Threads: any; the environment is not changed after it was made.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from coord_control.control.waiting import progress_text
+from coord_control.control.wording import human_bytes, human_seconds, human_time, plain, state_text
+
+__all__ = ["page"]
+
+_FOLDER: Final = Path(__file__).parent / "templates"
+
+#: Which states are good news, bad news, or under way; everything else is neither.
+_MOODS: Final = {
+    "running": "good",
+    "completed": "good",
+    "failed": "bad",
+    "refused": "bad",
+    "expired": "bad",
+    "in_progress": "busy",
+    "starting": "busy",
+    "stopping": "busy",
+    "pending": "busy",
+    "claimed": "busy",
+}
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page, made from a template."""
+    text = _environment.get_template(template).render(now=datetime.now(UTC), **values)
+    return HTMLResponse(text, status_code=status)
+
+
+def _shown(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _age(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return ""
+    seconds = max(0.0, (now - moment).total_seconds())
+    return f"{seconds:.0f} s" if seconds < 60 else human_seconds(seconds)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _mood(state: str) -> str:
+    return "bad" if state.startswith("lost") else _MOODS.get(state, "calm")
+
+
+def _made() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "age": _age,
+        "bytes": lambda size: "" if size is None else human_bytes(round(size)),
+        "mood": _mood,
+        "number": _number,
+        "progress": progress_text,
+        "quoted": shlex.quote,
+        "seconds": human_seconds,
+        "state": state_text,
+        "time": human_time,
+        "words": lambda text: str(_shown(text)).replace("_", " "),
+    }
+    return environment
+
+
+_environment: Final = _made()

@@ -1,0 +1,68 @@
+"""Axes: where a number lies in a chart, and which numbers stand beside it.
+
+Threads: pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from coord_control.control.wording import human_seconds
+
+__all__ = ["Scale", "Tick", "seconds_scale"]
+
+_NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From values between 0 and ``highest`` to places between ``start`` and ``end``.
+
+    Attributes:
+        ticks: round values, at their places.
+    """
+
+    highest: float
+    start: float
+    end: float
+    ticks: tuple[Tick, ...]
+
+    def at(self, value: float) -> float:
+        """Return where a value lies; what is beyond the ends lies at them."""
+        share = min(max(value, 0.0), self.highest) / self.highest
+        return round(self.start + (self.end - self.start) * share, 1)
+
+
+def seconds_scale(longest: float, start: float, end: float, *, steps: int) -> Scale:
+    """Return an axis of durations.
+
+    Args:
+        longest: seconds that must fit in.
+        steps: about how many intervals there are; at most this many are needed up to ``longest``.
+    """
+    longest = longest if longest > 0 else 0.001
+    rough = longest / steps
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(nice * power for nice in _NICE if nice * power >= rough * 0.999999)
+    count = math.ceil(longest / step - 1e-6)
+    scale = Scale(step * count, start, end, ())
+    ticks = tuple(Tick(scale.at(step * each), _label(step * each)) for each in range(count + 1))
+    return Scale(scale.highest, start, end, ticks)
+
+
+def _label(seconds: float) -> str:
+    if seconds == 0:
+        return "0"
+    if seconds < 0.01:
+        return f"{seconds * 1000:g} ms"
+    return f"{seconds:g} s" if 1 <= seconds < 60 else human_seconds(seconds)

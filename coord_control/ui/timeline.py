@@ -1,0 +1,237 @@
+"""The timeline of one checkpoint as a drawing: when each subtask's gateway closed, its ack came, the gateway opened.
+
+```
+alerts                                       [== files ==]      the query's files are pinned
+  threshold     [ state ]                                       the coordinator is asked for its state
+    0 ----------[#### 12 ####o)                                 closed, with events that waited; opened by the ack
+    1 ----o-----()                                              acknowledged before the coordinator had answered
+```
+
+All times are seconds since the trigger. A gateway closes when the coordinator has answered and opens when its subtask
+has passed the boundary, so ``closed = opened - blocked_seconds``.
+
+Threads: pure functions over records; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coord_control.control.wording import human_seconds
+from coord_control.storage.records import CheckpointRecord, OperatorCheckpoint, QueryCheckpoint, SubtaskRecord
+from coord_control.ui.scales import Scale, seconds_scale
+
+__all__ = ["MOST_SUBTASKS", "Bar", "Lane", "Timeline", "timeline_of"]
+
+MOST_SUBTASKS: Final = 200
+
+_WIDTH: Final = 960.0
+_LEFT: Final = 190.0
+_RIGHT: Final = 936.0
+_TOP: Final = 30.0
+_BOTTOM: Final = 26.0
+_ROW: Final = 20.0
+_THIN_ROW: Final = 11.0
+_THIN_FROM: Final = 60
+_STEPS: Final = 8
+_LEAST_BAR: Final = 2.0
+_DIGIT: Final = 7.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of time.
+
+    Attributes:
+        kind: a class of the style sheet: ``closed``, ``blocked``, ``state`` or ``files``.
+        label: what is written into it, where it has the room.
+    """
+
+    kind: str
+    x: float
+    width: float
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One row: a query, an operator or a subtask.
+
+    Attributes:
+        kind: ``query``, ``operator`` or ``subtask``.
+        text: everything that it shows, in words.
+        waits: the end of the line that stands for an open gateway before the coordinator's answer.
+    """
+
+    kind: str
+    label: str
+    y: float
+    height: float
+    text: str
+    bar: Bar | None = None
+    waits: float | None = None
+    acknowledged: float | None = None
+    opened: float | None = None
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The whole drawing.
+
+    Attributes:
+        finished: where the checkpoint ended; None: it has not.
+        left_out: subtasks for which there was no room.
+        description: the gist of it, in words.
+    """
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    scale: Scale
+    lanes: tuple[Lane, ...]
+    finished: float | None
+    shown: int
+    left_out: int
+    description: str
+
+
+def timeline_of(checkpoint: CheckpointRecord, subtasks: Sequence[SubtaskRecord]) -> Timeline | None:
+    """Draw a checkpoint; None: nothing is known of its parts.
+
+    Args:
+        subtasks: in the order in which they are to be drawn; the first ones are.
+    """
+    if not subtasks and all(query.pin_seconds is None for query in checkpoint.queries):
+        return None
+    shown = subtasks[:MOST_SUBTASKS]
+    scale = seconds_scale(_longest(checkpoint, subtasks), _LEFT, _RIGHT, steps=_STEPS)
+    height = _THIN_ROW if len(shown) > _THIN_FROM else _ROW
+    lanes, y = [], _TOP
+    for lane in _lanes(checkpoint, shown, scale, height):
+        lanes.append(replace(lane, y=y))
+        y += lane.height
+    duration = checkpoint.duration_seconds
+    return Timeline(
+        width=_WIDTH,
+        height=y + _BOTTOM,
+        left=_LEFT,
+        right=_RIGHT,
+        top=_TOP,
+        bottom=y,
+        scale=scale,
+        lanes=tuple(lanes),
+        finished=None if duration is None else scale.at(duration),
+        shown=len(shown),
+        left_out=len(subtasks) - len(shown),
+        description=_description(subtasks),
+    )
+
+
+def _longest(checkpoint: CheckpointRecord, subtasks: Iterable[SubtaskRecord]) -> float:
+    ends = [checkpoint.duration_seconds or 0.0]
+    ends += [subtask.seconds or 0.0 for subtask in subtasks]
+    ends += [(query.boundary_seconds or 0.0) + (query.pin_seconds or 0.0) for query in checkpoint.queries]
+    return max(ends)
+
+
+def _lanes(
+    checkpoint: CheckpointRecord, subtasks: Sequence[SubtaskRecord], scale: Scale, height: float
+) -> Iterator[Lane]:
+    by_operator: dict[str, list[SubtaskRecord]] = {}
+    for subtask in subtasks:
+        by_operator.setdefault(subtask.operator, []).append(subtask)
+    for query in checkpoint.queries:
+        yield _query_lane(query, scale)
+        for operator in query.operators:
+            yield _operator_lane(operator, scale)
+            for subtask in by_operator.pop(operator.operator, ()):
+                yield _subtask_lane(subtask, scale, height)
+    for uid, rest in by_operator.items():  # of a query that is not captured
+        yield Lane(kind="operator", label=uid, y=0.0, height=_ROW, text=f"operator {uid}")
+        for subtask in rest:
+            yield _subtask_lane(subtask, scale, height)
+
+
+def _query_lane(query: QueryCheckpoint, scale: Scale) -> Lane:
+    bar, text = None, f"query {query.query}"
+    if query.boundary_seconds is not None and query.pin_seconds is not None:
+        bar = _bar("files", query.boundary_seconds, query.boundary_seconds + query.pin_seconds, scale, "files")
+        text += (
+            f": at its boundary, epoch {query.boundary}, after {human_seconds(query.boundary_seconds)}; files were "
+            f"made durable in {human_seconds(query.pin_seconds)}"
+        )
+    return Lane(kind="query", label=query.query, y=0.0, height=_ROW, text=text, bar=bar)
+
+
+def _operator_lane(operator: OperatorCheckpoint, scale: Scale) -> Lane:
+    bar, text = None, f"operator {operator.operator}"
+    if operator.asked_seconds is not None and operator.snapshot_seconds is not None:
+        answered = operator.asked_seconds + operator.snapshot_seconds
+        bar = _bar("state", operator.asked_seconds, answered, scale, "state")
+        text += (
+            f": its coordinator was asked for its state after {human_seconds(operator.asked_seconds)} and took "
+            f"{human_seconds(operator.snapshot_seconds)}"
+        )
+    return Lane(kind="operator", label=operator.operator, y=0.0, height=_ROW, text=text, bar=bar)
+
+
+def _subtask_lane(subtask: SubtaskRecord, scale: Scale, height: float) -> Lane:
+    acknowledged, opened = subtask.acknowledged_seconds, subtask.seconds
+    if opened is None:
+        text = f"subtask {subtask.subtask} has not passed the boundary"
+        return Lane(kind="subtask", label=str(subtask.subtask), y=0.0, height=height, text=text)
+    closed = max(0.0, opened - subtask.blocked_seconds)
+    kind = "blocked" if subtask.blocked_events else "closed"
+    label = f"{subtask.blocked_events:,}" if subtask.blocked_events and height >= _ROW else ""
+    return Lane(
+        kind="subtask",
+        label=str(subtask.subtask),
+        y=0.0,
+        height=height,
+        text=_subtask_text(subtask, closed, opened),
+        bar=_bar(kind, closed, opened, scale, label) if subtask.blocked_seconds else None,
+        waits=scale.at(closed),
+        acknowledged=None if acknowledged is None else scale.at(acknowledged),
+        opened=scale.at(opened),
+    )
+
+
+def _subtask_text(subtask: SubtaskRecord, closed: float, opened: float) -> str:
+    ack = subtask.acknowledged_seconds
+    parts = [f"gateway closed after {human_seconds(closed)}"] if subtask.blocked_seconds else []
+    parts += [] if ack is None else [f"acknowledged after {human_seconds(ack)}"]
+    parts.append(f"opened after {human_seconds(opened)}")
+    parts.append(f"{subtask.blocked_events:,} events waited")
+    return f"subtask {subtask.subtask}: {', '.join(parts)}"
+
+
+def _bar(kind: str, start: float, end: float, scale: Scale, label: str) -> Bar:
+    x = scale.at(start)
+    width = round(max(scale.at(end) - x, _LEAST_BAR), 1)
+    return Bar(kind, x, width, label if width > _DIGIT * (len(label) + 2) else "")
+
+
+def _description(subtasks: Sequence[SubtaskRecord]) -> str:
+    if not subtasks:
+        return "No subtask took part; the bars show how long each query's files took."
+    passed = [subtask for subtask in subtasks if subtask.seconds is not None]
+    if not passed:
+        return f"None of {len(subtasks):,} subtasks has passed its boundary."
+    last = max(passed, key=lambda each: each.seconds or 0.0)
+    waited = max(passed, key=lambda each: each.blocked_seconds)
+    blocked = sum(subtask.blocked_events for subtask in subtasks)
+    return (
+        f"{len(passed):,} of {len(subtasks):,} subtasks passed the boundary, the last one subtask {last.subtask} of "
+        f"{last.operator} after {human_seconds(last.seconds)}. {blocked:,} events waited behind closed gateways; "
+        f"that of subtask {waited.subtask} of {waited.operator} was closed longest, for "
+        f"{human_seconds(waited.blocked_seconds)}."
+    )
