@@ -14,7 +14,7 @@ from tests.dagster.sensor_kit import Jobs, World, jobs_in
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A sensor that has not looked yet."""
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         yield World(tmp_path, instance)
 
 

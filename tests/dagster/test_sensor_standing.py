@@ -17,29 +17,31 @@ from tests.dagster.sensor_kit import JOB, QUERY, Jobs, World, jobs_in, number, s
 # --- checks
 
 
-def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(world: World, jobs: Jobs) -> None:
-    world.specs = [spec(checks=CheckBounds(checkpoint_duration=1.0))]
-    jobs.checkpoint()
-    world.tick()
-    assert world.checks() == {
-        "running": True,
-        "checkpoint_freshness": True,
-        "failed_checkpoints": True,
-        "checkpoint_duration": False,
-        "blocked_time": True,
-        "restart_rate": True,
-        "lag": True,
-    }
-    run = world.run()
-    record = jobs.checkpoint_of_run(run)
-    world.run_reports(run, record)
-    assert world.checks() == {}  # what Dagster makes of a newer materialization by a run
-    world.run_ends(run, well=True)
-    world.tick()
-    world.tick()
+def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(tmp_path: Path) -> None:
+    with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:  # Dagster's usual storage
+        jobs.put()
+        world = World(tmp_path, instance, [spec(checks=CheckBounds(checkpoint_duration=1.0))])
+        jobs.checkpoint()
+        world.tick()
+        assert world.checks() == {
+            "running": True,
+            "checkpoint_freshness": True,
+            "failed_checkpoints": True,
+            "checkpoint_duration": False,
+            "blocked_time": True,
+            "restart_rate": True,
+            "lag": True,
+        }
+        run = world.run()
+        record = jobs.checkpoint_of_run(run)
+        world.run_reports(run, record)
+        assert world.checks() == {}  # what Dagster makes of a newer materialization by a run
+        world.run_ends(run, well=True)
+        world.tick()
+        world.tick()
 
-    assert len(world.checks()) == 7
-    assert world.checks()["checkpoint_duration"] is False
+        assert len(world.checks()) == 7
+        assert world.checks()["checkpoint_duration"] is False
 
 
 def test_materializations_come_before_the_outcomes_of_checks(world: World, jobs: Jobs) -> None:
