@@ -6,7 +6,17 @@ import subprocess
 import sys
 from typing import Final
 
-NAMES: Final = ("endpoint", "events", "overhead", "recovery", "checkpoints", "history", "agent")
+NAMES: Final = (
+    "endpoint",
+    "events",
+    "overhead",
+    "recovery",
+    "checkpoints",
+    "history",
+    "agent",
+    "dagster_sensor",
+    "dagster_savepoint",
+)
 
 
 def main() -> int:

@@ -19,6 +19,8 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
         "endpoint",
         "events",
         "history",
+        "dagster_sensor",
+        pytest.param("dagster_savepoint", marks=pytest.mark.slow),
         pytest.param("overhead", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
         pytest.param("recovery", marks=[pytest.mark.slow, pytest.mark.kill]),
