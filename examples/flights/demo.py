@@ -44,6 +44,8 @@ class Options:
     shift_seconds: float
     chaos: float
     control: str | None  #: address of the control database; None: as ``COORD_CONTROL`` says
+    port: int = 0  #: where subtasks reach the driver; 0: any that is free
+    checkpoint_seconds: float | None = None  #: between checkpoints that the job takes by itself; None: it takes none
 
 
 class Visitor(Protocol):
@@ -125,7 +127,15 @@ class Demo:
         Raises:
             CoordControlError: the job failed.
         """
-        with cc.Job("flights", spark, root=str(self._options.work / "jobs"), control=self._options.control) as job:
+        options = self._options
+        with cc.Job(
+            "flights",
+            spark,
+            root=str(options.work / "jobs"),
+            port=options.port,
+            checkpoints=cc.CheckpointOptions(interval_seconds=options.checkpoint_seconds),
+            control=options.control,
+        ) as job:
             self._start_queries(job, spark)
             self._feeder.start()
             self._desk.start()
