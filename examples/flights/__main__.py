@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Final, TextIO
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -35,13 +37,17 @@ Replays the 336,776 flights that left New York City in 2013, day by day, through
 Dagster is started beside it, on this machine only, and takes a savepoint of the running job; it says where to click.
 
 It ends after the last day and that savepoint, or at the end of the running epochs when it is interrupted (Ctrl-C); in a
-terminal the job idles after the last day until Ctrl-C, so that there is one to click at. Then everything that was
-written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1 when the check fails.
+terminal the days come in slowly, and the job idles after the last one until Ctrl-C, so that there is one to click at.
+Then everything that was written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1
+when the check fails.
 """
 _EPILOG = """\
 Each run begins afresh in a folder of its own. With --work DIR, a run goes on where the last one with the same DIR
 ended, also when that one was killed (kill -9); its summary is then about all of them together.
 """
+
+#: Days per second while somebody may want to click at a job that works.
+_LEISURE: Final = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,20 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = _work_folder(parsed.work)
     logging.basicConfig(filename=work / "demo.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    console = Console(stderr=parsed.json)
-    stop = threading.Event()
+    console = _console(sys.stderr if parsed.json else sys.stdout)
+    stays, stop = _stays(parsed, console), threading.Event()
     try:
         with Progress(console) as progress:
             progress.say(f"work folder: {work}\nSpark is starting")
-            with _dagster(parsed, work, progress.say, stays=_stays(parsed, console)) as visit:
-                demo = Demo(_options(parsed, work, visit), progress.show, stop, visit)
+            with _dagster(parsed, work, progress.say, stop, stays=stays) as visit:
+                options = _options(parsed, work, visit, stays=stays)
+                demo = Demo(options, progress.show, stop, visit)
                 with spark_session(work, attempts_per_task=3 if parsed.chaos else 1) as spark:
                     _stop_on_signals(stop)
                     outcome = demo.run(spark)
                     if visit is not None:
                         visit.leave()
     except KeyboardInterrupt:
-        _say(console, "interrupted in the middle of an epoch; --work goes on from here")
+        _say(console, "interrupted before the end of the running epochs; --work goes on from here")
         return ExitCode.INTERRUPTED
     except CoordControlError as error:
         # Spark adds its plan and its stack to a message; the log has all of it.
@@ -81,17 +88,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.FINISHED if is_ok(outcome, visit) else ExitCode.FAILED
 
 
-def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None) -> Options:
+def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None, *, stays: bool) -> Options:
+    speed = _LEISURE if visit is not None and stays else 0.0
     return Options(
         work=work,
         days=parsed.days,
         days_per_epoch=parsed.days_per_epoch,
-        days_per_second=parsed.speed,
+        days_per_second=speed if parsed.speed is None else parsed.speed,
         budget=parsed.budget,
         shift_seconds=parsed.shift,
         chaos=parsed.chaos,
         control=None if visit is None else _control(work),
     )
+
+
+def _console(stream: TextIO) -> Console:
+    # On a copy: while Spark's JVM is started, which inherits both, standard output and error go to its log.
+    copy = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors)
+    return Console(file=copy)
 
 
 def _stays(parsed: argparse.Namespace, console: Console) -> bool:
@@ -106,7 +120,7 @@ def _control(work: Path) -> str:
 
 @contextmanager
 def _dagster(
-    parsed: argparse.Namespace, work: Path, say: Callable[[str], None], *, stays: bool
+    parsed: argparse.Namespace, work: Path, say: Callable[[str], None], stop: threading.Event, *, stays: bool
 ) -> Iterator[Visit | None]:
     """Dagster and its visitor, if it is wanted and can be had; at the end both are gone."""
     if not parsed.dagster:
@@ -120,7 +134,8 @@ def _dagster(
         yield None
         return
     with server:
-        visit = Visit(server, say, stays=stays)
+        visit = Visit(server, say, stop, stays=stays)
+        say("Dagster is starting")
         visit.start()
         try:
             yield visit
@@ -143,7 +158,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--days", type=_integer(1, DAYS), default=DAYS, metavar="N", help="replay the first N days (default: all)")
     add("--days-per-epoch", type=_integer(1, DAYS), default=5, metavar="N", help="at most (default: 5)")
-    add("--speed", type=_number, default=0.0, metavar="N", help="days per second (default: as fast as possible)")
+    add(
+        "--speed",
+        type=_number,
+        metavar="N",
+        help="days per second, 0: as fast as possible (default: 1 in a terminal with Dagster, 0 elsewhere)",
+    )
     add("--budget", type=_number, default=25.0, metavar="N", help="alerts per day to aim at (default: 25)")
     add(
         "--shift",

@@ -39,12 +39,13 @@ class Feeder(threading.Thread):
         began = time.time() - self._days
         for day in range(1, self._days + 1):
             path = self._folder / f"day-{day:03}.parquet"
-            if not path.exists():
+            is_new = not path.exists()
+            if is_new:
                 # Spark takes files in the order of their times, and clocks of file systems are coarse.
                 self._write(day, path, began + day)
-                if self._stop_requested.wait(self._pause):
-                    return
-            self.fed = day
+            self.fed = day  # before the pause: Spark may have taken it, when the pause is cut short
+            if is_new and self._stop_requested.wait(self._pause):
+                return
 
     def stop(self) -> None:
         """Write no further day; returns when that is so."""

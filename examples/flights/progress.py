@@ -76,7 +76,7 @@ def _head(moment: Moment) -> RenderableType:
 def _what_next(moment: Moment) -> str:
     if moment.is_stopping:
         return "stopping at the end of the epochs"
-    return "all days are through; the job idles, Ctrl-C ends it" if moment.is_idle else "Ctrl-C stops"
+    return "idle; Ctrl-C ends it" if moment.is_idle else "Ctrl-C stops"
 
 
 def _queries(moment: Moment) -> RenderableType:

@@ -45,21 +45,27 @@ class Visit(threading.Thread):
     """Takes one savepoint of the running job through Dagster.
 
     Args:
+        job_stops: is set when somebody wants the job to end.
         stays: the job is wanted for longer than that.
 
     Attributes:
         result: once it is done.
         problem: why there is none.
+        has_failed: a savepoint was asked for, and there is none, although the job was there for it.
         urls: where to click, once Dagster has loaded.
     """
 
-    def __init__(self, server: DagsterServer, say: Callable[[str], None], *, stays: bool) -> None:
+    def __init__(
+        self, server: DagsterServer, say: Callable[[str], None], job_stops: threading.Event, *, stays: bool
+    ) -> None:
         super().__init__(name="dagster", daemon=True)
         self.result: SavepointRun | None = None
         self.problem: str | None = None
+        self.has_failed = False
         self.urls: dict[str, str] = {}
         self._server = server
         self._say = say
+        self._job_stops = job_stops
         self._stays = stays
         self._job_runs = threading.Event()
         self._stop_requested = threading.Event()
@@ -76,6 +82,7 @@ class Visit(threading.Thread):
             self.problem = str(reason)
         except (DagsterDoesNotAnswer, DagsterRefuses) as error:
             self.problem = f"{error}; more in {self._server.log}"
+            self.has_failed = "run" in self.urls and not self._job_stops.is_set()
             self._say(f"Dagster: {self.problem}")
 
     def job_runs(self) -> None:
@@ -86,11 +93,6 @@ class Visit(threading.Thread):
     def wants_job(self) -> bool:
         """Whether the savepoint is still to be taken, or somebody wants to click."""
         return self.is_alive() or (self._stays and self.problem is None)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a savepoint was asked for, and there is none."""
-        return "run" in self.urls and self.result is None and not self._stop_requested.is_set()
 
     def facts(self) -> dict[str, Any]:
         """What has come of it, for JSON."""
@@ -145,12 +147,12 @@ class Visit(threading.Thread):
         urls = self.urls
         lines = [
             f"Dagster: savepoint {done.id}, {done.size_bytes:,} bytes in {done.seconds:.2f} s: {done.path}",
-            f"  Materialize it again, see its metadata and plots: {urls['savepoint']}",
-            f"  the checks of the job:                            {urls['checks']}",
-            f"  a schedule to switch on, a savepoint each minute: {urls['schedule']}",
-            f"  Launchpad: a control event for the subtasks:      {urls['send_control_event']}",
-            f"  ... verify a savepoint, or stop the job:          {urls['jobs']}",
-            f"  a page about each new savepoint:                  {urls['report']}",
+            f"  Materialize it again, see its metadata and plots:  {urls['savepoint']}",
+            f"  the checks of the job:                             {urls['checks']}",
+            f"  a schedule to switch on, a savepoint each minute:  {urls['schedule']}",
+            f"  a control event, in force with the next epoch:     {urls['send_control_event']}",
+            f"  verify a savepoint, or stop the job:               {urls['jobs']}",
+            f"  a page about each new savepoint, made by itself:   {urls['report']}",
         ]
         return "\n".join(lines)
 

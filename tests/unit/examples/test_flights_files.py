@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_the_feeder_writes_one_file_per_day_in_order(flights: pa.Table, tmp_path
     assert [path.name for path in files] == ["day-001.parquet", "day-002.parquet", "day-003.parquet"]
     assert pa.concat_tables(map(pq.read_table, files)).equals(data.flights_until(flights, 3).sort_by("day"))
     assert feeder.fed == 3
+
+
+def test_a_replay_that_is_stopped_in_a_pause_has_counted_its_last_file(flights: pa.Table, tmp_path: Path) -> None:
+    feeder = Feeder(flights, tmp_path, 3, days_per_second=0.0001)
+    feeder.start()
+    while not (tmp_path / "day-001.parquet").exists():
+        time.sleep(0.01)
+    feeder.stop()
+    assert feeder.fed == len(list(tmp_path.glob("day-*"))) == 1
 
 
 def test_the_feeder_goes_on_where_it_was_cut_off(flights: pa.Table, tmp_path: Path) -> None:
