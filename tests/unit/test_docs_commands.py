@@ -1,0 +1,178 @@
+"""Every command line in the pages is one that ``coordctl`` understands, and every variable one that something reads."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+from coord_control.cli.main import app
+from coord_control.control.settings import ControlSettings
+from tests.docs_kit import CHECKOUT, blocks, name_of, pages, prose
+
+#: What works at once, whatever else is said; some of it changes the user's shell.
+EAGER: Final = frozenset({"--help", "--version", "--install-completion", "--show-completion"})
+
+_INLINE: Final = re.compile(r"`((?:[^`\n]|\n(?!\n))*\bcoordctl (?:[^`\n]|\n(?!\n))+)`")
+_DRAWING: Final = re.compile(r"[\u2500-\u257f]")  # lines of boxes
+_SHELL: Final = frozenset({"", "bash", "console", "sh", "shell", "text", "ini"})
+_ENDS: Final = frozenset({"|", "||", "&&", "&", ";", ")", ">", ">>", "<", "2>"})
+_START: Final = re.compile(r"(?:^|[|&;(=!]|\$ )\s*(?:[A-Z_]+=\S+\s+)*(?:\S*/)?coordctl\b")
+_VARIABLE: Final = re.compile(r"\bCOORD_[A-Z0-9_]*[A-Z0-9]\b")
+#: Metavariables of prose: `coordctl savepoint ...`, a list of names, or what is meant to be left out.
+_LEFT_OUT: Final = frozenset({"...", "…"})
+
+
+def _parsing_only(command: Any) -> Any:
+    """The command and those below it, as they parse and check their arguments, without what they do."""
+    command.callback = lambda **_: None
+    for each in getattr(command, "commands", {}).values():
+        _parsing_only(each)
+    return command
+
+
+COMMAND: Final = _parsing_only(get_command(app))
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The arguments of each ``coordctl`` in a piece of shell."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not _START.search(line):
+            continue
+        words = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
+        words.whitespace_split = True
+        found: list[str] | None = None
+        for word in words:
+            if found is None:
+                found = [] if word.rsplit("/", 1)[-1] == "coordctl" else None
+            elif word in _ENDS:
+                yield found
+                found = None
+            else:
+                found.append(word)
+        if found is not None:
+            yield found
+
+
+def refusal(arguments: Sequence[str], *, is_complete: bool = True) -> str | None:
+    """Why ``coordctl`` would refuse a command line, None when it would not; it parses it, and runs nothing.
+
+    Scripts of the pages are empty files below the current folder.
+
+    Args:
+        is_complete: values and arguments may not be missing, nor be mere placeholders.
+    """
+    if set(arguments) & EAGER:
+        return None
+    words = [word.lstrip("/") if word.endswith(".py") else word for word in arguments]
+    for script in (Path(word) for word in words if word.endswith(".py")):
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.touch()
+    try:
+        COMMAND.main(words, prog_name="coordctl", standalone_mode=False)
+    except Exception as error:  # click's, from whichever copy of click typer brings
+        names = {each.__name__ for each in type(error).__mro__}
+        if "UsageError" not in names:
+            raise
+        is_tolerated = bool(names & {"BadParameter", "NoArgsIsHelpError"}) and not is_complete
+        return None if is_tolerated else str(error)
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _folder_for_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def in_blocks() -> list[tuple[str, list[str]]]:
+    return [
+        (str(block), arguments)
+        for page in pages()
+        for block in blocks(page)
+        if block.language in _SHELL and not _DRAWING.search(block.text)
+        for arguments in command_lines(block.text)
+    ]
+
+
+def in_sentences() -> list[tuple[str, list[str]]]:
+    return [
+        (name_of(page), arguments)
+        for page in pages()
+        for text in _INLINE.findall(prose(page))
+        for arguments in command_lines(text.replace("\n", " "))
+        if not _LEFT_OUT & set(arguments)
+    ]
+
+
+def test_every_command_in_a_block_can_be_typed_as_it_is() -> None:
+    lines = in_blocks()
+    assert len(lines) > 20
+    refused = [f"{where}: coordctl {shlex.join(line)}: {why}" for where, line in lines if (why := refusal(line))]
+    assert not refused
+
+
+def test_every_command_in_a_sentence_has_options_that_exist() -> None:
+    lines = in_sentences()
+    assert len(lines) > 30
+    refused = [
+        f"{where}: coordctl {shlex.join(line)}: {why}"
+        for where, line in lines
+        if (why := refusal(line, is_complete=False))
+    ]
+    assert not refused
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("coordctl restore flights 7 --as copy --no-verify", None),
+        ("coordctl restore flights 7 --into copy", "No such option"),
+        ("coordctl restore flights", "Missing"),
+        ("coordctl savepoint take flights", "take"),
+        ("coordctl jobs flights", "unexpected extra argument"),
+        ("coordctl checkpoint list flights --state nice", "'nice'"),
+        ("coordctl stop flights --timeout soon", "soon"),
+        ("coordctl run tour.py --no-such-option-of-ours 3 &", None),
+    ],
+)
+def test_the_check_refuses_what_coordctl_would_refuse(line: str, why: str | None) -> None:
+    (arguments,) = command_lines(line)
+    found = refusal(arguments)
+    assert (found is None) if why is None else (found is not None and why in found), found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("COORD_ROOT=/x .venv/bin/coordctl jobs --json | jq .  # all", [["jobs", "--json"]]),
+        (
+            "coordctl db grants me \\\n  --payloads && coordctl db check",
+            [["db", "grants", "me", "--payloads"], ["db", "check"]],
+        ),
+        ("echo coordctls", []),
+        ("coordctl event send j o T '{\"a\": 1}'", [["event", "send", "j", "o", "T", '{"a": 1}']]),
+    ],
+)
+def test_command_lines_are_found_in_shell(text: str, lines: list[list[str]]) -> None:
+    assert list(command_lines(text)) == lines
+
+
+def test_every_variable_in_the_pages_is_read_by_something() -> None:
+    settings = {"COORD_CONTROL", *(f"COORD_CONTROL_{name.upper()}" for name in ControlSettings.model_fields)}
+    read = set(settings)
+    for pattern in ("coord_control/**/*.py", "dagster_defs/**/*.py", "tests/**/*.py", "Makefile"):
+        for path in CHECKOUT.glob(pattern):
+            if path.name != "test_docs_commands.py":
+                read |= set(_VARIABLE.findall(path.read_text(encoding="utf-8")))
+    unknown = {
+        f"{name_of(page)}: {name}"
+        for page in pages()
+        for name in _VARIABLE.findall(page.read_text(encoding="utf-8"))
+        if name not in read and not any(each.startswith(f"{name}_") for each in read)
+    }
+    assert not unknown
