@@ -191,8 +191,13 @@ def _value(value: object) -> dg.MetadataValue[Any] | None:
     if isinstance(value, int):
         return dg.MetadataValue.int(value)
     if isinstance(value, float):
-        return dg.MetadataValue.float(value) if math.isfinite(value) else None
+        return dg.MetadataValue.float(_rounded(value)) if math.isfinite(value) else None
     return dg.MetadataValue.text(value) if isinstance(value, str) and value else None
+
+
+def _rounded(value: float) -> float:
+    # Dagster shows all digits that there are; those of clocks end at microseconds.
+    return round(value, 6)
 
 
 def _longest(seconds: Any) -> float | None:
@@ -209,7 +214,10 @@ def _table(columns: Mapping[str, str], rows: Sequence[Sequence[_Cell]]) -> dg.Me
     if not rows:
         return None
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
-    return dg.MetadataValue.table([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], schema=schema)
+    records = [[_rounded(cell) if isinstance(cell, float) else cell for cell in row] for row in rows]
+    return dg.MetadataValue.table(
+        [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in records], schema=schema
+    )
 
 
 def _query_row(query: QueryCheckpoint) -> Sequence[_Cell]:

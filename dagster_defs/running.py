@@ -14,6 +14,7 @@ Threads: the step's own; everything here blocks.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -44,6 +45,8 @@ OnCancel: TypeAlias = Literal["abort", "finish"]
 #: How long a run that is cancelled waits for the outcome. Dagster gives up on such a run after 180 s.
 _ABORT_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 150.0
+#: Blocked events come all the time; a line for each would bury the rest of the log.
+_AGAIN_SECONDS: Final = 5.0
 _TAKES: Final = {
     CommandKind.TRIGGER_CHECKPOINT: "checkpoint",
     CommandKind.TRIGGER_SAVEPOINT: "savepoint",
@@ -167,23 +170,34 @@ def _say_asked(context: StepContext, command: CommandRecord, *, was_known: bool)
 
 
 class _Lines:
-    """How far a command is, in the log of the run: a line whenever that has changed."""
+    """How far a command is, in the log of the run: a line whenever it has come further, and every few seconds one more
+    when only the number of blocked events has changed."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._last = ""
+        self._last_step: object = None
+        self._again_at = 0.0
 
     def __call__(self, command: CommandRecord) -> None:
         if command.is_finished:
             return
-        text = progress_text(command)
-        kind = _TAKES.get(command.kind)
-        checkpoint = CommandProgress.model_validate(command.progress or {}).checkpoint
-        if kind is not None and checkpoint is not None:
-            text = f"{kind} {checkpoint}: {text}"
-        if text != self._last:
-            self._context.log.info(text)
-        self._last = text
+        progress = CommandProgress.model_validate(command.progress or {})
+        how_many = 1 if progress.blocked_events else 0
+        step = (command.claimed_at is None, progress.model_copy(update={"blocked_events": how_many}))
+        text = _line(command, progress)
+        if text == self._last or (step == self._last_step and time.monotonic() < self._again_at):
+            return
+        self._context.log.info(text)
+        self._last, self._last_step, self._again_at = text, step, time.monotonic() + _AGAIN_SECONDS
+
+
+def _line(command: CommandRecord, progress: CommandProgress) -> str:
+    text = progress_text(command)
+    kind = _TAKES.get(command.kind)
+    if kind is None or progress.checkpoint is None:
+        return text
+    return f"{kind} {progress.checkpoint}: {text}"
 
 
 def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str, on_cancel: OnCancel) -> CommandResult:

@@ -110,6 +110,14 @@ def _rows(value: object) -> list[dict[str, Any]]:
     return [dict(record.data) for record in value.records]
 
 
+def test_durations_are_shown_to_the_microsecond() -> None:
+    part = SubtaskRecord(operator="threshold", subtask=0, seconds=0.00040694099880056456)
+    values = _values(checkpoint_metadata(_record(duration_seconds=1.0782546420014114), [part]))
+    assert values["duration_seconds"] == 1.078255
+    [row] = _rows(checkpoint_metadata(_record(), [part])["coord_control/subtask_table"])
+    assert row["ack_seconds"] == 0.000407
+
+
 def test_a_savepoint_says_all_of_itself() -> None:
     parts = [SubtaskRecord(operator="threshold", subtask=index, seconds=0.1) for index in range(2)]
     metadata = checkpoint_metadata(
