@@ -87,13 +87,16 @@ class Endpoint:
         self._server: asyncio.Server | None = None
         self._address: Address | None = None
 
-    def start(self, bind: str, port: int | range = 0, *, advertise: str | None = None) -> int:
+    def start(
+        self, bind: str, port: int | range = 0, *, advertise: str | None = None, advertised_port: int | None = None
+    ) -> int:
         """Begin to listen.
 
         Args:
             bind: the local address to listen at, ``0.0.0.0`` for all.
             port: 0 for any free one, or the ports that may be taken, tried in order.
             advertise: the host name under which executors reach it; ``bind`` when left out.
+            advertised_port: the port under which they do; the one that it listens at when left out.
 
         Returns:
             the port.
@@ -112,8 +115,9 @@ class Endpoint:
         self._server = server
         bound = cast("int", server.sockets[0].getsockname()[1])
         pem = self._certificate.pem if self._certificate else None
-        self._address = Address(advertise or bind, bound, self._generation, self._secret, pem)
-        _log.info("= listening at %s:%d, advertised as %s, tls %s", bind, bound, self._address.host, pem is not None)
+        self._address = Address(advertise or bind, advertised_port or bound, self._generation, self._secret, pem)
+        where = f"{self._address.host}:{self._address.port}"
+        _log.info("= listening at %s:%d, advertised as %s, tls %s", bind, bound, where, pem is not None)
         return bound
 
     @property

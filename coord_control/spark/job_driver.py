@@ -91,6 +91,7 @@ class JobDriver:
         *,
         port: int | range,
         bind_address: str | None,
+        advertised_port: int | None,
         tls: bool | None,
         restart: RestartPolicy,
         snapshot_timeout_seconds: float,
@@ -139,7 +140,8 @@ class JobDriver:
             )
             opened.callback(self.runtime.close, JobClosed(name))
             self.endpoint = self.runtime.endpoint
-            self.endpoint.start(bind_address or spark_address(spark), port, advertise=advertised_host(spark))
+            bind, host = bind_address or spark_address(spark), advertised_host(spark)
+            self.endpoint.start(bind, port, advertise=host, advertised_port=advertised_port)
             self.runtime.start()
             opened.callback(self.runtime.writer.close, CLOSE_SECONDS)
             self.thread = CoordinatorThread(slow_callback_seconds)

@@ -457,6 +457,16 @@ def test_the_advertised_host_is_part_of_the_address() -> None:
         endpoint.close()
 
 
+def test_an_advertised_port_takes_the_place_of_the_one_it_listens_at() -> None:
+    endpoint = Endpoint(kit.Recorder(), kit.GENERATION, tls=False)
+    try:
+        port = endpoint.start("127.0.0.1", advertised_port=30_070)
+        assert (endpoint.address.host, endpoint.address.port) == ("127.0.0.1", 30_070)
+        assert port != 30_070
+    finally:
+        endpoint.close()
+
+
 def test_closing_ends_everything_and_may_be_repeated() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
