@@ -21,7 +21,7 @@ STAMP := $(VENV)/.coord-control-installed
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup requirements test-requirements demo test check format-check format lint types imports coverage \
+.PHONY: help setup requirements test-requirements demo test check format-check format lint types imports docs coverage \
 	simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
@@ -49,7 +49,7 @@ demo: setup ## a year of flights through a coordinated streaming job
 test: test-requirements setup check ## static checks, then every tier of tests
 	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: format-check lint types imports ## the static checks alone
+check: format-check lint types imports docs ## the static checks alone
 
 format-check: setup
 	@$(BIN)/ruff format --check .
@@ -66,6 +66,9 @@ types: setup ## mypy --strict
 
 imports: setup ## the import contracts of pyproject.toml
 	@$(BIN)/lint-imports --no-logo
+
+docs: setup ## the API reference, in build/docs; every public name has to say something
+	@$(BIN)/python scripts/reference.py build/docs
 
 coverage: setup ## the cheap tiers, with branch coverage of the protocol core, which has to be complete
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov=coord_control.protocol --cov-branch --cov-report=term-missing \

@@ -50,6 +50,8 @@ class RecordNotFound(ControlError):
 
 
 class CommandNotFound(ControlError):
+    """The control database knows no such command."""
+
     def __init__(self, command: str, near: Iterable[str] = ()) -> None:
         self.command, self.near = command, tuple(near)
         suggestion = (
@@ -72,6 +74,8 @@ class KeyReused(ControlError):
 
 
 class CommandNotCancellable(ControlError):
+    """A command that a driver carries out already, and that cannot be given up then."""
+
     def __init__(self, command: str, kind: str, state: str) -> None:
         self.command, self.kind, self.state = command, kind, state
         super().__init__(
@@ -93,6 +97,8 @@ class JobNotRunning(ControlError):
 
 
 class JobStillAlive(ControlError):
+    """A job whose history was to be removed has a living driver."""
+
     retry = True
 
     def __init__(self, job: str, host: str) -> None:
@@ -173,6 +179,8 @@ class DatabaseBusy(DatabaseUnavailable):
 
 
 class DatabaseFull(DatabaseUnavailable):
+    """The database has no space left."""
+
     template = (
         "the control database {database} has no space left: {cause}; nothing of this transaction was written. Free "
         "space on its disk"
@@ -180,6 +188,8 @@ class DatabaseFull(DatabaseUnavailable):
 
 
 class DatabaseReadOnly(DatabaseError):
+    """The database can be read only."""
+
     fault = Fault.USER
 
     def __init__(self, database: str, cause: object) -> None:
@@ -191,6 +201,8 @@ class DatabaseReadOnly(DatabaseError):
 
 
 class DatabaseForbidden(DatabaseError):
+    """The database refuses the user, or what the user wants to do."""
+
     fault = Fault.USER
 
     def __init__(self, database: str, cause: object) -> None:
@@ -202,6 +214,8 @@ class DatabaseForbidden(DatabaseError):
 
 
 class DatabaseDamaged(DatabaseError):
+    """The file of an embedded database is none, or is damaged."""
+
     def __init__(self, database: str, cause: object) -> None:
         self.database, self.cause = database, str(cause)
         super().__init__(
@@ -211,6 +225,8 @@ class DatabaseDamaged(DatabaseError):
 
 
 class DatabaseNotFound(DatabaseError):
+    """There is no database at this address."""
+
     fault = Fault.USER
 
     def __init__(self, database: str, near: Iterable[str] = ()) -> None:
@@ -222,6 +238,8 @@ class DatabaseNotFound(DatabaseError):
 
 
 class DatabaseUrlInvalid(DatabaseError):
+    """The address of a control database cannot be used."""
+
     fault = Fault.USER
 
     def __init__(self, database: str, problem: str) -> None:
@@ -233,6 +251,8 @@ class DatabaseUrlInvalid(DatabaseError):
 
 
 class DatabaseDriverMissing(DatabaseError):
+    """The package that speaks with this kind of database is not installed."""
+
     fault = Fault.USER
 
     def __init__(self, database: str, package: str) -> None:

@@ -68,6 +68,8 @@ class StoreError(CoordControlError):
 
 
 class DamagedRecord(StoreError):
+    """A file of the job does not say what was written into it."""
+
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
         remedy = remedy or (
@@ -78,6 +80,8 @@ class DamagedRecord(StoreError):
 
 
 class MissingRecord(StoreError):
+    """A file of the job that must be there is not."""
+
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
         remedy = remedy or (
@@ -102,6 +106,8 @@ class StateFileMissing(StoreError):
 
 
 class UnsupportedFormat(StoreError):
+    """A file was written by a release that this one does not understand."""
+
     def __init__(self, path: str, found: int, newest: int) -> None:
         self.path, self.found, self.newest = path, found, newest
         super().__init__(
@@ -119,6 +125,8 @@ class AlreadyExists(StoreError):
 
 
 class StoreUnavailable(StoreError):
+    """The storage of a job did not do what was asked of it."""
+
     retry = True
 
     def __init__(self, path: str, action: str, cause: object) -> None:
@@ -149,6 +157,8 @@ class CheckpointInUse(StoreError):
 
 
 class SavepointTargetTaken(StoreError):
+    """The folder that a new savepoint was to be written to is in use."""
+
     fault = Fault.USER
 
     def __init__(self, path: str, problem: str) -> None:
@@ -194,6 +204,8 @@ class EndpointError(CoordControlError):
 
 
 class EndpointUnreachable(EndpointError):
+    """A subtask cannot reach the driver."""
+
     def __init__(self, host: str, port: int, cause: object) -> None:
         self.host, self.port = host, port
         super().__init__(
@@ -204,6 +216,8 @@ class EndpointUnreachable(EndpointError):
 
 
 class EndpointTimeout(EndpointError):
+    """The driver has not answered a subtask in time."""
+
     def __init__(self, host: str, port: int, waiting_for: str, seconds: float) -> None:
         self.host, self.port, self.waiting_for, self.seconds = host, port, waiting_for, seconds
         super().__init__(
@@ -212,12 +226,16 @@ class EndpointTimeout(EndpointError):
 
 
 class EndpointClosed(EndpointError):
+    """The driver has closed its endpoint."""
+
     def __init__(self, host: str, port: int, cause: object) -> None:
         self.host, self.port = host, port
         super().__init__(f"the connection to the driver at {host}:{port} was closed: {cause}")
 
 
 class EndpointNotBound(EndpointError):
+    """The driver cannot listen where it was told to."""
+
     retry = False
 
     def __init__(self, host: str, ports: range, cause: object) -> None:
@@ -230,6 +248,8 @@ class EndpointNotBound(EndpointError):
 
 
 class AuthenticationFailed(EndpointError):
+    """A connection between driver and subtask whose other side does not know the generation's secret."""
+
     retry = False
 
     def __init__(self, host: str, port: int, why: str) -> None:
@@ -238,6 +258,8 @@ class AuthenticationFailed(EndpointError):
 
 
 class FrameInvalid(EndpointError):
+    """Bytes between driver and subtask that are no frame of the protocol."""
+
     retry = False
 
     def __init__(self, problem: str) -> None:
@@ -293,6 +315,8 @@ class CheckpointNotCompleted(CoordControlError):
 
 
 class JobClosed(CoordControlError):
+    """A job was asked for something after it had ended."""
+
     fault = Fault.USER
 
     def __init__(self, job: str) -> None:

@@ -50,6 +50,8 @@ class DeclarationError(CoordControlError):
 
 
 class InvalidName(DeclarationError):
+    """A name that cannot be used for a job, a query, an operator or a label."""
+
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
         super().__init__(
@@ -70,6 +72,8 @@ class AssetKeyTaken(DeclarationError):
 
 
 class NotStreaming(DeclarationError):
+    """A DataFrame that was given to an operator does not stream."""
+
     def __init__(self, operator: str) -> None:
         self.operator = operator
         super().__init__(
@@ -79,12 +83,16 @@ class NotStreaming(DeclarationError):
 
 
 class DuplicateOperator(DeclarationError):
+    """Two operators, or two queries, of a job have the same name."""
+
     def __init__(self, what: str, name: str) -> None:
         self.what, self.name = what, name
         super().__init__(f"{what} {name!r} exists already in this job; every {what} needs a name of its own")
 
 
 class OperatorReused(DeclarationError):
+    """An operator was to be used in two places; it is one step of one query."""
+
     def __init__(self, operator: str, first: str, second: str) -> None:
         self.operator, self.first, self.second = operator, first, second
         super().__init__(
@@ -95,6 +103,8 @@ class OperatorReused(DeclarationError):
 
 
 class OperatorUnused(DeclarationError):
+    """An operator was declared, and is part of no query that was started."""
+
     def __init__(self, operator: str) -> None:
         self.operator = operator
         super().__init__(
@@ -105,18 +115,24 @@ class OperatorUnused(DeclarationError):
 
 
 class UnsupportedOption(DeclarationError):
+    """An option of a query that a coordinated one cannot have."""
+
     def __init__(self, option: str, why: str) -> None:
         self.option = option
         super().__init__(f"{option} cannot be used in a coordinated query: {why}")
 
 
 class InvalidModel(DeclarationError):
+    """A class that was declared as a state or an event cannot be one."""
+
     def __init__(self, operator: str, model: str, why: str) -> None:
         self.operator, self.model = operator, model
         super().__init__(f"operator {operator!r}: {model} cannot be used: {why}")
 
 
 class OperatorsChanged(DeclarationError):
+    """A query has other operators than were recorded."""
+
     def __init__(self, query: str, recorded: list[str], declared: list[str]) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
@@ -127,6 +143,8 @@ class OperatorsChanged(DeclarationError):
 
 
 class ParallelismChanged(DeclarationError):
+    """An operator has another parallelism than was recorded."""
+
     def __init__(self, operator: str, recorded: int, declared: int, *, is_restored: bool = False) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
         way_out = (
@@ -141,6 +159,8 @@ class ParallelismChanged(DeclarationError):
 
 
 class EventTypesChanged(DeclarationError):
+    """Event types of an operator are not those that were recorded, or in another order."""
+
     def __init__(self, operator: str, direction: str, recorded: list[str], declared: list[str]) -> None:
         self.operator, self.direction, self.recorded, self.declared = operator, direction, recorded, declared
         super().__init__(
@@ -166,6 +186,8 @@ class NonRestoredState(DeclarationError):
 
 
 class RestoredQueryUnused(DeclarationError):
+    """The program starts no query for one of the restored checkpoint."""
+
     def __init__(self, checkpoint: str, queries: list[str]) -> None:
         self.checkpoint, self.queries = checkpoint, queries
         super().__init__(
@@ -175,6 +197,8 @@ class RestoredQueryUnused(DeclarationError):
 
 
 class JobNotFound(CoordControlError):
+    """There is no job of this name, where it was looked for."""
+
     fault = Fault.USER
 
     def __init__(self, job: str, root: str, near: list[str], hint: str = "check --root") -> None:
@@ -203,6 +227,8 @@ class RescaleFailed(DeclarationError):
 
 
 class LineageMismatch(DeclarationError):
+    """A query has its Spark checkpoint in another place than the program says now."""
+
     def __init__(self, query: str, recorded: str, declared: str) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
@@ -219,6 +245,8 @@ class UserDataError(CoordControlError):
 
 
 class UndeclaredEvent(UserDataError):
+    """An event whose type was not declared for this direction."""
+
     def __init__(self, operator: str, direction: str, got: str, declared: list[str]) -> None:
         self.operator, self.direction, self.got, self.declared = operator, direction, got, declared
         super().__init__(
@@ -228,6 +256,8 @@ class UndeclaredEvent(UserDataError):
 
 
 class EventTooLarge(UserDataError):
+    """An event is larger than an event may be."""
+
     def __init__(self, operator: str, model: str, size: int, limit: int) -> None:
         self.operator, self.model, self.size, self.limit = operator, model, size, limit
         super().__init__(
@@ -237,6 +267,8 @@ class EventTooLarge(UserDataError):
 
 
 class StateTooLarge(UserDataError):
+    """A state is larger than a state may be."""
+
     def __init__(self, operator: str, subtask: int, size: int, limit: int) -> None:
         self.operator, self.subtask, self.size, self.limit = operator, subtask, size, limit
         super().__init__(
@@ -255,6 +287,8 @@ class EventInvalid(UserDataError):
 
 
 class StateInvalid(UserDataError):
+    """A state does not fit its model."""
+
     def __init__(self, operator: str, where: str, model: str, problems: str) -> None:
         self.operator, self.where, self.model, self.problems = operator, where, model, problems
         super().__init__(
@@ -265,12 +299,16 @@ class StateInvalid(UserDataError):
 
 
 class NoSuchSubtask(UserDataError):
+    """An operator has no subtask of this number."""
+
     def __init__(self, operator: str, subtask: int, parallelism: int) -> None:
         self.operator, self.subtask, self.parallelism = operator, subtask, parallelism
         super().__init__(f"operator {operator!r} has the subtasks 0..{parallelism - 1}; there is no subtask {subtask}")
 
 
 class SubtaskNotAllowed(UserDataError):
+    """A control event was addressed to one subtask, and is meant for all of them together."""
+
     def __init__(self, operator: str, model: str) -> None:
         self.operator, self.model = operator, model
         super().__init__(
@@ -298,6 +336,8 @@ class ChannelFull(UserDataError):
 
 
 class CoordinatorNotStarted(UserDataError):
+    """A coordinator was to send something before its query was started."""
+
     def __init__(self, operator: str) -> None:
         self.operator = operator
         super().__init__(
@@ -359,6 +399,8 @@ class CoordinatorFailed(CoordControlError):
 
 
 class CoordinatorTimeout(CoordControlError):
+    """A coordinator has not given its state in time."""
+
     fault = Fault.USER
     retry = True
 

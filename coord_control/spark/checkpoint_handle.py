@@ -76,9 +76,11 @@ class CheckpointHandle:
     # For the service.
 
     def started(self, checkpoint: CheckpointId, progress: Callable[[], Progress | None]) -> None:
+        """It has begun, under this id."""
         self._checkpoint, self._progress = checkpoint, progress
 
     def finish(self, outcome: Outcome, checkpoint: CheckpointId | None = None) -> None:
+        """It has ended; what is said later changes nothing."""
         if not self._outcome.done():
             self._checkpoint = checkpoint or self._checkpoint
             self._outcome.set_result(outcome)
