@@ -38,8 +38,11 @@ _LOCATION: Final = "definitions.py"
 _REPOSITORY: Final = "__repository__"
 _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
-# Runs are launched at once instead of by the queue's next look, dead workers are found soon.
+# Runs are launched at once instead of by the queue's next look, dead workers are found soon; a run is retried when its
+# tags say so.
 _SETTINGS: Final = """
+nux:
+  enabled: false
 telemetry:
   enabled: false
 run_coordinator:
@@ -50,6 +53,9 @@ run_monitoring:
   poll_interval_seconds: 1
   start_timeout_seconds: 120
   cancel_timeout_seconds: 60
+run_retries:
+  enabled: true
+  max_retries: 0
 """
 _T = TypeVar("_T")
 
@@ -114,6 +120,7 @@ class DagsterDev:
             **os.environ,
             **environment,
             "DAGSTER_HOME": str(home),
+            "DAGSTER_EVENT_LOG_CONSUMER_DAEMON_INTERVAL_SECONDS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")])),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -185,6 +192,17 @@ class DagsterDev:
     def tail(self) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+    def reload(self) -> None:
+        """Load the code location again.
+
+        Raises:
+            DagsterSaysNo: it cannot be loaded.
+        """
+        made = self.ask(queries.RELOAD, name=_LOCATION)["made"]
+        found = made.get("locationOrLoadError") or made
+        if found["__typename"] != "RepositoryLocation":
+            raise DagsterSaysNo(found.get("message") or found["__typename"])
 
     # Runs.
 

@@ -11,9 +11,12 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+import dagster as dg
 import pytest
+from dagster_shared.check import CheckError
 
 from coord_control.control.client import ControlClient
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind, CommandState
@@ -28,17 +31,23 @@ _STEP: Final = f"{JOB}__savepoint"
 _UNDER_WAY: Final = r"savepoint (\d+): "
 _ID: Final = "coord_control/checkpoint_id"
 _SENSOR: Final = "streaming_jobs_sensor"
-#: A deployment whose users let savepoints be retried.
+_RETRIES: Final = "dagster/max_retries"
+_ADDRESS: Final = "address"
+#: Nobody listens there.
+_UNREACHABLE: Final = "postgresql://nobody@127.0.0.1:1/none"
+#: A deployment whose users let savepoints be retried. Where its database is, is said in a file.
 _CODE: Final = f"""
+    from pathlib import Path
     import dagster as dg
     from dagster_defs import ControlPlaneSpec, StreamingJobSpec, StreamingJobTranslator, build_streaming_definitions
 
     class Patient(StreamingJobTranslator):
         def retry_policy(self, job, purpose):
-            return dg.RetryPolicy(max_retries=1000)
+            return dg.RetryPolicy(max_retries=1000) if purpose == "savepoint" else None
 
+    address = Path(__file__).with_name("{_ADDRESS}").read_text()
     defs = build_streaming_definitions(
-        ControlPlaneSpec(jobs=[StreamingJobSpec(name="{JOB}", queries=[])]), translator=Patient()
+        ControlPlaneSpec(database=address, jobs=[StreamingJobSpec(name="{JOB}", queries=[])]), translator=Patient()
     )
 """
 
@@ -50,11 +59,12 @@ class World:
     dagster: DagsterDev
     client: ControlClient
     driver: ScriptedDriver
+    address: Path
     counted: set[int] = field(default_factory=set)
 
-    def savepoint_under_way(self, **config: Any) -> tuple[str, int]:
-        """Launch a run, and wait until the job takes its savepoint."""
-        run = self.dagster.materialize(_SAVEPOINT, config=_config(**config))
+    def savepoint_under_way(self, *, retries: int = 0, **config: Any) -> tuple[str, int]:
+        """Launch a run, which Dagster may retry, and wait until the job takes its savepoint."""
+        run = self.dagster.materialize(_SAVEPOINT, config=_config(**config), **{_RETRIES: str(retries)})
         return run, int(self.dagster.wait_message(run, _UNDER_WAY)[1])
 
     def savepoints(self, *states: CheckpointState) -> list[CheckpointRecord]:
@@ -73,9 +83,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("dagster-runs")
     with plane_in(folder) as plane:
         driver = plane.driver(is_automatic=False)
-        environment = {"COORD_CONTROL": plane.settings.url}
-        with dagster_dev(folder / "dagster", _CODE, environment) as server:
-            yield World(server, plane.client(), driver)
+        (folder / "dagster").mkdir()
+        address = folder / "dagster" / _ADDRESS
+        address.write_text(plane.settings.url)
+        with dagster_dev(folder / "dagster", _CODE, {"COORD_CONTROL_RETRY_SECONDS": "1"}) as server:
+            yield World(server, plane.client(), driver, address)
 
 
 @pytest.fixture
@@ -104,10 +116,8 @@ def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(
     world.driver.complete(savepoint)
     assert world.dagster.wait_run(run).status == "CANCELED"
 
-    [record] = world.savepoints()
-    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    _check_one(world, savepoint, run)
     assert world.made(run) == [savepoint]
-    assert _folders(world) == _complete(world)
 
 
 @pytest.mark.parametrize("is_complete_before", [False, True], ids=["under-way", "complete-by-then"])
@@ -127,10 +137,28 @@ def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failur
         world.driver.complete(savepoint)
     assert world.dagster.wait_run(again).status == "SUCCESS"
 
-    [record] = world.savepoints()
-    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    _check_one(world, savepoint, run)
     assert (world.made(run), world.made(again)) == ([], [savepoint])
-    assert _commands(world, run) == [(CommandKind.TRIGGER_SAVEPOINT, CommandState.COMPLETED)]
+
+
+def test_a_run_whose_worker_is_killed_goes_on_in_the_retry_that_dagster_starts(world: World) -> None:
+    """Its own launcher cannot resume a run with another worker: a retry of the run is what it has instead."""
+    run, savepoint = world.savepoint_under_way(retries=1)
+    _kill(*_processes(world, run))
+    retry = world.dagster.wait(lambda: world.dagster.run(run).tags.get("dagster/auto_retry_run_id"))
+    world.dagster.wait_message(retry, "An earlier attempt has asked for it")
+    world.driver.complete(savepoint)
+    assert world.dagster.wait_run(retry).status == "SUCCESS"
+
+    assert world.dagster.run(run).status == "FAILURE"
+    _check_one(world, savepoint, run)
+    assert (world.made(run), world.made(retry)) == ([], [savepoint])
+
+
+def test_dagster_refuses_to_resume_runs_with_its_own_launcher(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("run_monitoring: {enabled: true, max_resume_run_attempts: 1}")
+    with pytest.raises(CheckError, match="launcher does not support resuming runs"):
+        dg.DagsterInstance.from_config(str(tmp_path))
 
 
 def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(world: World) -> None:
@@ -158,8 +186,7 @@ def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(wor
     world.driver.complete(under_way.id)
     assert world.dagster.wait_run(run).status == "SUCCESS"
 
-    [record] = world.savepoints()
-    assert (record.id, record.state) == (under_way.id, CheckpointState.COMPLETED)
+    _check_one(world, under_way.id, run)
     assert world.made(run) == [under_way.id]
 
 
@@ -167,16 +194,11 @@ def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(world: W
     run, savepoint = world.savepoint_under_way()
     _, step = _processes(world, run)
     _kill(step)
-    ended = world.dagster.wait(lambda: _retried(world, run) or world.dagster.run(run).is_done)
-    if ended is True:  # this release of Dagster does not retry a step whose process is gone; somebody has to
-        assert world.dagster.run(run).status == "FAILURE"
-        run = world.dagster.reexecute(run)
-        world.dagster.wait_message(run, "An earlier attempt has asked for it")
+    world.dagster.wait_message(run, "An earlier attempt has asked for it")
     world.driver.complete(savepoint)
     assert world.dagster.wait_run(run).status == "SUCCESS"
 
-    [record] = world.savepoints()
-    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    _check_one(world, savepoint, run)
     assert world.made(run) == [savepoint]
 
 
@@ -193,6 +215,7 @@ def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(world: World) -> 
     assert world.dagster.wait_run(again).status == "SUCCESS"
     assert [record.id for record in world.savepoints(CheckpointState.COMPLETED)] == [second]
     assert world.made(again) == [second]
+    assert _folders(world) == _complete(world)
 
 
 def test_the_sensor_reports_once_what_no_run_has_reported(world: World) -> None:
@@ -215,8 +238,32 @@ def test_the_sensor_reports_once_what_no_run_has_reported(world: World) -> None:
     assert (entry.run_id, entry.metadata["coord_control/reported_by"]) == ("", "sensor")
 
 
+def test_definitions_load_without_a_database_and_a_run_says_what_is_wrong(world: World) -> None:
+    there = world.address.read_text()
+    world.address.write_text(_UNREACHABLE)
+    try:
+        world.dagster.reload()
+        run = world.dagster.materialize(f"{JOB}/checkpoint")
+        assert world.dagster.wait_run(run).status == "FAILURE"
+        said = "\n".join(world.dagster.messages(run))
+        assert "the control database" in said
+        assert "127.0.0.1:1" in said
+    finally:
+        world.address.write_text(there)
+        world.dagster.reload()
+
+
 def _config(**values: Any) -> dict[str, Any]:
     return {"ops": {_STEP: {"config": values}}}
+
+
+def _check_one(world: World, savepoint: int, run: str) -> None:
+    """One savepoint has come of what a run has asked for: its record, its command, its folder and the catalog agree."""
+    [record] = world.savepoints()
+    assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
+    assert _commands(world, run) == [(CommandKind.TRIGGER_SAVEPOINT, CommandState.COMPLETED)]
+    assert [kept.path for kept in world.client.savepoints(JOB) if kept.checkpoint == savepoint] == [record.path]
+    assert _folders(world) == _complete(world)
 
 
 def _commands(world: World, run: str) -> list[tuple[CommandKind, CommandState]]:
@@ -241,11 +288,6 @@ def _lives(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _retried(world: World, run: str) -> str | None:
-    found = [line for line in world.dagster.messages(run) if "An earlier attempt has asked for it" in line]
-    return found[0] if found else None
 
 
 def _ticks(world: World) -> int:
