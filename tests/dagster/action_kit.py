@@ -94,9 +94,12 @@ class Actions:
             if event.is_successful_output:
                 found = dict(event.step_output_data.metadata)
             elif event.is_step_failure:
-                data = event.step_failure_data.user_failure_data
-                assert data is not None, event.step_failure_data.error
-                found, description = dict(data.metadata), data.description or ""
+                failure = event.step_failure_data
+                data = failure.user_failure_data
+                if data is None:  # no failure of ours: it was interrupted, or something is wrong
+                    description = str(failure.error)
+                else:
+                    found, description = dict(data.metadata), data.description or ""
         values = {name.removeprefix("coord_control/"): value.value for name, value in found.items()}
         lines = [each.user_message for each in self.instance.all_logs(result.run_id) if each.dagster_event is None]
         return Ended(result.run_id, result.success, values, description, lines)
