@@ -16,6 +16,7 @@ NAMES: Final = (
     "agent",
     "dagster_sensor",
     "dagster_savepoint",
+    "metrics",
 )
 
 

@@ -29,7 +29,7 @@ from coord_control.spark.wire import PROTOCOL_VERSION
 if TYPE_CHECKING:
     from coord_control.spark.job_driver import JobDriver
 
-__all__ = ["JobMetrics", "snapshot_of"]
+__all__ = ["JobMetrics", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
 
 # Below the ten seconds that Prometheus waits.
 _READ_SECONDS: Final = 5.0
@@ -92,8 +92,8 @@ def snapshot_of(driver: JobDriver, plane: ControlPlane | None, observed: Observe
         parallelism={uid: bound.parallelism for uid, bound in list(driver.declared.coordinators.items())},
         feeds={uid: bound.feed.status() for uid, bound in list(driver.declared.coordinators.items())},
         observed=observed,
-        endpoint=_endpoint(driver.endpoint.stats()),
-        writer=_writer(driver.runtime.writer),
+        endpoint=endpoint_snapshot(driver.endpoint.stats()),
+        writer=writer_snapshot(driver.runtime.writer),
         callbacks_waiting=driver.thread.waiting,
         recoveries_under_way=driver.recoveries.under_way,
         progress=_progress(driver, [each.checkpoint for each in observed.in_progress]),
@@ -120,7 +120,8 @@ def _progress(driver: JobDriver, checkpoints: list[CheckpointId]) -> dict[Checkp
     return {checkpoint: progress for checkpoint, progress in found.items() if progress is not None}
 
 
-def _endpoint(stats: Stats) -> EndpointSnapshot:
+def endpoint_snapshot(stats: Stats) -> EndpointSnapshot:
+    """What an endpoint has done so far."""
     return EndpointSnapshot(
         authenticated=stats.connections - stats.strangers,
         strangers=stats.strangers,
@@ -133,7 +134,8 @@ def _endpoint(stats: Stats) -> EndpointSnapshot:
     )
 
 
-def _writer(writer: GroupWriter) -> WriterSnapshot:
+def writer_snapshot(writer: GroupWriter) -> WriterSnapshot:
+    """What was written to the epoch store so far."""
     return WriterSnapshot(writes=writer.writes, records=writer.records, durations=writer.durations)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from coord_control.metrics.metric import PREFIX, Kind, Metric, Source, by_name, gauge
 from coord_control.metrics.names import METRICS
+from coord_control.metrics.table import tables
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 EVERY = pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
@@ -84,3 +85,15 @@ def test_no_name_is_that_of_another_without_its_ending() -> None:
     assert len(set(families)) == len(families)
     owned = {f"{name}_{end}" for name in families for end in ("count", "sum", "bucket", "created")}
     assert not owned & METRICS.keys()
+
+
+def test_the_document_has_the_table_of_the_code() -> None:
+    written = DOCUMENT.read_text(encoding="utf-8")
+    table = "\n".join(tables()).rstrip("\n")
+    assert written.rstrip("\n").endswith(table), "python -m coord_control.metrics.table prints what it has to end with"
+
+
+def test_every_metric_that_the_document_names_is_one_of_the_table() -> None:
+    named = set(re.findall(r"coord_control_([a-z0-9_]*[a-z0-9])\b(?!\.)", DOCUMENT.read_text(encoding="utf-8")))
+    derived = {f"{name}_{end}" for name in METRICS for end in ("bucket", "sum", "count")}
+    assert named - derived - {"fleet"} <= METRICS.keys()
