@@ -27,6 +27,7 @@ TIERS: Final = {
     "transcripts": 60,
     "simulation": 600,
     "storage": 120,
+    "ui": 120,
     "spark": 300,
     "acceptance": 900,
 }

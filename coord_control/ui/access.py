@@ -18,9 +18,9 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,7 +62,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store" if "etag" not in headers else "no-cache")
             await send(message)
 
-        name = _asked_name(Request(scope))
+        name = _asked_name(Headers(scope=scope).get("host", ""))
         if name is not None and self._is_known(name):
             await self._app(scope, receive, send_guarded)
             return
@@ -109,8 +109,9 @@ def read_token(path: Path | None) -> str:
     return token
 
 
-def _asked_name(request: Request) -> str | None:
+def _asked_name(host: str) -> str | None:
+    # Not from the request's URL: where the header makes no sense, that has our own address.
     try:
-        return request.url.hostname if request.headers.get("host") else None
+        return urlsplit(f"//{host}").hostname if "@" not in host else None
     except ValueError:  # brackets that do not match
         return None

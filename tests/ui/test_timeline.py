@@ -1,0 +1,133 @@
+"""Where the parts of a checkpoint lie in its drawing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    CheckpointState,
+    OperatorCheckpoint,
+    QueryCheckpoint,
+    SubtaskRecord,
+)
+from coord_control.ui.timeline import MOST_SUBTASKS, Lane, Timeline, timeline_of
+
+QUERY = QueryCheckpoint(
+    query="q",
+    boundary=7,
+    boundary_seconds=3.0,
+    pin_seconds=0.5,
+    operators=(OperatorCheckpoint(operator="op", asked_seconds=0.5, snapshot_seconds=0.5),),
+)
+
+
+def checkpoint(**changes: Any) -> CheckpointRecord:
+    values: dict[str, Any] = {
+        "job": "j",
+        "id": 1,
+        "kind": CheckpointKind.CHECKPOINT,
+        "state": CheckpointState.COMPLETED,
+        "triggered_at": datetime(2026, 3, 1, tzinfo=UTC),
+        "duration_seconds": 4.0,
+        "queries": (QUERY,),
+    }
+    return CheckpointRecord(**{**values, **changes})
+
+
+def subtask(number: int = 0, **changes: Any) -> SubtaskRecord:
+    values: dict[str, Any] = {"seconds": 3.0, "blocked_seconds": 2.0, "acknowledged_seconds": 3.0}
+    return SubtaskRecord(operator="op", subtask=number, **{**values, **changes})
+
+
+def drawn(*subtasks: SubtaskRecord, **changes: Any) -> Timeline:
+    found = timeline_of(checkpoint(**changes), subtasks)
+    assert found is not None
+    return found
+
+
+def lane(*subtasks: SubtaskRecord, **changes: Any) -> Lane:
+    [found] = [each for each in drawn(*subtasks, **changes).lanes if each.kind == "subtask"]
+    return found
+
+
+def test_a_gateway_closes_with_the_coordinators_answer_and_opens_when_its_subtask_has_passed() -> None:
+    timeline = drawn(subtask(blocked_events=5))
+    found = timeline.lanes[-1]
+    assert found.bar is not None
+    assert (found.bar.kind, found.bar.label) == ("blocked", "5")
+    assert (found.bar.x, found.bar.x + found.bar.width) == (timeline.scale.at(1.0), timeline.scale.at(3.0))
+    assert (found.acknowledged, found.opened) == (timeline.scale.at(3.0), timeline.scale.at(3.0))
+    assert found.text == (
+        "subtask 0: gateway closed after 1.0 s, acknowledged after 3.0 s, opened after 3.0 s, 5 events waited"
+    )
+
+
+def test_a_subtask_that_was_quicker_than_the_coordinator_never_had_its_gateway_closed() -> None:
+    timeline = drawn(subtask(seconds=1.0, blocked_seconds=0.0, acknowledged_seconds=0.4))
+    found = timeline.lanes[-1]
+    assert found.bar is None
+    assert (found.acknowledged, found.opened) == (timeline.scale.at(0.4), timeline.scale.at(1.0))
+
+
+def test_a_subtask_without_an_ack_opens_with_the_commit() -> None:
+    found = lane(subtask(acknowledged_seconds=None))
+    assert found.acknowledged is None
+    assert found.opened is not None
+    assert "acknowledged" not in found.text
+
+
+def test_a_subtask_that_has_not_passed_has_nothing_but_its_name() -> None:
+    found = lane(subtask(seconds=None, acknowledged_seconds=None))
+    assert (found.bar, found.opened, found.waits) == (None, None, None)
+    assert found.text == "subtask 0 has not passed the boundary"
+
+
+def test_queries_and_operators_have_rows_of_their_own_above_their_subtasks() -> None:
+    timeline = drawn(subtask(0), subtask(1))
+    assert [(each.kind, each.label) for each in timeline.lanes] == [
+        ("query", "q"),
+        ("operator", "op"),
+        ("subtask", "0"),
+        ("subtask", "1"),
+    ]
+    files, state = timeline.lanes[0].bar, timeline.lanes[1].bar
+    assert files is not None
+    assert state is not None
+    assert (files.x, files.x + files.width) == (timeline.scale.at(3.0), timeline.scale.at(3.5))
+    assert (state.x, state.x + state.width) == (timeline.scale.at(0.5), timeline.scale.at(1.0))
+    tops = [each.y for each in timeline.lanes]
+    assert tops == sorted(set(tops))
+    assert timeline.finished == timeline.scale.at(4.0)
+
+
+def test_subtasks_of_a_query_that_is_not_captured_stand_at_the_end() -> None:
+    timeline = drawn(subtask(0), queries=())
+    assert [each.kind for each in timeline.lanes] == ["operator", "subtask"]
+
+
+def test_the_first_subtasks_are_drawn_and_the_others_counted() -> None:
+    many = [subtask(number, seconds=1.0 + number / 100) for number in range(MOST_SUBTASKS + 50)]
+    timeline = drawn(*many)
+    assert (timeline.shown, timeline.left_out) == (MOST_SUBTASKS, 50)
+    assert sum(each.kind == "subtask" for each in timeline.lanes) == MOST_SUBTASKS
+    assert f"the last one subtask {MOST_SUBTASKS + 49} of op" in timeline.description
+    assert timeline.height < MOST_SUBTASKS * 15  # rows are lower when there are many
+
+
+def test_nothing_is_drawn_of_a_checkpoint_of_which_nothing_is_known() -> None:
+    assert timeline_of(checkpoint(queries=()), ()) is None
+    assert timeline_of(checkpoint(queries=(QueryCheckpoint(query="q"),)), ()) is None
+
+
+def test_a_query_without_operators_has_its_files() -> None:
+    query = QueryCheckpoint(query="q", boundary=1, boundary_seconds=0.1, pin_seconds=0.2)
+    assert [each.kind for each in drawn(queries=(query,)).lanes] == ["query"]
+
+
+def test_a_short_stretch_can_still_be_seen() -> None:
+    found = lane(subtask(blocked_seconds=0.000_1))
+    assert found.bar is not None
+    assert found.bar.width == 2.0
