@@ -24,7 +24,7 @@ from coord_control.storage.records import CheckpointKind, CheckpointState, JobRe
 from coord_control.storage.store import ControlStore
 from tests.storage.server import Server
 
-__all__ = ["benchmark"]
+__all__ = ["benchmark", "fresh_database"]
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _BATCH = 10_000
@@ -62,7 +62,7 @@ def benchmark(is_quick: bool) -> tuple[Sequence[Goal], dict[str, Any]]:
     numbers: dict[str, Any] = {"checkpoints": total}
     for kind in ("sqlite", "postgresql"):
         for shape, count in (("one job", 1), (f"{jobs} jobs", jobs)):
-            with _database(kind) as database:
+            with fresh_database(kind) as database:
                 numbers[f"{kind}, {shape}"] = measured = _measure(database, count, total // count)
             slowest = max(measured["seconds"].values())
             goals.append(at_most(f"{kind}, {shape}: slowest read", slowest * 1000, _GOAL_SECONDS * 1000, "ms"))
@@ -156,7 +156,8 @@ def _rows(jobs: Sequence[int], each: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _database(kind: str) -> Iterator[Database]:
+def fresh_database(kind: str) -> Iterator[Database]:
+    """An empty database, ``sqlite`` or ``postgresql``, on the local disk; removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="coord-history-"))
     server = None
     try:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from coord_control.durable.generations import Holder
 from coord_control.errors import CoordControlError
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol.job import JobCore
-from coord_control.protocol.messages import EpochSettled
+from coord_control.protocol.messages import EpochSettled, QueryCaptured
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
@@ -75,8 +75,13 @@ class Rig:
         *,
         down: Sequence[type[BaseModel]] = (),
         up: Sequence[type[BaseModel]] = (),
+        captured: Callable[[QueryCaptured], None] = lambda _: None,
     ) -> Iterator[Rig]:
-        """Start a driver in a temporary folder, with one query that has one operator; ends it afterwards."""
+        """Start a driver in a temporary folder, with one query that has one operator; ends it afterwards.
+
+        Args:
+            captured: gets the operator's part of each checkpoint, on the driver's loop.
+        """
         with tempfile.TemporaryDirectory(prefix="coord-bench-") as root:
             files = LocalFiles()
             claim = generations.claim(files, join(root, "generations"), Holder.of([os.getpid()]))
@@ -98,7 +103,7 @@ class Rig:
                 query_failed=_failed,
                 fenced=_fenced,
                 settled=_settled,
-                captured=lambda captured: None,
+                captured=captured,
                 checkpoint_failed=lambda failed: None,
             )
             thread = CoordinatorThread()
