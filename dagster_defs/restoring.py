@@ -31,7 +31,7 @@ from dagster_defs import markdown
 from dagster_defs.metadata import NAMESPACE, Metadata, entries
 from dagster_defs.reattach import attempt_key, first_run, newest_request
 from dagster_defs.running import follow
-from dagster_defs.starting import supervisor_lives, wait_for_driver
+from dagster_defs.starting import settled_job, supervisor_lives, wait_for_driver
 
 __all__ = ["Wish", "preflight_table", "restore"]
 
@@ -91,6 +91,8 @@ def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -
                 "was_restored_before": dg.MetadataValue.bool(True),
             }
         )
+    deadline = time.monotonic() + wish.timeout_seconds
+    record = settled_job(client, wish.job, deadline, context.log.info) or record
     if record.is_alive:
         return _through_driver(context, client, record, wish)
     return _on_storage(context, record, wish)

@@ -31,7 +31,7 @@ from dagster_defs.launching import Launch, LaunchPlace
 from dagster_defs.metadata import Metadata, entries
 from dagster_defs.spec import StartSpec
 
-__all__ = ["Started", "known_job", "start_job", "supervisor_lives", "wait_for_driver"]
+__all__ = ["Started", "known_job", "settled_job", "start_job", "supervisor_lives", "wait_for_driver"]
 
 _LOOK_SECONDS: Final = 0.25
 _TAIL_BYTES: Final = 8192
@@ -102,7 +102,7 @@ def start_job(
     deadline = time.monotonic() + timeout_seconds
     place = LaunchPlace(client, name)
     while True:
-        record = _settled(client, name, deadline, tell)
+        record = settled_job(client, name, deadline, tell)
         found = None if record is None else _is_done(record, place.newest(), request, tell)
         if found is not None:
             return found
@@ -148,6 +148,35 @@ def wait_for_driver(
         time.sleep(_LOOK_SECONDS)
 
 
+def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -> JobRecord | None:
+    """The job, when its driver runs for sure, or is gone; None: nobody knows it.
+
+    One that was killed counts as alive until its lease is over; only its next heartbeat shows that it is.
+
+    Raises:
+        dagster.Failure: it is still neither when the deadline, of the monotonic clock, has come.
+        DatabaseError: the database cannot be asked.
+    """
+    record = first = known_job(client, name)
+    told = JobState.RUNNING
+    while record is not None and first is not None and record.is_alive:
+        if record.state is JobState.RUNNING and record.heartbeat_at > first.heartbeat_at:
+            break
+        if record.state is not told:
+            tell(f"job {name} is {record.state} on {record.host}, generation {record.generation}: waiting for it")
+            told = record.state
+        if time.monotonic() >= deadline:
+            raise dg.Failure(
+                f"the driver of job {name} on {record.host} is {record.state}, and was last heard of at "
+                f"{record.heartbeat_at:%H:%M:%S %Z}; nothing was done. Look at its log "
+                f"({record.log_file or 'nobody keeps it'}), and execute this run again when it runs or has ended",
+                allow_retries=True,
+            )
+        time.sleep(_LOOK_SECONDS)
+        record = known_job(client, name)
+    return record
+
+
 def supervisor_lives(client: ControlClient, name: str) -> Callable[[], bool]:
     """What tells whether a job has a supervisor; always True for one that was not launched from here."""
     place = LaunchPlace(client, name)
@@ -189,31 +218,6 @@ def _is_done(record: JobRecord, launch: Launch | None, request: str, tell: Tell)
     if is_ours and launch is not None:
         return Started(record, True, launch.log_file, launch.supervisor)
     return Started(record, False, record.log_file)
-
-
-def _settled(client: ControlClient, name: str, deadline: float, tell: Tell) -> JobRecord | None:
-    """The job, when its driver runs for sure, or is gone.
-
-    One that was killed counts as alive until its lease is over; only its next heartbeat shows that it is.
-    """
-    record = first = known_job(client, name)
-    told = JobState.RUNNING
-    while record is not None and first is not None and record.is_alive:
-        if record.state is JobState.RUNNING and record.heartbeat_at > first.heartbeat_at:
-            break
-        if record.state is not told:
-            tell(f"job {name} is {record.state} on {record.host}, generation {record.generation}: waiting for it")
-            told = record.state
-        if time.monotonic() >= deadline:
-            raise dg.Failure(
-                f"the driver of job {name} on {record.host} is {record.state}, and was last heard of at "
-                f"{record.heartbeat_at:%H:%M:%S %Z}; nothing was started. Look at its log "
-                f"({record.log_file or 'nobody keeps it'}), and execute this run again when it runs or has ended",
-                allow_retries=True,
-            )
-        time.sleep(_LOOK_SECONDS)
-        record = known_job(client, name)
-    return record
 
 
 def _wait_for_other(client: ControlClient, name: str, place: LaunchPlace, deadline: float) -> None:

@@ -22,6 +22,7 @@ from dagster_defs.actions import build_jobs
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
 from dagster_defs.spec import ControlPlaneSpec, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
+from tests.agent_kit import ScriptedDriver
 from tests.dagster_kit import Plane
 from tests.unit.durable.restore_kit import run_spark
 
@@ -112,6 +113,14 @@ def saved_job(root: Path, name: str) -> str:
     has_run(root, name, "counts")
     claim.release()
     return save(files, folder, label="end").path
+
+
+def silence(driver: ScriptedDriver) -> None:
+    """Its process is killed: it says nothing more, and counts as alive until its lease is over."""
+    agent: Any = getattr(driver.closing, "__self__")  # noqa: B009 - whoever closes it is its agent
+    agent._closing.set()
+    agent._wake_up()
+    driver.claim.release()  # the process is this one, and lives; the storage is not to see that
 
 
 def has_run(root: Path, name: str, query: str) -> None:

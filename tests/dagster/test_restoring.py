@@ -16,7 +16,7 @@ from coord_control.storage.records import CheckpointState
 from dagster_defs.spec import StartSpec, StreamingJobSpec
 from tests.agent_kit import ScriptedDriver
 from tests.control_kit import put_job
-from tests.dagster.action_kit import Actions, has_run, meanwhile, saved_job
+from tests.dagster.action_kit import Actions, has_run, meanwhile, saved_job, silence
 from tests.dagster_kit import Plane, eventually, plane_in
 
 RESTORE = "restore_streaming_job"
@@ -195,6 +195,17 @@ def test_a_driver_that_cannot_be_looked_at_is_fenced_off_only_on_request(
 
     assert forced.is_success, forced.description
     assert not theirs.is_current()
+
+
+def test_a_driver_that_was_killed_just_now_is_not_asked(plane: Plane, actions: Actions, dead: str) -> None:
+    silence(plane.driver(is_supervised=True))
+    assert plane.client().job("flights").is_alive
+
+    ended = actions.run(RESTORE)
+
+    assert ended.is_success, ended.description
+    assert (ended.metadata["way"], ended.metadata["path"]) == ("storage", dead)
+    assert not plane.client().commands("flights")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 from coord_control.storage.records import CommandState, JobState
 from dagster_defs.spec import StartSpec, StreamingJobSpec
 from dagster_defs.starting import Started, start_job
-from tests.dagster.action_kit import Actions, meanwhile
+from tests.dagster.action_kit import Actions, meanwhile, silence
 from tests.dagster_kit import Plane, eventually, plane_in
 
 pytestmark = pytest.mark.timeout(300)
@@ -275,10 +275,7 @@ def test_a_relative_script_and_log_are_of_the_working_directory(world: World) ->
 
 def test_a_dead_driver_whose_lease_is_not_over_does_not_count(world: World) -> None:
     plane = world.plane
-    driver = plane.driver()
-    agent = driver.closing.__self__  # type: ignore[attr-defined] # its agent
-    agent._closing.set()  # it falls silent, as one that is killed does
-    agent._wake_up()
+    silence(plane.driver())
     assert plane.client().job("flights").is_alive
 
     ended = world.start()
