@@ -153,6 +153,9 @@ class ScriptedDriver:
         query = QueryStatus("q", "running", 1, 0, None, {}, batches=2, rows=16, batch_seconds=0.5)
         return JobStatus(self._facts.name, self.generation, (query,), (operator,), 0, 0)
 
+    def metrics_address(self) -> str | None:
+        return "127.0.0.1:9404"
+
     def checkpoint_statistics(self) -> Overview:
         self._check_open()
         with self._lock:

@@ -63,7 +63,7 @@ def exporter(
         settings = ControlSettings.load(control, retry_seconds=_RETRY_SECONDS)
         with ControlClient(settings=settings) as client:
             collector = DatabaseCollector(client, job or None, cache_seconds=cache)
-            server = MetricsServer(collector.page, address)
+            server = MetricsServer(collector.page, address, targets=collector.targets)
             server.start()
             try:
                 say(f"metrics of {client.url} at http://{server.address}/metrics")

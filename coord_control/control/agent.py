@@ -334,7 +334,7 @@ class Agent:
 
     def _live(self) -> LiveStatus | None:
         with contextlib.suppress(JobClosed):
-            return live_status(self._port.status(), self._reporter.current)
+            return live_status(self._port.status(), self._reporter.current, self._port.metrics_address())
         return None
 
     def _queries(self) -> tuple[QueryRecord, ...]:

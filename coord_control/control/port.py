@@ -91,6 +91,9 @@ class DriverPort(Protocol):
     def status(self) -> JobStatus:
         """Raises JobClosed when the job has ended."""
 
+    def metrics_address(self) -> str | None:
+        """Where its metrics are served, as other machines see it; None: nowhere."""
+
     def checkpoint_statistics(self) -> Overview:
         """Raises JobClosed when the job has ended."""
 

@@ -232,12 +232,13 @@ def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str,
     )
 
 
-def live_status(status: JobStatus, checkpoint: int | None) -> LiveStatus:
-    """What goes with a heartbeat."""
+def live_status(status: JobStatus, checkpoint: int | None, metrics: str | None) -> LiveStatus:
+    """What goes with a heartbeat; ``metrics``: where they are served."""
     return LiveStatus(
         queries=tuple(_live_query(query) for query in status.queries),
         operators=tuple(_live_operator(operator) for operator in status.operators),
         checkpoint=checkpoint,
+        metrics=metrics or "",
     )
 
 

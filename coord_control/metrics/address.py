@@ -22,6 +22,7 @@ DRIVER_PORT: Final = 9404
 EXPORTER_PORT: Final = 9405
 
 _LOOPBACK: Final = "127.0.0.1"
+_ALL: Final = ("0.0.0.0", "::")
 _OFF: Final = "none"
 _FORM: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]*):(?P<port>\d{1,5})")
 
@@ -68,6 +69,10 @@ class Address:
         if text is None:
             return cls()
         return None if text.strip().lower() == _OFF else cls.parse(text)
+
+    def seen_from_elsewhere(self, host: str) -> Address:
+        """Where a client finds it that reaches this machine as ``host``: nobody connects to all addresses."""
+        return Address(host, self.port, self.is_named) if self.host in _ALL else self
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -4,7 +4,7 @@ A fixed number of statements, however many jobs there are, and not more often th
 database that cannot be read gives ``coord_control_database_up 0`` and nothing of the jobs: what they were is no answer
 to what they are. For the same reason what changes all the time in a job is left out when its driver is not alive.
 
-Threads: :meth:`DatabaseCollector.page` from one at a time.
+Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from coord_control.control.following import FleetReader
 from coord_control.errors import CoordControlError
@@ -82,6 +83,22 @@ class DatabaseCollector:
             if subtasks:
                 _add_subtasks(families, fleet, subtasks)
         return families.collect()
+
+    def targets(self) -> list[dict[str, Any]] | None:
+        """Where the drivers that live serve their metrics, in the shape of Prometheus's HTTP service discovery.
+
+        None: the database is away; Prometheus then keeps what it was told last.
+        """
+        reading = self._current()
+        if reading.found is None:
+            return None
+        alive = [each.job for each in reading.found[0].jobs if each.job.is_alive]
+        # A plain label would hide the one of the same name that each metric has already.
+        return [
+            {"targets": [job.live.metrics], "labels": {"__meta_coord_control_job_name": job.name}}
+            for job in alive
+            if job.live is not None and job.live.metrics
+        ]
 
     def _current(self) -> _Reading:
         now = self._clock()

@@ -8,6 +8,7 @@ A client that sends nothing or reads nothing gives its thread back after some se
 ``?subtasks=N``        besides, N subtasks one by one, those that are blocked most; 1,000 at most
 ``?name[]=...``        only metrics with these names
 ``/healthz``           ``ok`` for whoever only wants to know that the process answers
+``/targets``           of an exporter: where drivers serve theirs, for Prometheus's HTTP service discovery
 =====================  =====================================================================================
 
 Threads: :meth:`MetricsServer.start` and :meth:`MetricsServer.close` belong to whoever owns it; the pages are made on
@@ -17,6 +18,7 @@ the server's threads, one at a time.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import queue
 import socket
@@ -35,12 +37,14 @@ from coord_control.errors import EndpointNotBound
 from coord_control.metrics.address import Address
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 
-__all__ = ["THREADS", "MetricsServer", "Page"]
+__all__ = ["THREADS", "MetricsServer", "Page", "Targets"]
 
 _log = logging.getLogger("coord_control.metrics")
 
 #: Makes the families of one scrape, with at most so many subtasks one by one.
 Page: TypeAlias = Callable[[int], Iterable[Family]]
+#: Tells what else there is to scrape, as plain values; None: that is not known now.
+Targets: TypeAlias = Callable[[], list[dict[str, Any]] | None]
 
 THREADS: Final = 4
 _CLIENT_SECONDS: Final = 10.0
@@ -136,10 +140,11 @@ class MetricsServer:
     Args:
         page: called on the server's threads, one at a time.
         address: where; a port that the user has not named and that is taken is replaced by a free one.
+        targets: called likewise.
     """
 
-    def __init__(self, page: Page, address: Address) -> None:
-        self._page, self._wanted = page, address
+    def __init__(self, page: Page, address: Address, *, targets: Targets | None = None) -> None:
+        self._page, self._wanted, self._targets = page, address, targets
         self._page_lock = threading.Lock()
         self._closing = threading.Event()
         self._server: _Server | None = None
@@ -207,6 +212,12 @@ class MetricsServer:
         path = environ.get("PATH_INFO", "/")
         if path == "/healthz":
             return _text(start_response, HTTPStatus.OK, "ok\n")
+        if path == "/targets" and self._targets is not None:
+            with self._page_lock:
+                targets = self._targets()
+            if targets is None:
+                return _text(start_response, HTTPStatus.SERVICE_UNAVAILABLE, "the database is away\n")
+            return _text(start_response, HTTPStatus.OK, json.dumps(targets) + "\n", "application/json")
         if path not in ("/", "/metrics"):
             return _text(start_response, HTTPStatus.NOT_FOUND, "metrics are at /metrics\n")
         try:
@@ -233,8 +244,10 @@ def _subtasks(query: str) -> int:
     return min(wanted, MAX_SUBTASKS)
 
 
-def _text(start_response: Any, status: HTTPStatus, text: str) -> Iterable[bytes]:
+def _text(
+    start_response: Any, status: HTTPStatus, text: str, content_type: str = "text/plain; charset=utf-8"
+) -> Iterable[bytes]:
     body = text.encode()
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
     start_response(f"{status.value} {status.phrase}", headers)
     return [body]

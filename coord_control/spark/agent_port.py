@@ -123,6 +123,10 @@ class AgentPort:
         """
         return self._driver.status()
 
+    def metrics_address(self) -> str | None:
+        """Where its metrics are served, as ``host:port``; None: nowhere at the moment."""
+        return self._driver.metrics_address()
+
     def checkpoint_statistics(self) -> Overview:
         """Statistics of the checkpoints; waits a moment.
 

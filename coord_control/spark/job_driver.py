@@ -117,6 +117,9 @@ class JobDriver:
         self.recoveries = Recoveries(self.generation, cause_of(self.claim), self.news)
         self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
         self.queries: dict[QueryName, ManagedQuery] = {}
+        self.metrics_address: Callable[[], str | None] = lambda: (
+            None
+        )  #: for other machines; whoever serves them says it
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.changed = threading.Condition()

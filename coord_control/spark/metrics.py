@@ -61,8 +61,14 @@ class JobMetrics:
         def page(subtasks: int) -> Iterable[Family]:
             return driver_families(snapshot_of(driver, plane, self._observer.observed()), subtasks)
 
-        self._server = MetricsServer(page, self._address)
-        self._server.start(must=False)
+        self._server = server = MetricsServer(page, self._address)
+        server.start(must=False)
+        host = driver.port.facts.host
+
+        def advertised() -> str | None:
+            return None if server.address is None else str(server.address.seen_from_elsewhere(host))
+
+        driver.metrics_address = advertised
 
     @property
     def address(self) -> str | None:

@@ -103,12 +103,17 @@ class LiveOperator(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStatus(Record):
-    """What a driver says of itself with each heartbeat; kept small, because only the newest is kept."""
+    """What a driver says of itself with each heartbeat; kept small, because only the newest is kept.
+
+    Attributes:
+        metrics: where its metrics are served, as ``host:port``; empty: nowhere.
+    """
 
     queries: tuple[LiveQuery, ...] = ()
     operators: tuple[LiveOperator, ...] = ()
     checkpoint: int | None = None  #: the one in progress
     message: str = ""
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,6 +118,9 @@ def test_a_running_job_says_what_is_blocked_by_what_and_what_has_happened(
     assert found.get("group_commit_duration_seconds_count") == found.get("group_commits_total") > 0
 
     address = job.metrics_address
+    assert address is not None
+    with cc.ControlClient(f"sqlite:///{tmp_path / 'control.db'}") as client:
+        eventually(lambda: (live := client.job("job").live) is not None and live.metrics == address)
     job.stop()
     assert job.metrics_address is None
     with pytest.raises(OSError, match="refused"):

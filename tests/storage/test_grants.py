@@ -110,6 +110,14 @@ def test_our_own_package_works_for_a_reader(store: ControlStore, postgresql_url:
     reader.close()
 
 
+def test_the_exporter_needs_no_payloads(store: ControlStore, postgresql_url: str) -> None:
+    granted(store, postgresql_url).close()
+    reader = ControlStore(Database(postgresql_url.replace("postgres@", "") + "&user=" + quote(USER, safe="")))
+    assert [each.job.name for each in reader.fleets.read().jobs] == [JOB]
+    assert [each.state for each in reader.fleets.counts().open_commands] == ["pending"]
+    reader.close()
+
+
 def test_what_was_granted_can_be_taken_away(store: ControlStore, postgresql_url: str) -> None:
     with granted(store, postgresql_url) as dashboard, psycopg.connect(postgresql_url, autocommit=True) as owner:
         run(owner, revokes(store.database, USER))

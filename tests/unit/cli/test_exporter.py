@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -30,6 +31,8 @@ def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: Contr
             assert found.get("database_up") == 1
             assert found.get("fleet_blocked_events", job_name=kit.JOB, operator=kit.OPERATOR) == 12
             assert found.all("fleet_job_alive", job_name="orders") == []
+            with urllib.request.urlopen(said.split()[-1].replace("/metrics", "/targets"), timeout=SECONDS) as answer:
+                assert json.loads(answer.read()) == []  # the driver of this test serves none
             process.send_signal(signal.SIGTERM)
             assert process.wait(SECONDS) == 0
         finally:

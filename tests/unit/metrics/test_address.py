@@ -46,3 +46,9 @@ def test_the_environment_says_it_when_the_program_does_not(monkeypatch: pytest.M
     monkeypatch.setenv(METRICS_VARIABLE, "nonsense")
     with pytest.raises(MetricsAddressInvalid):
         Address.of_driver(None)
+
+
+def test_who_listens_at_all_addresses_is_found_under_the_name_of_its_machine() -> None:
+    assert str(Address("0.0.0.0", 9404).seen_from_elsewhere("driver-1")) == "driver-1:9404"
+    assert str(Address("::", 9404).seen_from_elsewhere("driver-1")) == "driver-1:9404"
+    assert str(Address("127.0.0.1", 9404).seen_from_elsewhere("driver-1")) == "127.0.0.1:9404"

@@ -172,6 +172,19 @@ def test_these_jobs_only(store: ControlStore, client: ControlClient) -> None:
     assert {sample.labels["job_name"] for sample in found.samples if "job_name" in sample.labels} == {"over"}
 
 
+def test_drivers_that_live_can_be_discovered(store: ControlStore, client: Outage) -> None:
+    for name, address in (("over", "here:1"), ("silent", "")):
+        kit.put_job(store, name)
+        store.jobs.heartbeat(name, 1, LiveStatus(metrics=address))
+    store.jobs.ended("over", 1)
+    store.jobs.heartbeat(kit.JOB, 1, LiveStatus(metrics="here:9404"))
+    assert DatabaseCollector(client, cache_seconds=0.0).targets() == [
+        {"targets": ["here:9404"], "labels": {"__meta_coord_control_job_name": kit.JOB}}
+    ]
+    client.is_away = True
+    assert DatabaseCollector(client, cache_seconds=0.0).targets() is None
+
+
 def test_a_database_that_is_away_is_a_metric_and_no_error(store: ControlStore, client: Outage) -> None:
     collector = DatabaseCollector(client, cache_seconds=0.0)
     client.is_away = True

@@ -3,10 +3,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric as Family
@@ -106,6 +108,22 @@ def test_other_paths() -> None:
         assert get(address, "/healthz")[::2] == (200, b"ok\n")
         assert get(address, "/elsewhere")[0] == 404
         assert get(address, "/")[0] == 200
+
+
+def test_targets_for_discovery_where_there_are_any() -> None:
+    known: list[list[dict[str, Any]] | None] = [None, [{"targets": ["here:1"], "labels": {}}]]
+    server = MetricsServer(page, ANY, targets=lambda: known.pop(0))
+    address = server.start()
+    assert address is not None
+    try:
+        assert get(address, "/targets")[0] == 503
+        status, headers, body = get(address, "/targets")
+    finally:
+        server.close()
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert json.loads(body) == [{"targets": ["here:1"], "labels": {}}]
+    with serving() as address:
+        assert get(address, "/targets")[0] == 404
 
 
 def test_a_page_that_cannot_be_made_is_an_answer_and_the_next_one_works() -> None:
