@@ -34,8 +34,10 @@ _CODE: Final = f"""
     def {_EMPTY}() -> None:
         pass
 
-    streaming = build_streaming_definitions(ControlPlaneSpec(jobs=[StreamingJobSpec(name="{_JOB}", queries=[])]))
-    defs = dg.Definitions.merge(streaming, dg.Definitions(assets=[{_EMPTY}]))
+    defs = dg.Definitions.merge(
+        build_streaming_definitions(ControlPlaneSpec(jobs=[StreamingJobSpec(name="{_JOB}", queries=[])])),
+        dg.Definitions(assets=[{_EMPTY}]),
+    )
 """
 _EVENTS: Final = """query($id: ID!) { logs: logsForRun(runId: $id) { ... on EventConnection { events {
     ... on MessageEvent { eventType timestamp }
