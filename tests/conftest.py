@@ -26,6 +26,7 @@ TIERS: Final = {
     "machines": 60,
     "transcripts": 60,
     "simulation": 600,
+    "deploy": 120,
     "storage": 120,
     "ui": 120,
     "spark": 300,
