@@ -380,6 +380,24 @@ def test_a_job_starts_without_its_database_and_is_entered_later(world: World) ->
     assert world.store.jobs.get(JOB).is_alive
 
 
+def test_a_database_that_is_lost_for_good_is_made_by_hand_and_filled_from_the_storage(world: World) -> None:
+    driver, agent = world.driver()
+    _submit_periodic(driver, 2)
+    eventually(lambda: len(world.store.checkpoints.list(JOB)) == 2)
+    world.away()
+    eventually(lambda: agent.metrics().database_failures)
+    (world.folder / "control.db").rmdir()
+    failures = agent.metrics().database_failures
+    eventually(lambda: agent.metrics().database_failures > failures)
+    assert world.store.database.schema_version() is None, "a driver that lives never puts an empty one in its place"
+    world.store.database.upgrade()  # coordctl db upgrade
+    eventually(lambda: agent.is_connected)
+    assert world.store.jobs.get(JOB).is_alive
+    found = world.store.checkpoints.list(JOB)
+    assert [(each.id, each.state) for each in found] == [(2, CheckpointState.COMPLETED), (1, CheckpointState.COMPLETED)]
+    assert world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
+
+
 def test_what_an_older_driver_completed_and_never_reported_is_in_the_history(world: World) -> None:
     lost = ScriptedDriver(world.folder / "jobs")
     _submit_periodic(lost, 2)
