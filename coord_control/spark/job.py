@@ -59,7 +59,7 @@ _STOP_SECONDS: Final = 30.0
 class Job:
     """A long-running job: a name, operators, queries.
 
-    ::
+    It is open from the first line of its block to the last:
 
         with cc.Job("flights", spark, root=".../jobs") as job:
             operator = job.operator("delay-threshold", AdaptiveThreshold(), parallelism=4,
