@@ -215,3 +215,4 @@ def test_closing_writes_what_waits(rig: Rig) -> None:
     rig.writer.close(SECONDS)
     assert rig.appended == [(Q, [ack(1), ack(2)])]
     assert rig.next() == (group, None)
+    assert (rig.writer.writes, rig.writer.records, rig.writer.durations.count) == (1, 2, 1)

@@ -505,3 +505,35 @@ def test_attempts_that_do_not_belong_here_are_refused_over_the_wire(rig: Rig, st
     with pytest.raises(AttemptRefused, match=reason):
         connection.hello(Hello(stale))
     assert connection.hello(Hello(attempt())) == Welcome(None, ())
+
+
+def test_to_read_the_core_does_not_wait_for_the_storage(rig: Rig) -> None:
+    rig.hold_writes()
+    answer = rig.in_thread(rig.connect().hello, Hello(attempt()))
+    rig.wait_for_write()
+    [operator] = rig.runtime.read(lambda core, now: core.operators(), SECONDS)
+    assert operator.epoch is not None
+    assert not answer.done()
+    rig.open_for_writes.set()
+    assert answer.result(SECONDS) == Welcome(None, ())
+
+
+def test_what_reading_raises_is_raised_to_the_reader_and_nobody_else(rig: Rig) -> None:
+    with pytest.raises(ZeroDivisionError):
+        rig.runtime.read(lambda core, now: 1 // 0, SECONDS)
+    assert rig.failures.empty()
+
+
+def test_a_loop_that_does_not_answer_and_one_that_has_ended(rig: Rig) -> None:
+    held = threading.Event()
+
+    def hold(core: JobCore, now: float) -> None:
+        held.wait(SECONDS)
+
+    rig.runtime.post(hold)
+    with pytest.raises(TimeoutError, match="has not answered within"):
+        rig.runtime.read(lambda core, now: None, 0.01)
+    held.set()
+    rig.runtime.close(JobClosed("job"))
+    with pytest.raises(JobClosed):
+        rig.runtime.read(lambda core, now: None, SECONDS)
