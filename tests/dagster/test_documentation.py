@@ -194,3 +194,19 @@ def config_fields() -> set[str]:
 
 def test_every_check_has_a_row() -> None:
     assert [names(cells[0]) for cells in rows_after("## Checks and freshness")] == [[name] for name in CHECKS]
+
+
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")  # of Dagster, about itself
+def test_every_python_in_the_page_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    made = [found for found in map(_run, blocks) if "defs" in found]
+    assert len(blocks) > len(made) == 1
+    defs = made[0]["defs"]
+    dg.Definitions.validate_loadable(defs)
+    assert dg.AssetKey(["flights", "query", "airports"]) in defs.resolve_all_asset_keys()
+
+
+def _run(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "documentation"}
+    exec(block, names)
+    return names
