@@ -69,6 +69,8 @@ def refusal(arguments: Sequence[str], *, is_complete: bool = True) -> str | None
     """
     if set(arguments) & EAGER:
         return None
+    if behind := _ours_behind_script(arguments):
+        return f"{behind} stands behind the script, whose own options those are"
     words = [word.lstrip("/") if word.endswith(".py") else word for word in arguments]
     for script in (Path(word) for word in words if word.endswith(".py")):
         script.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +84,15 @@ def refusal(arguments: Sequence[str], *, is_complete: bool = True) -> str | None
         is_tolerated = bool(names & {"BadParameter", "NoArgsIsHelpError"}) and not is_complete
         return None if is_tolerated else str(error)
     return None
+
+
+def _ours_behind_script(arguments: Sequence[str]) -> list[str]:
+    """Options of ``coordctl run`` that it would hand to the script instead."""
+    if list(arguments[:1]) != ["run"]:
+        return []
+    script = next((at for at, word in enumerate(arguments) if word.endswith(".py") or word == "SCRIPT"), len(arguments))
+    ours = {option for parameter in COMMAND.commands["run"].params for option in parameter.opts if option[0] == "-"}
+    return [word for word in arguments[script:] if word in ours]
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +148,7 @@ def test_every_command_in_a_sentence_has_options_that_exist() -> None:
         ("coordctl jobs flights", "unexpected extra argument"),
         ("coordctl checkpoint list flights --state nice", "'nice'"),
         ("coordctl stop flights --timeout soon", "soon"),
+        ("coordctl run tour.py --grace 30", "behind the script"),
         ("coordctl run tour.py --no-such-option-of-ours 3 &", None),
     ],
 )
