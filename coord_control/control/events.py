@@ -117,6 +117,11 @@ class EventDesk:
     def __contains__(self, command: str) -> bool:
         return command in self._commands
 
+    @property
+    def under_way(self) -> int:
+        """How many have no outcome yet."""
+        return len(self._commands)
+
     def take(self, command: CommandRecord) -> None:
         """A command was claimed, or taken over from an older driver; with a number it has been accepted already."""
         self._commands[command.id] = command

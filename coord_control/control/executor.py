@@ -104,7 +104,7 @@ class Executor:
     @property
     def under_way(self) -> int:
         """How many commands are being carried out."""
-        return len(self._executions)
+        return len(self._executions) + self.desk.under_way
 
     @property
     def is_ending(self) -> bool:
