@@ -226,7 +226,9 @@ def _restarts(overview: JobOverview, bound: float, now: datetime) -> CheckOutcom
     # A driver that starts takes up all queries of the job, and each says so.
     count = math.ceil(overview.recoveries / max(1, len(overview.job.queries)))
     last = overview.last_recovery
-    text = f"{count} within the last hour" + (f"; the last: {last.what or last.cause}" if count and last else "")
+    text = f"restarts within the last hour: {count}" + (
+        f"; the last: {last.what or last.cause}" if count and last else ""
+    )
     values = {"restarts": count, "recoveries": overview.recoveries, "bound": int(bound)}
     return CheckOutcome("restart_rate", count < bound, _WARN, text, entries(values))
 

@@ -1,0 +1,298 @@
+"""A person looks after a streaming job in Dagster's pages: Chromium, ``dagster dev``, and a driver with real Spark.
+
+All clicks are made by one person in one deployment, one test after the other, as a day goes by: a savepoint,
+events, a schedule, a driver that dies, a way back. What the pages have shown is kept in ``test-artifacts/dagster``.
+Nothing is waited for by the clock, but the next full minute: a schedule knows nothing smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import expect
+
+from coord_control.control.client import ControlClient
+from coord_control.control.commands import CheckpointResult
+from coord_control.control.settings import ControlSettings
+from coord_control.errors import DatabaseError, JobNotFound
+from coord_control.storage.records import CheckpointKind, CheckpointState, JobRecord, JobState
+from tests.acceptance import delays_job
+from tests.acceptance.dagster_pages import Person
+from tests.browser_kit import Screen, browser
+from tests.dagster_dev_kit import CHECKOUT, dagster_dev, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
+
+_JOB: Final = delays_job.JOB
+_SAVEPOINT: Final = f"{_JOB}/savepoint"
+_CHECKPOINT: Final = f"{_JOB}/checkpoint"
+_SCHEDULE: Final = f"{_JOB}_every_minute"
+_LOG: Final = "job.log"
+_CODE: Final = f"""
+    from dagster_defs import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
+
+    defs = streaming_job_definitions(
+        "{_JOB}",
+        description="Late departures from New York.",
+        queries=[QuerySpec(name="{delays_job.QUERY}", description="Unusually late departures.")],
+        owners=["team:operations"],
+        schedules=[
+            ScheduleSpec(name="{_SCHEDULE}", cron="* * * * *", label="every-minute", retain=RetainSpec(count=3))
+        ],
+        checks=CheckBounds(restarts_per_hour=1),
+    )
+"""
+#: From the request to end to the kill of the driver and all that it has started.
+_GRACE_SECONDS: Final = 60.0
+#: A driver that does not run by then fails its test.
+_START_SECONDS: Final = 300.0
+
+
+@dataclass
+class World:
+    """The person, and the job."""
+
+    person: Person
+    client: ControlClient
+    folder: Path
+
+    @property
+    def job(self) -> JobRecord:
+        return self.client.job(_JOB)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """One subtask does not end its epoch: a checkpoint that begins now is under way until this is left."""
+        hold, held = self.folder / delays_job.HOLD, self.folder / delays_job.HELD
+        hold.touch()
+        try:
+            until(held.exists)
+            yield
+        finally:
+            hold.unlink()
+
+    def oldest_savepoint(self) -> int:
+        """The one that was taken first; if there is none, one is taken."""
+        found = self.client.checkpoints(_JOB, kind=CheckpointKind.SAVEPOINT, state=CheckpointState.COMPLETED)
+        if found:
+            return found[-1].id
+        made = self.client.wait(self.client.trigger_savepoint(_JOB))
+        assert isinstance(made, CheckpointResult), "it was a savepoint that was asked for"
+        return made.checkpoint
+
+    def until_running(self, generation: int) -> None:
+        """Wait until a driver of that generation, or a later one, processes something."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._runs(generation):
+            assert time.monotonic() < deadline, (self.folder / _LOG).read_text(errors="replace")[-4000:]
+            time.sleep(0.1)
+
+    def _runs(self, generation: int) -> bool:
+        try:
+            job = self.job
+        except (DatabaseError, JobNotFound):  # its first driver is about to make it
+            return False
+        is_there = job.state is JobState.RUNNING and job.generation >= generation
+        return is_there and any((query.epoch or 0) > 0 for query in job.queries)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("browser")
+    url = f"sqlite:///{folder / 'control.db'}"
+    environment = {
+        "COORD_CONTROL": url,
+        "COORD_CONTROL_HEARTBEAT_SECONDS": "0.5",
+        "COORD_CONTROL_LEASE_SECONDS": "10",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with ExitStack() as cleanup:
+        cleanup.enter_context(_job(folder, environment))
+        dagster = cleanup.enter_context(dagster_dev(folder / "dagster", _CODE, environment))
+        client = cleanup.enter_context(ControlClient(actor="test", settings=ControlSettings.load(url)))
+        screen = Screen(cleanup.enter_context(browser()), "dagster")
+        world = World(Person(screen, dagster), client, folder)
+        world.until_running(1)
+        yield world
+
+
+@pytest.fixture(autouse=True)
+def _last_look(world: World, request: pytest.FixtureRequest) -> Iterator[None]:
+    """What was on the screen when a test has ended, however it has."""
+    yield
+    world.person.screen.shoot(f"end-of-{request.node.name}")
+
+
+@contextmanager
+def _job(folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """The streaming job under ``coordctl run``; ended afterwards with all of its processes."""
+    keeper = [sys.executable, "-m", "examples.flights.keeper", str(_GRACE_SECONDS)]
+    run = [sys.executable, "-m", "coord_control.cli", "run", "--backoff-initial", "10ms"]
+    with (folder / _LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [*keeper, *run, delays_job.__file__, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, **environment, "PYTHONPATH": str(CHECKOUT)},
+        )
+    try:
+        yield
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(world: World) -> None:
+    person = world.person
+    person.open_asset(_SAVEPOINT)
+    expect(person.page.get_by_text("Materialize it to take one now.")).to_be_visible()
+    person.screen.shoot("11-asset-before")
+
+    with world.held():
+        person.materialize()
+        progress = re.compile(r"savepoint 1: 3 of 4 subtasks have passed the boundary, [1-9]\d* events blocked")
+        person.sees_line(progress)
+        person.screen.shoot("12-run-under-way")
+    person.sees_success()
+    person.filter_log("is complete")
+    expect(person.sees_line("savepoint 1 is complete")).to_be_visible()
+    person.screen.shoot("13-run-complete")
+
+    person.open_asset(_SAVEPOINT)
+    person.see(person.metadata("checkpoint_id"))
+    record = world.client.checkpoint(_JOB, int(person.metadata("checkpoint_id").inner_text()))
+    expect(person.metadata("path")).to_contain_text(str(record.path))
+    expect(person.metadata("size_bytes")).to_have_text(str(record.state_bytes))
+    expect(person.metadata("acknowledged_subtasks")).to_have_text(str(delays_job.SUBTASKS))
+    expect(person.metadata("blocked_events")).to_have_text(str(record.blocked_events))
+    assert record.blocked_events > 0
+    table = person.metadata("subtask_table")
+    expect(table.get_by_text(delays_job.OPERATOR, exact=True)).to_have_count(delays_job.SUBTASKS)
+    expect(table.get_by_text("ack_seconds")).to_be_visible()
+    expect(person.metadata("restore_command")).to_contain_text(f"coordctl restore {_JOB} {record.id}")
+    person.scroll_to("checkpoint_id")
+    person.screen.shoot("14-asset-metadata")
+    person.scroll_to("restore_command")
+    person.screen.shoot("15-asset-subtasks")
+
+
+def test_blocked_events_are_checked_and_an_event_is_sent(world: World) -> None:
+    person = world.person
+    person.open_asset(_CHECKPOINT, "checks")
+    person.see(person.page.get_by_text("Checks (7)"))
+    person.choose_check("blocked_time")
+    person.execute_check()
+    person.sees_success()
+    person.open_asset(_CHECKPOINT, "checks")
+    person.choose_check("blocked_time")
+    person.see(person.page.get_by_text(re.compile(r"savepoint 1 kept a gateway closed for \S*[1-9]\S* s")))
+    expect(person.page.get_by_text("Passed", exact=True)).to_be_visible()
+    person.screen.shoot("21-check-blocked-time")
+
+    config = f"""ops:
+  send_control_event:
+    config:
+      operator: {delays_job.OPERATOR}
+      event_type: Threshold
+      payload: {{minutes: 45}}
+"""
+    person.launch("send_control_event", config)
+    person.sees_success()
+    person.filter_log("effect")
+    person.sees_line(f"event 1 of operator {delays_job.OPERATOR} has taken effect")
+    person.screen.shoot("22-event-sent")
+
+
+def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(world: World) -> None:
+    person = world.person
+    person.open_schedule(_SCHEDULE)
+    expect(person.page.get_by_text("Schedule has never run")).to_be_visible()
+    person.switch_schedule()
+    person.see(person.page.get_by_text("Next tick"))
+    person.screen.shoot("31-schedule-on")
+
+    run = person.see(person.page.get_by_role("link", name=re.compile("^[0-9a-f]{8}$")))
+    person.see(person.page.get_by_text("1 run requested"))
+    person.screen.shoot("32-schedule-tick")
+    person.switch_schedule()  # one is enough, and the rest of the day is to be calm
+    expect(person.page.get_by_text("Next tick")).to_have_count(0)
+    person.open_run(run)
+    person.sees_success()
+
+    person.open_asset(_SAVEPOINT)
+    expect(person.metadata("label")).to_have_text("every-minute")
+    expect(person.metadata("requested_by")).to_have_text(f"dagster:schedule:{_SCHEDULE}")
+    person.show_plots()
+    person.sees_plot("duration_seconds")
+    person.sees_plot("blocked_events")
+    person.screen.shoot("33-asset-plots")
+
+
+def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(world: World) -> None:
+    person = world.person
+    person.open_asset(_CHECKPOINT, "checks")
+    person.choose_check("restart_rate")
+    person.see(person.page.get_by_text("restarts within the last hour: 0"))
+    expect(person.page.get_by_text("Passed", exact=True)).to_be_visible()
+    person.screen.shoot("41-check-before")
+
+    before = world.job
+    os.kill(before.pid, signal.SIGKILL)
+    world.until_running(before.generation + 1)
+
+    person.open_asset(_CHECKPOINT, "events")
+    person.see(person.page.get_by_text("is taken up by a new driver"))
+    expect(person.page.get_by_text("driver_died").first).to_be_visible()
+    expect(person.page.get_by_text("coord_control/epochs_rerun")).to_be_visible()
+    person.screen.shoot("42-recovery")
+    person.open_asset(_CHECKPOINT, "checks")
+    person.choose_check("restart_rate")
+    person.see(person.page.get_by_text("restarts within the last hour: 1"))
+    expect(person.page.get_by_text("Failed", exact=True).last).to_be_visible()
+    person.screen.shoot("43-check-after")
+
+
+def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(world: World) -> None:
+    person, before, savepoint = world.person, world.job, world.oldest_savepoint()
+    config = f"""ops:
+  restore_streaming_job:
+    config:
+      ref: "{savepoint}"
+"""
+    person.launch("restore_streaming_job", config)
+    person.sees_success()
+    person.filter_log("preflight")
+    person.sees_line(re.compile("preflight: ok: "))
+    person.screen.shoot("51-restored")
+    person.page.get_by_text("[Show Markdown]").first.click()
+    dialog = person.page.get_by_role("dialog")
+    expect(dialog.get_by_role("row").filter(has_text="files")).to_contain_text("ok")
+    person.screen.shoot("52-preflight")
+
+    world.until_running(before.generation + 1)
+    person.open_asset(_CHECKPOINT, "events")
+    person.see(person.page.get_by_text(f"goes on from checkpoint {savepoint} "))  # its first epoch is done
+    person.screen.shoot("53-recovery")
+    person.open_asset(_SAVEPOINT)
+    person.materialize()
+    person.sees_success()
+    person.open_asset(_SAVEPOINT)
+    expect(person.metadata("recovery")).to_contain_text(f"restored from checkpoint {savepoint} ")
+    expect(person.metadata("generation")).to_have_text(str(world.job.generation))
+    person.scroll_to("recovery")
+    person.screen.shoot("54-savepoint-after")
