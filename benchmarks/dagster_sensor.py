@@ -37,7 +37,7 @@ __all__ = ["dagster_sensor"]
 _GOAL_SECONDS: Final = 2.0
 _SIZES: Final = (10, 100, 1_000)
 _TICKS: Final = 7
-_STORED: Final = 200  #: events of a tick that are stored, to see what one takes
+_STORED: Final = 100  #: events of the last tick that are stored, to see what one takes
 
 
 def dagster_sensor(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
@@ -101,6 +101,8 @@ def _measure(address: str, size: int, ticks: int) -> dict[str, Any]:
         for epoch in range(1, ticks + 1):
             _news(jobs, names, epoch)
             found.append(_tick(world))
+        _news(jobs, names, ticks + 1)
+        store_seconds = _store(instance, world)
     return {
         "median_seconds": median([each["seconds"] for each in found]),
         "seconds": [each["seconds"] for each in found],
@@ -108,7 +110,7 @@ def _measure(address: str, size: int, ticks: int) -> dict[str, Any]:
         "statements": max(each["statements"] for each in found),
         "events": found[-1]["events"],
         "encoded_bytes": found[-1]["encoded_bytes"],
-        "milliseconds_to_store_an_event": median([each["store_ms"] for each in found]),
+        "milliseconds_to_store_an_event": round(1000 * store_seconds, 2),
     }
 
 
@@ -128,18 +130,22 @@ def _tick(world: World) -> dict[str, Any]:
     world.cursor = found.cursor
     kinds = [isinstance(event, dg.AssetMaterialization) for event in found.asset_events]
     assert sum(kinds) == len(world.specs), "every job has a new checkpoint"
-    began = time.perf_counter()
-    for event in found.asset_events[:_STORED]:
-        world.instance.report_runless_asset_event(event)
-    stored = min(_STORED, len(found.asset_events))
     return {
         "seconds": round(seconds, 3),
         "cpu_seconds": round(cpu_seconds, 3),
         "statements": len(asked),
         "events": len(found.asset_events),
         "encoded_bytes": len(encoded),
-        "store_ms": round(1000 * (time.perf_counter() - began) / stored, 2),
     }
+
+
+def _store(instance: dg.DagsterInstance, world: World) -> float:
+    """Store some events as the daemon does; returns the seconds that one takes."""
+    events = world.look().asset_events[:_STORED]
+    began = time.perf_counter()
+    for event in events:
+        instance.report_runless_asset_event(event)
+    return (time.perf_counter() - began) / len(events)
 
 
 if __name__ == "__main__":
