@@ -69,7 +69,7 @@ def test_a_job_has_what_flinks_tab_of_checkpoints_has(visitor: Visitor) -> None:
     assert re.search(r"Restored from 10 3h 0m ago", text)
     assert "31 total 1 in progress 2 failed 19 completed 9 discarded" in text
     assert re.search(r"took 978 ms 1\.4 s 3\.1 s 3\.4 s", text)
-    assert re.search(rf"{SLOW} checkpoint completed \S+ \S+ 3\.4 s 48\.2 MB 3\.5 MB \d+ for 2\.8 s", text)
+    assert re.search(rf"{SLOW} checkpoint completed \S+ \S+ 3\.4 s 48\.2 MB 3\.5 MB \d+ closed 2\.8 s", text)
     assert "30 checkpoints, from 1 to 30" not in text  # 30 are read, and the one under way has not ended
     assert "29 checkpoints, from 2 to 30; 2 failed; the longest took 5.0 s." in text
 
