@@ -8,6 +8,9 @@ not be is noted in FOLDER/violations, which outlives every process.
 With `--finish` the queries process what is there and end; then the output is read back as Spark shows it. With
 `--saving` checkpoints and savepoints are taken one after the other. With `--restore` the job goes on from one of them,
 and what it writes from then on, and is served, is another story: it has a folder of its own.
+
+With COORD_KILL_CLUSTER (its URL, the driver's port, the port under which executors reach it) the job runs on that
+standalone cluster, where some attempts are so slow that Spark starts a second one beside them.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from tests.kill.pausing import pause_if_asked
 _OUTPUT: Final = "n long, subtask int, epoch long, first_order long, last_order long, first_report long"
 _INPUT: Final = "n LONG, key LONG"
 _ATTEMPTS: Final = 3  # of a task, see the master
+_SLOW_SECONDS: Final = 5.0
+_CLUSTER: Final = os.environ.get("COORD_KILL_CLUSTER", "").split()
 #: Why a checkpoint of a job may come to nothing whose batches fail on purpose.
 _EXPECTED: Final = {"query_restarting", "query_failed", "job_ending", "not_running"}
 
@@ -121,6 +126,8 @@ class Worker:
                 where = f"subtask {subtask.index}, epoch {subtask.epoch}"
                 raise violated(self.folder / "violations", f"{where}: {error}") from error
         self._fail("before", subtask.epoch, subtask.index, once_in=6)
+        if _CLUSTER:
+            self._linger(subtask.epoch, subtask.index)
         for batch in batches:
             ledger.rows += batch.num_rows
             same = [subtask.index, subtask.epoch, first_order, ledger.received.number, first_report]
@@ -157,6 +164,24 @@ class Worker:
                 raise violated(self.folder / "violations", what) from None
         finally:
             draft.unlink()
+
+    def _linger(self, epoch: int, subtask: int) -> None:
+        """Now and then be slow, until another attempt has begun beside this one."""
+        if zlib.crc32(f"{self.seed} slow {epoch} {subtask}".encode()) % 10:
+            return
+        context = TaskContext.get()
+        assert context is not None
+        slow = self.folder / "slow" / f"{epoch}-{subtask}"
+        second = slow.with_suffix(".second")
+        if context.attemptNumber() > 0:
+            if slow.exists():
+                second.touch()
+            return
+        slow.touch()
+        deadline = time.monotonic() + _SLOW_SECONDS
+        while not second.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        slow.unlink()
 
     def _fail(self, where: str, epoch: int, subtask: int, once_in: int) -> None:
         context = TaskContext.get()
@@ -217,12 +242,32 @@ def session(folder: Path) -> SparkSession:
         "spark.driver.memory": "600m",
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1",
     }
-    builder = SparkSession.builder.master(f"local[2,{_ATTEMPTS}]").appName("killed")
+    master = f"local[2,{_ATTEMPTS}]"
+    if _CLUSTER:
+        master = _CLUSTER[0]
+        settings |= on_a_cluster()
+    builder = SparkSession.builder.master(master).appName("killed")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def on_a_cluster() -> dict[str, str]:
+    return {
+        "spark.executor.memory": "600m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.task.maxFailures": str(_ATTEMPTS),
+        # Any free executor takes any task, and rows that a killed one held are not asked for again and again.
+        "spark.locality.wait": "0s",
+        "spark.shuffle.io.retryWait": "1s",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.5",
+    }
 
 
 def save_again_and_again(job: cc.Job, folder: Path) -> None:
@@ -254,7 +299,11 @@ def main(folder: Path, seed: int, *, finish: bool, saving: bool, restore: str | 
         return frame.writeStream.trigger(**trigger)
 
     checkpoints = cc.CheckpointOptions(retained=2)
-    with cc.Job("killed", spark, root=str(folder / "jobs"), checkpoints=checkpoints, restore_from=restore) as job:
+    ports: dict[str, Any] = {}
+    if _CLUSTER:
+        ports = {"port": int(_CLUSTER[1]), "advertised_port": int(_CLUSTER[2])}
+    root = str(folder / "jobs")
+    with cc.Job("killed", spark, root=root, checkpoints=checkpoints, restore_from=restore, **ports) as job:
         worker = Worker(story, seed)
         accountant = job.operator(
             "accountant", Accountant(story), parallelism=PARTICIPANTS, state=Ledger, down=[Order], up=[Report]

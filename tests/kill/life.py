@@ -115,6 +115,7 @@ class Trial:
         self.late_commits = 0  #: epochs that a JVM committed when its Python was dead already
         self.longest_afterlife = 0.0  #: seconds that a JVM outlived its Python
         self._watchers: list[threading.Thread] = []
+        self.environment: dict[str, str] = {}  #: of the drivers from now on, on top of the test's
         self.restore: str | None = None  #: what the job is restored from by each driver from now on
         self.new_story()
         self.feeder = Feeder(folder / "in", seed, self._slowest)
@@ -127,7 +128,7 @@ class Trial:
     def new_story(self, restore: str | None = None) -> None:
         """From now on the job is one that was restored."""
         self.restore = restore
-        for name in ("served", "failed", "counts"):
+        for name in ("served", "failed", "slow", "counts"):
             (self.story / name).mkdir(parents=True)
 
     def rows(self, story: Path) -> list[dict[str, Any]]:
@@ -151,7 +152,7 @@ class Trial:
         """
         self.lives += 1
         script = [str(Path(__file__).with_name("driver.py")), *self._arguments(), *args]
-        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SPARK_LOCAL_IP": "127.0.0.1", _MARK: self.mark}
+        environment = {**os.environ, **self.marked(), "SPARK_LOCAL_IP": "127.0.0.1", **self.environment}
         if pause is not None:
             environment[PAUSE_VARIABLE] = pause.name
             paused_mark(self.folder).unlink(missing_ok=True)
@@ -165,6 +166,10 @@ class Trial:
                 cwd=self.folder,
                 start_new_session=True,
             )
+
+    def marked(self) -> dict[str, str]:
+        """The environment by which :meth:`leftovers` finds a process; Python finds this checkout by it."""
+        return {"PYTHONPATH": str(CHECKOUT), _MARK: self.mark}
 
     def log(self, life: int) -> Path:
         return self.folder / f"driver-{life}.log"

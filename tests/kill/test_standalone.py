@@ -1,0 +1,193 @@
+"""The job on a real cluster: a standalone master, two workers, executors, and a driver, each a process of its own.
+
+While it works, and takes checkpoints and savepoints all the time: executors are killed, a worker is lost and another
+one comes, the driver is killed and the next one takes over, and the network between the driver and one executor is
+cut, in three ways. Spark starts second attempts beside slow ones. TLS is on, without being asked for. In the end every
+row and every event was there exactly once, gateways are open, and every savepoint that says so is complete.
+
+The short version runs with all tests. The long one does all of it several times (`make kill-long`); COORD_KILL_SEED is
+the seed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from coord_control.ids import CheckpointId
+from tests.kill.audit import audit, check_counts, check_output, recovered
+from tests.kill.cut import Cut, Network
+from tests.kill.life import HANG_SECONDS, Trial, Victim
+from tests.kill.saved import Saved, check_nothing_is_left, check_saved
+from tests.kill.standalone import Standalone, Worker
+
+pytestmark = [pytest.mark.kill, pytest.mark.spark]
+
+_WORKERS: Final = 2
+_SILENT_SECONDS: Final = 3.0
+
+
+class World:
+    """A trial on a cluster: its driver, its workers, its network, and what can befall them."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self.trial = trial
+        port = _free_port()
+        self.network = Network(port)
+        self.cluster = Standalone(folder, {**trial.marked(), "PYSPARK_PYTHON": sys.executable}, trial.wait_for)
+        trial.environment = {
+            "COORD_KILL_CLUSTER": f"{self.cluster.url} {port} {self.network.port}",
+            "SPARK_HOME": self.cluster.home,
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        for _ in range(_WORKERS):
+            self.cluster.add_worker()
+        self.driver: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start a driver that takes checkpoints and savepoints; it has executors and gets on."""
+        self.driver = self.trial.start("--saving")
+        self.get_on()
+
+    def get_on(self) -> None:
+        """The job commits epochs, and a savepoint becomes complete, on as many executors as there are workers."""
+        trial, before = self.trial, _newest_savepoint(self.trial)
+        trial.wait_for(lambda: len(self.network.executors()) == _WORKERS, f"{_WORKERS} executors at work")
+        trial.wait_for_epochs(3)
+        trial.wait_for(lambda: _newest_savepoint(trial) > before, f"a savepoint after {before}")
+
+    def kill_executor(self) -> None:
+        """``kill -9`` of an executor; its worker starts another one."""
+        executor = self._executor()
+        os.kill(executor, signal.SIGKILL)
+        self.trial.wait_for(lambda: executor not in self.network.executors(), "the executor's connections to end")
+        self.get_on()
+
+    def lose_worker(self) -> None:
+        """``kill -9`` of a worker and its executor; another worker comes in its place."""
+        worker = self._worker_of(self._executor())
+        worker.kill()
+        self.cluster.add_worker()
+        self.get_on()
+
+    def cut_network(self, how: Cut) -> None:
+        """Cut one executor off from the driver for a while."""
+        touched = self.network.touched
+        executor = self._executor()
+        self.network.cut(executor, how)
+        self.trial.wait_for(lambda: self.network.touched > touched, "a connection that is cut")
+        time.sleep(_SILENT_SECONDS)
+        self.network.heal()
+        self.get_on()
+
+    def kill_driver(self) -> None:
+        """``kill -9`` of the driver's Python; its JVM ends by itself."""
+        assert self.driver is not None
+        python, jvm = self.trial.processes(self.trial.lives)
+        self.trial.kill(Victim.PYTHON, self.driver, python, jvm)
+        self.trial.await_afterlives()
+
+    def _executor(self) -> int:
+        at_work = self.network.executors() & self.cluster.executors()
+        return self.trial.random.choice(sorted(at_work))
+
+    def _worker_of(self, executor: int) -> Worker:
+        return next(
+            worker for worker in self.cluster.workers if executor in {process.pid for process in worker.executors()}
+        )
+
+
+@pytest.fixture
+def world(trial: Trial, tmp_path: Path) -> Iterator[World]:
+    world = World(trial, tmp_path / "cluster")
+    yield world
+    world.network.close()
+    world.cluster.close()
+
+
+@pytest.mark.timeout(900)
+def test_a_cluster_that_loses_executors_workers_and_connections_loses_no_row_and_no_event(world: World) -> None:
+    _run(world, rounds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_cluster_that_loses_much_again_and_again_loses_no_row_and_no_event(world: World) -> None:
+    _run(world, rounds=4)
+
+
+def _run(world: World, rounds: int) -> None:
+    trial = world.trial
+    known: dict[CheckpointId, Saved] = {}
+    began = time.monotonic()
+
+    def passed(what: str) -> None:
+        print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
+
+    world.begin()
+    for _ in range(rounds):
+        world.kill_executor()
+        passed("an executor was killed")
+        for how in Cut:
+            world.cut_network(how)
+            passed(f"an executor was cut off: {how.name}")
+        world.lose_worker()
+        passed("a worker was lost, and replaced")
+        world.kill_driver()
+        audit(trial)
+        check_saved(trial, known)
+        world.begin()
+        passed("the driver was killed, and the next one has taken over")
+    trial.feeder.stop()
+    _end(world)
+    passed("the job has ended")
+    _check_end(world, known, drivers=rounds + 2)
+
+
+def _end(world: World) -> None:
+    """The last driver processes what there is, and saves nothing."""
+    trial = world.trial
+    world.kill_driver()
+    assert trial.start("--finish").wait(HANG_SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
+    trial.await_afterlives()
+
+
+def _check_end(world: World, known: dict[CheckpointId, Saved], drivers: int) -> None:
+    trial = world.trial
+    assert trial.violations() == []
+    assert trial.generations()[-1] == drivers
+    check_nothing_is_left(trial)
+    check_saved(trial, known)
+    balance = audit(trial)
+    assert recovered(trial)[1].replay is None, "everything that was planned is committed"
+    check_output(trial.rows(trial.story), trial.feeder.keys, balance)
+    check_counts(trial, trial.feeder.keys)
+    assert balance.orders > 0
+    assert balance.reports > 0
+    second = list((trial.folder / "slow").glob("*.second"))
+    assert second, "Spark has started no second attempt beside a slow one"
+    print(
+        f"{len(trial.feeder.keys)} rows in {balance.committed + 1} epochs, {balance.orders} events down, "
+        f"{balance.reports} up, {len(known)} checkpoints, {len(second)} second attempts, {trial.lives} drivers"
+    )
+
+
+def _newest_savepoint(trial: Trial) -> int:
+    noted = trial.job.glob("checkpoints/*/_completed")
+    return max((int(path.parent.name) for path in noted), default=0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
