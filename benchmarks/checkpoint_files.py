@@ -54,8 +54,8 @@ def many_files(spark: SparkSession, root: str, quick: bool) -> Part:
         checkpoint = CheckpointId(len(seconds) + 1)
         metadata = _savepoint(store, checkpoint, claim.generation, directory, Epoch(epochs - 1))
         seconds.append(time.monotonic() - began)
+        # They stay: the file system takes longer for new folders where others have just been removed.
         assert metadata.file_count >= partitions * epochs, "a change of a partition was left out"
-        store.dispose(checkpoint)
 
     memory = peak(savepoint)
     for _ in range(count):

@@ -161,7 +161,10 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     fresh = iter(checksums)
     entries = tuple(
         FileEntry(
-            info.path, info.size, (next(fresh) if one.is_missing else _present(info.path, one.checksum)).crc32, one.tag
+            info.path,
+            info.size,
+            (next(fresh) if one.is_missing else _present(folder, info.path, one.checksum)).crc32,
+            one.tag,
         )
         for info, one in zip(live.infos, acquired, strict=True)
     )
@@ -196,15 +199,12 @@ def _completed(
     ]
     unknown = [name for name, checksum in zip(names, checksums, strict=True) if checksum is None]
     computed = dict(zip(unknown, files.checksum_all(folder, unknown), strict=True))
-    return [
-        _present(join(folder, name), checksum or computed[name])
-        for name, checksum in zip(names, checksums, strict=True)
-    ]
+    return [checksum or _present(folder, name, computed[name]) for name, checksum in zip(names, checksums, strict=True)]
 
 
-def _present(path: str, checksum: Checksum | None) -> Checksum:
+def _present(folder: str, name: str, checksum: Checksum | None) -> Checksum:
     if checksum is None:
-        raise StateFileMissing(path, "somebody has removed it while the checkpoint was made")
+        raise StateFileMissing(join(folder, name), "somebody has removed it while the checkpoint was made")
     return checksum
 
 

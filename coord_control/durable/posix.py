@@ -119,7 +119,18 @@ def infos(folder: str, names: Iterable[str]) -> list[FileInfo]:
     Raises:
         FileNotFoundError: ``filename`` is the path of one that does not exist.
     """
-    return [_info(folder, name) for name in names]
+    found: list[FileInfo] = []
+    for below, group in _by_folder(names):
+        prefix = f"{below}/" if below else ""
+        with _opened_folder(f"{folder}/{below}", f"{folder}/{prefix}{group[0]}") as descriptor:
+            for name in group:
+                try:
+                    status = os.stat(name, dir_fd=descriptor)
+                except FileNotFoundError:
+                    path = f"{folder}/{prefix}{name}"
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+                found.append(FileInfo(prefix + name, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def _info(folder: str, name: str) -> FileInfo:
