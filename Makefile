@@ -32,7 +32,7 @@ requirements: ## check for Python and Java, and name the command that installs w
 
 setup: requirements $(STAMP) ## create the virtual environment and install everything into it
 
-test-requirements: ## as requirements, and for Chromium, which the tests of Dagster's pages drive
+test-requirements: ## as requirements, and for Chromium and Prometheus, which the tests of pages, dashboards and alerts run
 	@bash scripts/requirements "$(PYTHON)" tests >&2
 
 # To standard error: standard output is for what a target is run for (make demo DEMO_ARGS=--json).

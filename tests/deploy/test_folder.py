@@ -10,7 +10,7 @@ import pytest
 
 from tests.deploy_kit import DEPLOY, documents
 
-PARTS: Final = ("images", "compose", "kubernetes", "systemd")
+PARTS: Final = ("images", "compose", "kubernetes", "systemd", "grafana", "prometheus")
 
 FILES: Final = [path for part in PARTS for path in sorted((DEPLOY / part).rglob("*")) if path.is_file()]
 

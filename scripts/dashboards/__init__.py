@@ -1,0 +1,1 @@
+"""Makes the Grafana dashboards of deploy/grafana: ``python -m scripts.dashboards``."""

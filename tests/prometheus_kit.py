@@ -1,0 +1,118 @@
+"""A real Prometheus for tests, and its tool: both are the system's own, nothing is downloaded.
+
+Threads: the test's own; Prometheus is a process, ended with the context that it was started in.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.deploy_kit import DEPLOY
+
+__all__ = ["RULES", "Prometheus", "alert_rules", "program", "prometheus", "promtool"]
+
+RULES: Final = sorted((DEPLOY / "prometheus").glob("*.yml"))
+_SECONDS: Final = 60.0
+
+
+class Prometheus:
+    """The HTTP API of a running one."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self.started_at = time.time()
+
+    def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=_SECONDS):
+                return True
+        except OSError:  # refused, or not yet ready
+            return False
+
+    def now(self, query: str) -> list[dict[str, Any]]:
+        """The series of an instant query."""
+        found: list[dict[str, Any]] = self._get("query", query=query)["result"]
+        return found
+
+    def ever(self, query: str) -> list[dict[str, Any]]:
+        """The series that a query has had at any second since the start."""
+        end = time.time()
+        found: list[dict[str, Any]] = self._get(
+            "query_range", query=query, start=f"{self.started_at:.3f}", end=f"{end:.3f}", step="1"
+        )["result"]
+        return found
+
+    def firing(self) -> dict[str, list[dict[str, Any]]]:
+        """The alerts that fire, by name."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for alert in self._get("alerts")["alerts"]:
+            if alert["state"] == "firing":
+                found.setdefault(alert["labels"]["alertname"], []).append(alert)
+        return found
+
+    def _get(self, what: str, **parameters: str) -> Any:
+        url = f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+
+
+def program(name: str) -> str:
+    """Where ``prometheus`` or ``promtool`` is."""
+    found = shutil.which(name)
+    assert found, f"there is no {name}; `make test` names the command that installs it"
+    return found
+
+
+def promtool(*arguments: str | Path) -> None:
+    """Let the tool check something, which it must find right."""
+    done = subprocess.run([program("promtool"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def alert_rules() -> dict[str, dict[str, Any]]:
+    """All alert rules of deploy/prometheus by their names."""
+    read = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RULES]
+    rules = [rule for file in read for group in file["groups"] for rule in group["rules"] if "alert" in rule]
+    found = {rule["alert"]: rule for rule in rules}
+    assert len(found) == len(rules), "two rules have one name"
+    return found
+
+
+@contextmanager
+def prometheus(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """Start one on a free port of loopback, with its data below ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}", "--log.level=warn"]
+    command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+    log = folder / "log"
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            started = Prometheus(port)
+            deadline = time.monotonic() + _SECONDS
+            while not started.is_ready():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, "it did not start in time"
+                time.sleep(0.05)
+            yield started
+        finally:
+            process.kill()
