@@ -37,7 +37,12 @@ def exporter(
     ] = f"127.0.0.1:{EXPORTER_PORT}",
     job: Annotated[
         list[str] | None,
-        typer.Option("--job", metavar="NAME", help="Only this job; may be given several times. Default: all."),
+        typer.Option(
+            "--job",
+            metavar="NAME",
+            envvar="COORD_EXPORTER_JOB",  # not COORD_JOB, which names the job that one works with
+            help="Only this job; may be given several times. Default: all.",
+        ),
     ] = None,
     cache: Annotated[
         float,
