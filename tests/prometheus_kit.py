@@ -49,12 +49,10 @@ class Prometheus:
         return found
 
     def ever(self, query: str) -> list[dict[str, Any]]:
-        """The series that a query has had at any second since the start."""
-        end = time.time()
-        found: list[dict[str, Any]] = self._get(
-            "query_range", query=query, start=f"{self.started_at:.3f}", end=f"{end:.3f}", step="1"
-        )["result"]
-        return found
+        """The series that a query has had at any second since the start, with a number and not only NaN."""
+        start, end = f"{self.started_at:.3f}", f"{time.time():.3f}"
+        found: list[dict[str, Any]] = self._get("query_range", query=query, start=start, end=end, step="1")["result"]
+        return [series for series in found if any(value != "NaN" for _, value in series["values"])]
 
     def firing(self) -> dict[str, list[dict[str, Any]]]:
         """The alerts that fire, by name."""

@@ -1,0 +1,202 @@
+"""A real Prometheus scrapes a real job, its exporter and a driver that is killed: panels have data, and alerts fire.
+
+One history is enough for all queries: each is asked for every second of it, because no moment has a blocked event, a
+failed checkpoint, a recovery and a dead driver at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from pyspark.sql import functions as F
+
+import coord_control as cc
+from tests.deploy_kit import DEPLOY
+from tests.prometheus_kit import RULES, Prometheus, alert_rules, prometheus
+from tests.spark.conftest import CHECKOUT, MakeStream
+from tests.spark.jobs import SCHEMA, MakeJob, Number, Once, apply, eventually, followed, rows, talk, write
+from tests.spark.streams import FileStream
+from tests.spark.test_checkpoint_failures import Slow, reason
+from tests.spark.test_metrics import held
+
+JOB: Final = "job"
+KILLED: Final = "flights"  #: of tests.kill.agent_process
+HELD: Final = 2  #: the epoch that is kept open
+
+#: What somebody who looks at a dashboard would have chosen above it.
+CHOICES: Final = {
+    "job.json": {"$job": JOB, "$query": ".*", "$operator": ".*", "$__rate_interval": "10s"},
+    "fleet.json": {"$job": ".*", "$__rate_interval": "10s"},
+}
+#: Nobody wants to wait for the thresholds of production.
+IMPATIENT: Final = {
+    "CoordControlEventsBlocked": ("> 60", "> 0.2"),
+    "CoordControlCheckpointOld": ("> 900", "> 1"),
+    "CoordControlEpochStuck": ("offset 15m", "offset 2s"),
+}
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    """Where a query is, and what it asks."""
+    for name, choices in CHOICES.items():
+        for panel in json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))["panels"]:
+            for target in panel.get("targets", ()):
+                expr: str = target["expr"]
+                for placeholder, value in choices.items():
+                    expr = expr.replace(placeholder, value)
+                assert "$" not in expr
+                yield f"{name}: {panel['title']}", expr
+
+
+def without_comparison(expr: str) -> str:
+    return re.sub(r" (==|>=|>) (bool )?[\d.]+", "", expr)
+
+
+def impatient_rules(folder: Path) -> list[str]:
+    """The rules, with some thresholds that are reached soon, and no alert that has to last."""
+    for path in RULES:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for rule in (rule for group in content["groups"] for rule in group["rules"]):
+            before, after = IMPATIENT.get(rule["alert"], ("", ""))
+            assert before in rule["expr"]
+            rule["expr"] = rule["expr"].replace(before, after) if before else rule["expr"]
+            rule.pop("for", None)
+        (folder / path.name).write_text(yaml.safe_dump(content), encoding="utf-8")
+    return [str(folder / path.name) for path in RULES]
+
+
+def config(folder: Path, *targets: str) -> dict[str, Any]:
+    """The settings of the compose file, for here."""
+    read: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    read["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    read["rule_files"] = impatient_rules(folder)
+    for scraped, target in zip(read["scrape_configs"], targets, strict=True):
+        scraped["static_configs"] = [{"targets": [target]}]
+    return read
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A control database whose drivers write often."""
+    monkeypatch.setenv("COORD_CONTROL_HEARTBEAT_SECONDS", "0.5")
+    return f"sqlite:///{tmp_path / 'control.db'}"
+
+
+@pytest.fixture
+def processes() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def start(processes: contextlib.ExitStack, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    process = processes.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            env={**os.environ, **environment},
+        )
+    )
+    processes.callback(process.kill)
+    return process
+
+
+def exporter(processes: contextlib.ExitStack, database: str) -> str:
+    """Start it; where it listens."""
+    command = ("coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--cache", "500ms")
+    process = start(processes, *command, COORD_CONTROL=database)
+    assert process.stdout is not None
+    return process.stdout.readline().split()[-1].removeprefix("http://").removesuffix("/metrics")
+
+
+def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
+    make_job: MakeJob, file_stream: MakeStream, database: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    job = make_job(JOB, metrics="127.0.0.1:0", control=database, snapshot_timeout_seconds=3.0)
+    assert job.metrics_address is not None
+    settings = config(tmp_path, job.metrics_address, exporter(processes, database))
+    with prometheus(tmp_path / "prometheus", settings) as server, cc.ControlClient(database) as client:
+        kill_a_driver(server, tmp_path, processes)
+        live(job, client, server, file_stream(SCHEMA), tmp_path)
+        eventually(lambda: KILLED in jobs_of(server, "CoordControlDriverDead"))
+
+        empty = [f"{place}: {expr}" for place, expr in panels() if not server.ever(expr)]
+        for name, rule in alert_rules().items():
+            expr = without_comparison(rule["expr"].replace(*IMPATIENT.get(name, ("", ""))))
+            assert expr != rule["expr"]
+            empty += [f"{name}: {expr}"] if not server.ever(expr) else []
+        assert not empty
+        assert not server.ever("coord_control_blocked_events > 1000"), "a query without data is seen as one"
+
+        # What fires at the end is what was provoked.
+        firing = server.firing()
+        assert firing.keys() >= {"CoordControlDriverDead", "CoordControlCheckpointFailed", "CoordControlCheckpointOld"}
+        words = " ".join(
+            text for alerts in firing.values() for alert in alerts for text in alert["annotations"].values()
+        )
+        assert f"A checkpoint of {JOB} has failed: coordinator_timeout" in words
+        assert "error expanding template" not in words
+
+
+def jobs_of(server: Prometheus, alert: str) -> set[str]:
+    return {each["labels"]["job_name"] for each in server.firing().get(alert, ())}
+
+
+def descriptions(server: Prometheus, alert: str) -> str:
+    return " ".join(each["annotations"]["description"] for each in server.firing().get(alert, ()))
+
+
+def kill_a_driver(server: Prometheus, tmp_path: Path, processes: contextlib.ExitStack) -> None:
+    driver = start(processes, "tests.kill.agent_process", str(tmp_path / "jobs"), str(tmp_path / "control.db"))
+    alive = f'coord_control_fleet_job_alive{{job_name="{KILLED}"}} == 1'
+    eventually(lambda: server.now(alive))
+    driver.kill()
+
+
+def live(job: cc.Job, client: cc.ControlClient, server: Prometheus, source: FileStream, tmp_path: Path) -> None:
+    """A short life with a recovery, blocked events, a savepoint, and a checkpoint that fails."""
+    coordinator, release = Slow(), tmp_path / "release"
+    trouble = [Once(tmp_path / f"trouble-{attempt}") for attempt in range(3)]  # as many as Spark makes
+    operator = talk(job, coordinator)
+    frame = apply(operator, source.read(), followed(held(HELD, str(release), trouble)))
+    timed = source.read().withColumn("time", F.timestamp_seconds("value")).withWatermark("time", "1 second")
+    source.add(rows(0))
+    job.start("q", write(frame).trigger(processingTime="50 milliseconds"))
+    job.start("state", write(timed.dropDuplicatesWithinWatermark(["key"])).trigger(processingTime="50 milliseconds"))
+    eventually(lambda: server.now('coord_control_recoveries_total{cause="query_failed", query="q"} == 0'))
+    source.add(rows(1))
+    eventually(lambda: server.now('coord_control_recoveries_total{cause="query_failed", query="q"} == 1'))
+
+    coordinator.is_slow = True
+    assert reason(job.trigger_checkpoint()) == "coordinator_timeout"
+    coordinator.is_slow = False
+    client.wait(client.trigger_checkpoint(JOB))
+    eventually(lambda: JOB in jobs_of(server, "CoordControlCheckpointFailed"))
+
+    source.add(rows(HELD))
+    eventually(lambda: server.now("coord_control_closed_gateways == 2"))
+    coordinator.context.send(0, Number(number=99))
+    savepoint = client.trigger_savepoint(JOB)
+    eventually(lambda: server.now('coord_control_checkpoints_in_progress{kind="savepoint"} == 1'))
+    coordinator.context.send(1, Number(number=99))
+    eventually(lambda: server.now('coord_control_blocked_events{cause="checkpoint"} >= 1'))
+    eventually(lambda: server.now("coord_control_fleet_blocked_events >= 2"))
+    (checkpoint,) = server.now("coord_control_blocked_checkpoint_id")
+    because = f"that closed one: {checkpoint['value'][1]}."
+    eventually(lambda: because in descriptions(server, "CoordControlEventsBlocked"))
+    release.touch()
+    client.wait(savepoint)
+    eventually(lambda: server.now('coord_control_fleet_commands_last_hour{kind=~".*savepoint.*"} >= 1'))
+    eventually(lambda: not server.firing().get("CoordControlEventsBlocked"))
