@@ -6,6 +6,7 @@ Threads: the test's own; Prometheus is a process, ended with the context that it
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -22,10 +23,24 @@ import yaml
 
 from tests.deploy_kit import DEPLOY
 
-__all__ = ["RULES", "Prometheus", "alert_rules", "program", "prometheus", "promtool"]
+__all__ = [
+    "RULES",
+    "Prometheus",
+    "alert_rules",
+    "panel_queries",
+    "program",
+    "prometheus",
+    "promtool",
+    "without_comparison",
+]
 
 RULES: Final = sorted((DEPLOY / "prometheus").glob("*.yml"))
 _SECONDS: Final = 60.0
+#: What somebody who looks at a dashboard chooses above it; empty: the job.
+_CHOICES: Final = {
+    "job.json": {"$job": "", "$query": ".*", "$operator": ".*", "$__rate_interval": "10s"},
+    "fleet.json": {"$job": ".*", "$__rate_interval": "10s"},
+}
 
 
 class Prometheus:
@@ -91,6 +106,23 @@ def alert_rules() -> dict[str, dict[str, Any]]:
     found = {rule["alert"]: rule for rule in rules}
     assert len(found) == len(rules), "two rules have one name"
     return found
+
+
+def panel_queries(job: str) -> Iterator[tuple[str, str]]:
+    """Where a query of a dashboard is, and what it asks when somebody looks at a job."""
+    for name, choices in _CHOICES.items():
+        for panel in json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))["panels"]:
+            for target in panel.get("targets", ()):
+                expr: str = target["expr"]
+                for placeholder, value in choices.items():
+                    expr = expr.replace(placeholder, value or job)
+                assert "$" not in expr
+                yield f"{name}: {panel['title']}", expr
+
+
+def without_comparison(expr: str) -> str:
+    """What an alert compares with its threshold."""
+    return re.sub(r" (==|>=|>) [\d.]+", "", expr)
 
 
 @contextmanager

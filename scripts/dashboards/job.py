@@ -245,7 +245,7 @@ def _recoveries() -> Row:
                 help_="It is over with the first commit.",
             ),
             graph(
-                "Duration, 95th percentile",
+                "Time to recover, 95th percentile",
                 Query(p95("recovery_duration_seconds", "cause", JOB), "{{cause}}"),
                 help_="From the failure, or the driver's start, to the first commit.",
                 unit="s",

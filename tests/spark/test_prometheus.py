@@ -7,9 +7,7 @@ failed checkpoint, a recovery and a dead driver at once.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from pyspark.sql import functions as F
 
 import coord_control as cc
 from tests.deploy_kit import DEPLOY
-from tests.prometheus_kit import RULES, Prometheus, alert_rules, prometheus
+from tests.prometheus_kit import RULES, Prometheus, alert_rules, panel_queries, prometheus, without_comparison
 from tests.spark.conftest import CHECKOUT, MakeStream
 from tests.spark.jobs import SCHEMA, MakeJob, Number, Once, apply, eventually, followed, rows, talk, write
 from tests.spark.streams import FileStream
@@ -33,33 +31,12 @@ JOB: Final = "job"
 KILLED: Final = "flights"  #: of tests.kill.agent_process
 HELD: Final = 2  #: the epoch that is kept open
 
-#: What somebody who looks at a dashboard would have chosen above it.
-CHOICES: Final = {
-    "job.json": {"$job": JOB, "$query": ".*", "$operator": ".*", "$__rate_interval": "10s"},
-    "fleet.json": {"$job": ".*", "$__rate_interval": "10s"},
-}
 #: Nobody wants to wait for the thresholds of production.
 IMPATIENT: Final = {
     "CoordControlEventsBlocked": ("> 60", "> 0.2"),
     "CoordControlCheckpointOld": ("> 900", "> 1"),
     "CoordControlEpochStuck": ("offset 15m", "offset 2s"),
 }
-
-
-def panels() -> Iterator[tuple[str, str]]:
-    """Where a query is, and what it asks."""
-    for name, choices in CHOICES.items():
-        for panel in json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))["panels"]:
-            for target in panel.get("targets", ()):
-                expr: str = target["expr"]
-                for placeholder, value in choices.items():
-                    expr = expr.replace(placeholder, value)
-                assert "$" not in expr
-                yield f"{name}: {panel['title']}", expr
-
-
-def without_comparison(expr: str) -> str:
-    return re.sub(r" (==|>=|>) (bool )?[\d.]+", "", expr)
 
 
 def impatient_rules(folder: Path) -> list[str]:
@@ -132,7 +109,7 @@ def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
         live(job, client, server, file_stream(SCHEMA), tmp_path)
         eventually(lambda: KILLED in jobs_of(server, "CoordControlDriverDead"))
 
-        empty = [f"{place}: {expr}" for place, expr in panels() if not server.ever(expr)]
+        empty = [f"{place}: {expr}" for place, expr in panel_queries(JOB) if not server.ever(expr)]
         for name, rule in alert_rules().items():
             expr = without_comparison(rule["expr"].replace(*IMPATIENT.get(name, ("", ""))))
             assert expr != rule["expr"]
