@@ -45,6 +45,7 @@ __all__ = [
     "GOOD",
     "SOURCE",
     "WARN",
+    "WIDTH",
     "Column",
     "Limits",
     "Part",
