@@ -39,7 +39,7 @@ __all__ = ["StreamingJobComponent", "refreshed_facts"]
 _log = logging.getLogger("coord_control.dagster")
 
 #: How long loading waits for the database, in all; a person waits for it.
-_READ_SECONDS: Final = 2.5
+_READ_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _NAME_LENGTH: Final = 40
 _ACTOR: Final = "dagster:definitions"
@@ -70,7 +70,7 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Ask the database what it knows, and write that down; keep what is there when it cannot be asked."""
-        facts = refreshed_facts(self.database)
+        facts = refreshed_facts(self.database, seconds=_READ_SECONDS)
         if facts is not None:
             _replace(state_path, to_json(facts))
         elif not state_path.exists() and not self._restore_last_version(state_path):
@@ -103,7 +103,7 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
         return f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
 
 
-def refreshed_facts(database: str | None, *, seconds: float = _READ_SECONDS) -> DatabaseFacts | None:
+def refreshed_facts(database: str | None, *, seconds: float) -> DatabaseFacts | None:
     """What a control database knows now; None, and one warning, when it cannot be asked. Nothing is made or changed.
 
     Args:

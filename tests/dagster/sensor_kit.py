@@ -7,6 +7,7 @@ does, and stores its events one by one and the cursor after the last, as the dae
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,13 @@ from dagster_defs.translator import StreamingJobTranslator
 JOB = "flights"
 QUERY = "alerts"
 OPERATOR = "threshold"
+
+
+def await_next_second() -> None:
+    """Wait until the clock shows another second."""
+    now = int(time.time())
+    while int(time.time()) == now:
+        time.sleep(0.02)
 
 
 def spec(name: str = JOB, **values: Any) -> StreamingJobSpec:

@@ -45,6 +45,12 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits here, and a busy machine may need longer than a person would."""
+    monkeypatch.setattr("dagster_defs.component._READ_SECONDS", 60.0)
+
+
 def url(folder: Path) -> str:
     return f"sqlite:///{folder / 'control.db'}"
 
@@ -250,12 +256,12 @@ def test_a_server_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with caplog.at_level(logging.WARNING, "coord_control.dagster"):
-        assert refreshed_facts(f"postgresql://me@127.0.0.1:{port}/control") is None
+        assert refreshed_facts(f"postgresql://me@127.0.0.1:{port}/control", seconds=60.0) is None
     assert "could not be read" in caplog.text
 
 
 @pytest.mark.parametrize("address", ["none", "mysql://me@127.0.0.1/control"])
 def test_an_address_that_is_none(address: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "coord_control.dagster"):
-        assert refreshed_facts(address) is None
+        assert refreshed_facts(address, seconds=60.0) is None
     assert "could not be read" in caplog.text

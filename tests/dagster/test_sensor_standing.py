@@ -12,7 +12,7 @@ import dagster as dg
 from dagster_defs.cursor import Cursor
 from dagster_defs.spec import CheckBounds
 from dagster_defs.tick import Limits
-from tests.dagster.sensor_kit import JOB, QUERY, Jobs, World, jobs_in, number, spec
+from tests.dagster.sensor_kit import JOB, QUERY, Jobs, World, await_next_second, jobs_in, number, spec
 
 # --- checks
 
@@ -38,6 +38,7 @@ def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(tmp
         assert world.checks() == {}  # what Dagster makes of a newer materialization by a run
         world.run_ends(run, well=True)
         world.tick()
+        await_next_second()  # SQLite knows the time of an outcome to the second; ticks are 15 of them apart
         world.tick()
 
         assert len(world.checks()) == 7
