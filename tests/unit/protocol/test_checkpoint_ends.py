@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from coord_control.errors import CoordinatorFailed, CoordinatorTimeout
-from coord_control.ids import Epoch
+from coord_control.ids import Epoch, OperatorUid
+from coord_control.protocol.checkpoint import Checkpoints
+from coord_control.protocol.control_events import Sealed, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import (
     AskSnapshot,
+    Batch,
     CheckpointAborted,
     CheckpointComplete,
     CheckpointFailed,
@@ -16,6 +19,7 @@ from coord_control.protocol.messages import (
     FailQuery,
     QueryCaptured,
 )
+from coord_control.protocol.records import Begin
 from coord_control.protocol.recovery import Facts
 from tests.core_kit import OP, QUERY, Stage, names, of_type, spec
 from tests.unit.protocol.checkpoint_kit import (
@@ -332,3 +336,19 @@ def test_an_ack_before_the_trigger_is_no_part_of_the_checkpoint() -> None:
     stage.snapshot(b"C")
     [part] = cut(stage.commit(0)).subtasks
     assert (part.acknowledged_seconds, part.seconds) == (None, 2.0)
+
+
+def test_the_failure_of_a_checkpoint_that_was_given_up_already_is_no_news() -> None:
+    batch = Batch()
+    Checkpoints().fail(C1, FailureReason.COORDINATOR_FAILED, "late", 0.0, batch)
+    assert batch == Batch()
+
+
+@pytest.mark.parametrize(("ahead", "numbers"), [(0, {"": 7}), (1, {})])
+def test_an_event_from_outside_counts_only_at_the_coordinator_that_lives(ahead: int, numbers: dict[str, int]) -> None:
+    stage = started()
+    stage.hello(0, 0, 0)
+    stage.core.control_event(OperatorUid(OP), stage.incarnation(OP) + ahead, 7)
+    stage.snapshot(b"S")
+    [state] = [record.state for record in stage.log if isinstance(record, Begin)]
+    assert unseal(OP, state) == Sealed(b"S", numbers)

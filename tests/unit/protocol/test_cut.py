@@ -49,6 +49,18 @@ def facts(*records: Record, committed: int, planned: int | None = None) -> Facts
 # A subtask passes the boundary.
 
 
+def test_only_acks_of_the_boundary_are_noted_and_of_these_the_first() -> None:
+    cut = answered(boundary=3)
+    cut.acknowledged(S0, Epoch(2), 16.0)
+    cut.passes(S0, closed_gateway(), 20.0)
+    cut.acknowledged(S1, Epoch(3), 17.0)
+    cut.acknowledged(S1, Epoch(3), 18.0)
+    cut.passes(S1, closed_gateway(), 20.0)
+    cut.capture(OP, {})
+    assert cut.captured is not None
+    assert [each.acknowledged_seconds for each in cut.captured.subtasks] == [None, 7.0]
+
+
 def test_what_waits_in_the_mailbox_is_channel_state_and_what_was_sent_later_follows_it() -> None:
     cut, gateway = answered(), closed_gateway(before="a b", after="c")
     cut.passes(S1, gateway, now=17.0)

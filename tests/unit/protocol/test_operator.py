@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from coord_control.errors import ChannelFull, NoSuchSubtask
-from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, OperatorUid, SubtaskIndex
+from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, OperatorUid, SubtaskIndex
+from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.messages import (
     Accepted,
     Acknowledge,
@@ -617,3 +618,15 @@ def test_a_subtask_that_fails_is_reset_to_the_newest_stored_checkpoint() -> None
     operator.hello(0, 1, task=1)
     operator.snapshot()
     assert operator.ended(0, 1, task=1).notices[-1] == SubtaskReset(OP, S0, BarrierId(9))
+
+
+def test_the_ack_of_an_epoch_before_the_boundary_does_not_pass_it(operator: Runner) -> None:
+    operator.hello(0, 0, task=0)
+    operator.snapshot()
+    cut = PendingCut(CheckpointId(1), BarrierId(99), Epoch(1), triggered_at=0.0)
+    batch = Batch()
+    operator.run.trigger(cut, 0.0, batch)
+    operator.run.snapshot_completed(BarrierId(99), b"C", 0.0, batch)
+    assert operator.ack(0, 0, task=0)[0] is None
+    assert cut.is_answered
+    assert cut.passed == 0
