@@ -41,27 +41,22 @@ class Families:
         """One number; ``name`` without the prefix, ``labels`` in the order of the table."""
         if value is None:
             return
-        family = self._found.get(name)
-        if family is None:
-            family = self._found[name] = _family(METRICS[name])
+        family = self._family(name)
         assert isinstance(family, _Numbers), f"{name} is no plain number"
         family.add_metric(labels, value)
 
     def durations(self, name: str, durations: Durations, *labels: str) -> None:
         """One histogram."""
-        family = self._found.get(name)
-        if family is None:
-            family = self._found[name] = _family(METRICS[name])
+        family = self._family(name)
         assert isinstance(family, HistogramMetricFamily), f"{name} is no histogram"
         counted = itertools.accumulate(durations.counts)
         family.add_metric(labels, list(zip(_BOUNDS, counted, strict=True)), durations.seconds)
 
     def info(self, name: str, *labels: str) -> None:
         """One text; labels as in the table."""
-        metric = METRICS[name]
-        family = self._found.setdefault(name, _family(metric))
+        family = self._family(name)
         assert isinstance(family, InfoMetricFamily), f"{name} is no text"
-        family.add_metric((), dict(zip(metric.label_names, labels, strict=True)))
+        family.add_metric((), dict(zip(METRICS[name].label_names, labels, strict=True)))
 
     def of(self, *labels: str) -> Of:
         """A shorter way to add samples that all begin with the same labels."""
@@ -70,6 +65,12 @@ class Families:
     def collect(self) -> Iterator[Family]:
         """All of them."""
         yield from self._found.values()
+
+    def _family(self, name: str) -> Family:
+        family = self._found.get(name)
+        if family is None:
+            family = self._found[name] = _family(METRICS[name])
+        return family
 
 
 class Of:

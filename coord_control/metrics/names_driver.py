@@ -29,7 +29,7 @@ _JOB: Final = (
     counter("slow_callbacks_total", "Coordinator callbacks that took longer than slow_callback_seconds."),
     gauge("callbacks_waiting", "Coordinator callbacks that wait for the one that runs."),
     counter("group_commits_total", "Writes of the epoch store."),
-    counter("group_commit_records_total", "Records in them."),
+    counter("group_commit_records_total", "Records in the writes of the epoch store."),
     _histogram("group_commit_duration_seconds", "How long one write of the epoch store takes until it is durable."),
 )
 
@@ -48,7 +48,11 @@ _QUERIES: Final = (
     counter("query_batch_seconds_total", "Time that Spark spent in batches of the query.", QUERY),
     gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
     gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),
-    gauge("query_watermark_lag_seconds", "How far the watermark is behind the newest event of the last batch.", QUERY),
+    gauge(
+        "query_watermark_lag_seconds",
+        "How far the watermark is behind the newest event of the last batch that had any.",
+        QUERY,
+    ),
 )
 
 _BLOCKED: Final = (
@@ -58,7 +62,11 @@ _BLOCKED: Final = (
         (*OPERATOR, "cause"),
     ),
     gauge("blocked_subtasks", "Subtasks for which at least one event waits behind a closed barrier now.", OPERATOR),
-    gauge("blocked_age_seconds", "For how long the oldest of these waits has lasted; 0: nothing is blocked.", OPERATOR),
+    gauge(
+        "blocked_age_seconds",
+        "For how long the oldest event behind a closed barrier has waited; 0: none does.",
+        OPERATOR,
+    ),
     gauge(
         "blocked_checkpoint_id",
         "Oldest checkpoint behind whose barrier events wait now; without a sample there is none.",
@@ -79,7 +87,11 @@ _OPERATORS: Final = (
     gauge("mailbox_events", "Events that wait in the driver for the next epoch of their subtask.", OPERATOR),
     gauge("outbox_events", "Events of subtasks that wait in the driver for the commit of the running epoch.", OPERATOR),
     gauge("channel_bytes", "Bytes that wait for subtasks, before and behind barriers.", OPERATOR),
-    gauge("channel_max_bytes", "The most of these for one subtask; above 32 MiB the query fails.", OPERATOR),
+    gauge(
+        "channel_max_bytes",
+        "Bytes that wait for the subtask with most of them; above 32 MiB the query fails.",
+        OPERATOR,
+    ),
     counter("epochs_total", "Epochs that were settled.", OPERATOR),
     counter("epoch_begins_recorded_total", "Epochs whose begin had to be made durable.", OPERATOR),
     counter("acks_total", "Acknowledgements of subtasks.", OPERATOR),
@@ -94,9 +106,21 @@ _OPERATORS: Final = (
         "From the first subtask that asks for the epoch until the coordinator has given its state.",
         OPERATOR,
     ),
-    _histogram("epoch_ack_duration_seconds", "From then until the last subtask has acknowledged.", OPERATOR),
-    _histogram("epoch_settle_duration_seconds", "From then until Spark's commit has been settled.", OPERATOR),
-    _histogram("epoch_duration_seconds", "All three: from the first request to the settled commit.", OPERATOR),
+    _histogram(
+        "epoch_ack_duration_seconds",
+        "From the coordinator's state until the last subtask has acknowledged the epoch.",
+        OPERATOR,
+    ),
+    _histogram(
+        "epoch_settle_duration_seconds",
+        "From the last acknowledgement until Spark's commit of the epoch has been settled.",
+        OPERATOR,
+    ),
+    _histogram(
+        "epoch_duration_seconds",
+        "From the first subtask that asks for the epoch until its commit has been settled.",
+        OPERATOR,
+    ),
     _histogram(
         "coordinator_snapshot_duration_seconds",
         "From the question for the coordinator's state to its answer, for epochs and checkpoints.",
@@ -110,42 +134,82 @@ _OPERATORS: Final = (
 
 _CHECKPOINTS: Final = (
     counter("checkpoints_started_total", "Checkpoints and savepoints that were started.", ("kind",)),
-    counter("checkpoints_completed_total", "Those that were completed.", ("kind",)),
-    counter("checkpoints_failed_total", "Those that failed, by reason.", ("kind", "reason")),
-    gauge("checkpoints_in_progress", "Those that are under way.", ("kind",)),
+    counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed.", ("kind",)),
+    counter("checkpoints_failed_total", "Checkpoints and savepoints that failed, by reason.", ("kind", "reason")),
+    gauge("checkpoints_in_progress", "Checkpoints and savepoints that are under way.", ("kind",)),
     gauge("checkpoint_failures_in_a_row", "Checkpoints that count as failed since the last one that was completed."),
     gauge(
         "checkpoint_in_progress_start_timestamp_seconds",
-        "When the oldest that is under way was triggered; without a sample none is.",
+        "When the oldest checkpoint under way was triggered, in seconds since 1970; without a sample there is none.",
         ("kind",),
     ),
-    gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in those that are under way.", ("kind",)),
+    gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in the checkpoints under way.", ("kind",)),
     gauge(
-        "checkpoint_in_progress_acknowledged_subtasks", "Subtasks of these that have passed the boundary.", ("kind",)
+        "checkpoint_in_progress_acknowledged_subtasks",
+        "Subtasks that have passed the boundary of a checkpoint under way.",
+        ("kind",),
     ),
-    _histogram("checkpoint_duration_seconds", "From trigger to completion.", ("kind",)),
-    _histogram("checkpoint_failed_duration_seconds", "From trigger to failure.", ("kind",)),
-    _histogram("checkpoint_snapshot_duration_seconds", "The slowest coordinator of a checkpoint.", ("kind",)),
+    _histogram("checkpoint_duration_seconds", "How long a checkpoint took, from trigger to completion.", ("kind",)),
     _histogram(
-        "checkpoint_blocked_duration_seconds", "The gateway that was closed longest in a checkpoint.", ("kind",)
+        "checkpoint_failed_duration_seconds", "How long a failed checkpoint took, from trigger to failure.", ("kind",)
     ),
-    gauge("last_checkpoint_id", "Id of the newest that is complete.", ("kind",)),
-    gauge("last_checkpoint_timestamp_seconds", "When it was completed, in seconds since 1970.", ("kind",)),
-    gauge("last_checkpoint_duration_seconds", "How long it took.", ("kind",)),
-    gauge("last_checkpoint_state_bytes", "Everything that belongs to it.", ("kind",)),
-    gauge("last_checkpoint_new_bytes", "What no older one holds.", ("kind",)),
-    gauge("last_checkpoint_linked_bytes", "Of its files that were hard-linked.", ("kind",)),
-    gauge("last_checkpoint_copied_bytes", "Of its files that were copied.", ("kind",)),
-    gauge("last_checkpoint_channel_bytes", "Events on their way that it holds, in both directions.", ("kind",)),
-    gauge("last_checkpoint_metadata_bytes", "Size of its metadata file.", ("kind",)),
-    gauge("last_checkpoint_blocked_events", "Events that waited behind it.", ("kind",)),
-    gauge("last_checkpoint_blocked_seconds", "For how long it kept a gateway closed at most.", ("kind",)),
-    gauge("last_checkpoint_snapshot_seconds", "How long its slowest coordinator took.", ("kind",)),
-    gauge("last_failed_checkpoint_id", "Id of the newest that has failed.", ("kind",)),
-    gauge("last_failed_checkpoint_timestamp_seconds", "When it failed, in seconds since 1970.", ("kind",)),
+    _histogram(
+        "checkpoint_snapshot_duration_seconds", "How long the slowest coordinator of a checkpoint took.", ("kind",)
+    ),
+    _histogram(
+        "checkpoint_blocked_duration_seconds", "For how long a checkpoint kept a gateway closed at most.", ("kind",)
+    ),
+    gauge("last_checkpoint_id", "Id of the newest completed checkpoint.", ("kind",)),
+    gauge(
+        "last_checkpoint_timestamp_seconds",
+        "When the newest completed checkpoint was completed, in seconds since 1970.",
+        ("kind",),
+    ),
+    gauge("last_checkpoint_duration_seconds", "How long the newest completed checkpoint took.", ("kind",)),
+    gauge(
+        "last_checkpoint_state_bytes", "Size of everything that belongs to the newest completed checkpoint.", ("kind",)
+    ),
+    gauge(
+        "last_checkpoint_new_bytes",
+        "Size of what the newest completed checkpoint holds and no older one does.",
+        ("kind",),
+    ),
+    gauge(
+        "last_checkpoint_linked_bytes",
+        "Size of the newest completed checkpoint's files that were hard-linked.",
+        ("kind",),
+    ),
+    gauge(
+        "last_checkpoint_copied_bytes", "Size of the newest completed checkpoint's files that were copied.", ("kind",)
+    ),
+    gauge(
+        "last_checkpoint_channel_bytes",
+        "Size of the events on their way in the newest completed checkpoint, in both directions.",
+        ("kind",),
+    ),
+    gauge("last_checkpoint_metadata_bytes", "Size of the newest completed checkpoint's metadata file.", ("kind",)),
+    gauge("last_checkpoint_blocked_events", "Events that waited behind the newest completed checkpoint.", ("kind",)),
+    gauge(
+        "last_checkpoint_blocked_seconds",
+        "For how long the newest completed checkpoint kept a gateway closed at most.",
+        ("kind",),
+    ),
+    gauge(
+        "last_checkpoint_snapshot_seconds",
+        "How long the slowest coordinator of the newest completed checkpoint took.",
+        ("kind",),
+    ),
+    gauge("last_failed_checkpoint_id", "Id of the newest failed checkpoint.", ("kind",)),
+    gauge(
+        "last_failed_checkpoint_timestamp_seconds",
+        "When the newest failed checkpoint failed, in seconds since 1970.",
+        ("kind",),
+    ),
     gauge("last_restored_checkpoint_id", "Id of the checkpoint that the query was last restored from.", QUERY),
-    gauge("last_restored_checkpoint_timestamp_seconds", "When it was restored, in seconds since 1970.", QUERY),
-    counter("checkpoints_discarded_total", "Completed ones that were removed from the storage."),
+    gauge(
+        "last_restored_checkpoint_timestamp_seconds", "When the query was last restored, in seconds since 1970.", QUERY
+    ),
+    counter("checkpoints_discarded_total", "Completed checkpoints that were removed from the storage."),
 )
 
 _RECOVERIES: Final = (
@@ -153,7 +217,9 @@ _RECOVERIES: Final = (
     gauge("recoveries_in_progress", "Recoveries whose first commit is still awaited."),
     counter("recovery_epochs_rerun_total", "Epochs that were run again.", QUERY),
     _histogram(
-        "recovery_duration_seconds", "From the failure, or the driver's start, to the first commit.", ("cause",)
+        "recovery_duration_seconds",
+        "How long a recovery took: from the failure, or the driver's start, to the first commit.",
+        ("cause",),
     ),
 )
 
@@ -179,7 +245,12 @@ _ENDPOINT: Final = (
 _SUBTASKS: Final = (
     gauge("subtask_gateway_open", "1 when an event that is sent now would not wait.", SUBTASK, on_request=True),
     gauge("subtask_blocked_events", "Events that wait behind closed barriers now.", SUBTASK, on_request=True),
-    gauge("subtask_blocked_age_seconds", "For how long; 0: nothing is blocked.", SUBTASK, on_request=True),
+    gauge(
+        "subtask_blocked_age_seconds",
+        "For how long the oldest blocked event has waited; 0: none does.",
+        SUBTASK,
+        on_request=True,
+    ),
     counter(
         "subtask_events_blocked_total",
         "Events that had to wait since the query was last restarted.",
@@ -193,7 +264,12 @@ _SUBTASKS: Final = (
         on_request=True,
     ),
     gauge("subtask_mailbox_events", "Events that wait for the subtask's next epoch.", SUBTASK, on_request=True),
-    gauge("subtask_outbox_events", "Its events that wait for the commit of the epoch.", SUBTASK, on_request=True),
+    gauge(
+        "subtask_outbox_events",
+        "Events of the subtask that wait for the commit of the running epoch.",
+        SUBTASK,
+        on_request=True,
+    ),
     gauge("subtask_channel_bytes", "Bytes that wait for the subtask.", SUBTASK, on_request=True),
     Metric(
         PREFIX + "subtasks_left_out",

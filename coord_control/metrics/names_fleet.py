@@ -31,9 +31,7 @@ _DATABASE: Final = (
     _of_database("database_up", Kind.GAUGE, "1 when the control database has answered, 0 when it has not."),
     _of_database("database_failures_total", Kind.COUNTER, "Reads of the control database that failed."),
     _of_database("database_read_duration_seconds", Kind.GAUGE, "How long the last read that worked took."),
-    _of_database(
-        "database_read_timestamp_seconds", Kind.GAUGE, "When the numbers below were read, in seconds since 1970."
-    ),
+    _of_database("database_read_timestamp_seconds", Kind.GAUGE, "When these metrics were read, in seconds since 1970."),
     _of_database("fleet_jobs", Kind.GAUGE, "Jobs by state, and whether their driver is alive.", ("state", "alive")),
 )
 
@@ -64,7 +62,11 @@ _QUERIES: Final = (
     _gauge("query_rows_per_second", "How fast Spark processed the last batch.", QUERY),
     _gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
     _gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),
-    _gauge("query_watermark_lag_seconds", "How far the watermark is behind the newest event of the last batch.", QUERY),
+    _gauge(
+        "query_watermark_lag_seconds",
+        "How far the watermark is behind the newest event of the last batch that had any.",
+        QUERY,
+    ),
 )
 
 _OPERATORS: Final = (
@@ -76,7 +78,7 @@ _OPERATORS: Final = (
     _counter("events_blocked_total", "Events that had to wait since the query was last restarted.", OPERATOR),
     _counter(
         "blocked_seconds_total",
-        "Time during which an event waited at a gateway since then, added up over the operator's gateways.",
+        "Time during which an event waited since the query was last restarted, added up over the operator's gateways.",
         OPERATOR,
     ),
     _gauge("control_event_durable_number", "Number of the newest control event that nothing can undo.", OPERATOR),
@@ -84,28 +86,59 @@ _OPERATORS: Final = (
 
 _CHECKPOINTS: Final = (
     _counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed, ever.", ("kind",)),
-    _counter("checkpoints_failed_total", "Those that failed, ever.", ("kind",)),
-    _gauge("checkpoints_stored", "Completed ones that are on the storage.", ("kind",)),
-    _gauge("checkpoints_in_progress", "Those that the driver is making."),
-    _gauge("checkpoint_failures_in_a_row", "Those that count as failed since the last one that was completed."),
-    _gauge("checkpoint_failures_last_hour", "Failures of the last hour, by reason.", ("kind", "reason")),
-    _gauge("last_checkpoint_id", "Id of the newest that is complete and on the storage.", ("kind",)),
-    _gauge("last_checkpoint_timestamp_seconds", "When it was completed, in seconds since 1970.", ("kind",)),
-    _gauge("last_checkpoint_duration_seconds", "How long it took.", ("kind",)),
-    _gauge("last_checkpoint_state_bytes", "Everything that belongs to it.", ("kind",)),
-    _gauge("last_checkpoint_new_bytes", "What no older one holds.", ("kind",)),
-    _gauge("last_checkpoint_channel_bytes", "Events on their way that it holds, in both directions.", ("kind",)),
-    _gauge("last_checkpoint_blocked_events", "Events that waited behind it.", ("kind",)),
-    _gauge("last_checkpoint_blocked_seconds", "For how long it kept a gateway closed at most.", ("kind",)),
-    _gauge("last_checkpoint_snapshot_seconds", "How long its slowest coordinator took.", ("kind",)),
-    _gauge("last_failed_checkpoint_id", "Id of the newest that has failed.", ("kind",)),
-    _gauge("last_failed_checkpoint_timestamp_seconds", "When it failed, in seconds since 1970.", ("kind",)),
+    _counter("checkpoints_failed_total", "Checkpoints and savepoints that failed, ever.", ("kind",)),
+    _gauge("checkpoints_stored", "Completed checkpoints that are on the storage.", ("kind",)),
+    _gauge("checkpoints_in_progress", "Checkpoints and savepoints that the driver is making."),
+    _gauge("checkpoint_failures_in_a_row", "Checkpoints that count as failed since the last one that was completed."),
+    _gauge(
+        "checkpoint_failures_last_hour", "Checkpoints that failed within the last hour, by reason.", ("kind", "reason")
+    ),
+    _gauge("last_checkpoint_id", "Id of the newest completed checkpoint on the storage.", ("kind",)),
+    _gauge(
+        "last_checkpoint_timestamp_seconds",
+        "When the newest completed checkpoint was completed, in seconds since 1970.",
+        ("kind",),
+    ),
+    _gauge("last_checkpoint_duration_seconds", "How long the newest completed checkpoint took.", ("kind",)),
+    _gauge(
+        "last_checkpoint_state_bytes", "Size of everything that belongs to the newest completed checkpoint.", ("kind",)
+    ),
+    _gauge(
+        "last_checkpoint_new_bytes",
+        "Size of what the newest completed checkpoint holds and no older one does.",
+        ("kind",),
+    ),
+    _gauge(
+        "last_checkpoint_channel_bytes",
+        "Size of the events on their way in the newest completed checkpoint, in both directions.",
+        ("kind",),
+    ),
+    _gauge("last_checkpoint_blocked_events", "Events that waited behind the newest completed checkpoint.", ("kind",)),
+    _gauge(
+        "last_checkpoint_blocked_seconds",
+        "For how long the newest completed checkpoint kept a gateway closed at most.",
+        ("kind",),
+    ),
+    _gauge(
+        "last_checkpoint_snapshot_seconds",
+        "How long the slowest coordinator of the newest completed checkpoint took.",
+        ("kind",),
+    ),
+    _gauge("last_failed_checkpoint_id", "Id of the newest failed checkpoint.", ("kind",)),
+    _gauge(
+        "last_failed_checkpoint_timestamp_seconds",
+        "When the newest failed checkpoint failed, in seconds since 1970.",
+        ("kind",),
+    ),
 )
 
 _HISTORY: Final = (
     _gauge("recoveries_last_hour", "Recoveries that began within the last hour, by cause.", ("cause",)),
     _gauge("last_recovery_timestamp_seconds", "When the last recovery began, in seconds since 1970."),
-    _gauge("last_recovery_duration_seconds", "How long it took; without a sample it is not over, or never was."),
+    _gauge(
+        "last_recovery_duration_seconds",
+        "How long the last recovery took; without a sample it is not over, or there was none.",
+    ),
     _gauge("commands_open", "Commands that no driver has taken, or that are carried out now.", ("kind", "state")),
     _gauge("commands_last_hour", "Commands of the last hour that have ended, by outcome.", ("kind", "outcome")),
 )
@@ -113,8 +146,18 @@ _HISTORY: Final = (
 _SUBTASKS: Final = (
     _gauge("subtask_gateway_open", "1 when an event that was sent would not have waited.", SUBTASK, on_request=True),
     _gauge("subtask_blocked_events", "Events that waited at the last heartbeat.", SUBTASK, on_request=True),
-    _counter("subtask_events_blocked_total", "Events that ever had to wait.", SUBTASK, on_request=True),
-    _counter("subtask_blocked_seconds_total", "Time during which one waited.", SUBTASK, on_request=True),
+    _counter(
+        "subtask_events_blocked_total",
+        "Events that had to wait since the query was last restarted.",
+        SUBTASK,
+        on_request=True,
+    ),
+    _counter(
+        "subtask_blocked_seconds_total",
+        "Time during which at least one event waited since the query was last restarted.",
+        SUBTASK,
+        on_request=True,
+    ),
     _gauge("subtask_mailbox_events", "Events that waited for the next epoch.", SUBTASK, on_request=True),
     Metric(
         PREFIX + "fleet_subtasks_left_out",

@@ -60,6 +60,15 @@ def test_every_metric_has_help_of_one_line_that_is_a_sentence(metric: Metric) ->
 
 
 @EVERY
+def test_help_can_be_read_without_the_help_of_another_metric(metric: Metric) -> None:
+    # Prometheus and Grafana show the help of one metric, and not of those around it in the table.
+    assert not re.match(
+        r"(Its?|Their|Those|These|From then|How long( it took)?[.;]|For how long[.;]|When it)\b", metric.help
+    )
+    assert not re.search(r"\b(of these|in them|since then|below|above the)\b", metric.help)
+
+
+@EVERY
 def test_labels_are_words_and_none_is_reserved(metric: Metric) -> None:
     assert not {"job", "instance", "le", "quantile"} & set(metric.label_names)
     assert len(set(metric.label_names)) == len(metric.label_names)
