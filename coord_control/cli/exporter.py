@@ -30,7 +30,7 @@ def exporter(
         str,
         typer.Option(
             "--listen",
-            envvar="COORD_LISTEN",
+            envvar="COORD_EXPORTER_LISTEN",
             metavar="HOST:PORT",
             help="Where to serve. There is no password: let a firewall stand before any address but loopback's.",
         ),
@@ -49,7 +49,7 @@ def exporter(
         typer.Option(
             parser=parse_seconds,
             metavar="DURATION",
-            envvar="COORD_CACHE",
+            envvar="COORD_EXPORTER_CACHE",
             help="Read the database at most once in so long, however many scrape.",
         ),
     ] = 5.0,
