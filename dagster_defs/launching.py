@@ -1,4 +1,4 @@
-"""Launching ``coordctl run SCRIPT --detach``, once, and knowing whether a supervisor that was launched here lives.
+"""Launching ``coordctl run --detach SCRIPT``, once, and knowing whether a supervisor that was launched here lives.
 
 The launcher locks a file below the user's state folder, and the supervisor inherits the open file. So the file is
 locked exactly as long as somebody launches or a supervisor lives, whatever else was killed, and the next one who wants

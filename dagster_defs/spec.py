@@ -43,7 +43,7 @@ def _text_by_name(context: dg.ResolutionContext, raw: dict[str, str]) -> dict[st
 
 
 class StartSpec(dg.Model, dg.Resolvable):
-    """How the driver of a job is started: ``coordctl run SCRIPT --detach``, on the machine of Dagster's code location.
+    """How the driver of a job is started: ``coordctl run --detach SCRIPT``, on the machine of Dagster's code location.
 
     Attributes:
         script: the Python program that makes the job.

@@ -1,6 +1,6 @@
 """Starting the driver of a job in the background, so that no run of Dagster is held open while the job runs.
 
-``coordctl run SCRIPT --detach`` does it (:mod:`.launching`); the step waits, for a bounded time, until the control
+``coordctl run --detach SCRIPT`` does it (:mod:`.launching`); the step waits, for a bounded time, until the control
 database shows a newer driver that runs.
 
 Exactly one driver, also when the step is repeated because its worker was killed between launch and wait:
