@@ -7,6 +7,7 @@ barrier of every subtask. What is not there of a driver is Spark (``rig.py``): a
 from __future__ import annotations
 
 import http.client
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -222,4 +223,4 @@ def _put_job(store: ControlStore, name: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("metrics", benchmark))
+    sys.exit(main("metrics", benchmark))
