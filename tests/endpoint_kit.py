@@ -8,6 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
 from coord_control.protocol.messages import (
     Accepted,
@@ -21,12 +23,15 @@ from coord_control.protocol.messages import (
 )
 from coord_control.protocol.records import EventBatch
 from coord_control.spark import wire
-from coord_control.spark.connection import Address
+from coord_control.spark.connection import Address, Patience
 from coord_control.spark.endpoint import Endpoint, Limits
 from coord_control.spark.handshake import NONCE_BYTES, ClientHandshake, Proceed
 
 GENERATION = Generation(3)
 SECONDS = 30.0  # how long a test waits for something that must happen before it fails
+ONCE = Patience(tries=1)
+
+plain_and_tls = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 
 
 def attempt(subtask: int = 2) -> AttemptId:
@@ -96,6 +101,11 @@ class Recorder:
 def silent(message: wire.Request) -> Answer | None:
     """Answers nothing."""
     return None
+
+
+def large(message: wire.Request) -> Answer | None:
+    """Answers with more than the kernel's buffers take."""
+    return Welcome(bytes(32 * 1024 * 1024), ())
 
 
 @contextlib.contextmanager

@@ -17,11 +17,6 @@ from tests.unit.durable.epoch_records import ack, begin, epoch_batches, started
 FOLDER = "/epochs"
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def store(
     files: MemoryFiles, generation: int = 1, *, retain: int = 100, segments: int = 256, size: int = 1 << 24
 ) -> EpochStore:

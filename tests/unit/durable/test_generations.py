@@ -31,11 +31,6 @@ def holder(*pids: int, host: str = "here", boot: str | None = "b1", namespace: s
     return Holder(host=host, boot=boot, namespace=namespace, processes=processes)
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 class TestClaim:
     def test_generations_count_from_1_and_know_their_predecessor(self, files: MemoryFiles) -> None:
         first = claim(files, FOLDER, holder(10, 11))

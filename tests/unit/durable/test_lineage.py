@@ -39,11 +39,6 @@ def ran(files: MemoryFiles) -> None:
     files.create(f"{FOLDER}/lineage-000001/spark/offsets/0", b"v1")
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def test_the_first_lineage_is_made_before_spark_starts(files: MemoryFiles) -> None:
     lineage = opened(files)
     assert lineage.checkpoint == f"{FOLDER}/lineage-000001/spark"

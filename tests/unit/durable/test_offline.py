@@ -57,11 +57,6 @@ def ran(files: Files, *, planned: bool = False) -> None:
     claim.release()
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def saved(files: Files, **options: str) -> CheckpointMetadata:
     made = save(files, JOB, **options)  # type: ignore[arg-type]
     metadata = read_metadata(files, made.path)

@@ -24,11 +24,6 @@ PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def source(files: MemoryFiles) -> CheckpointSource:
     return put_checkpoint(files, SAVEPOINT)
 

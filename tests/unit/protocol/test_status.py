@@ -1,22 +1,13 @@
 from __future__ import annotations
 
-import pytest
-
 from coord_control.ids import OperatorUid
 from coord_control.protocol.status import OperatorStatus, operator_statuses
-from tests.core_kit import OP, QUERY, Stage, spec
+from tests.core_kit import OP, QUERY, Stage
 
 
 def status(stage: Stage) -> OperatorStatus:
     (found,) = operator_statuses(stage.core, {OperatorUid(OP): QUERY}, stage.now)
     return found
-
-
-@pytest.fixture
-def stage() -> Stage:
-    stage = Stage([spec()])
-    stage.start()
-    return stage
 
 
 def test_an_operator_without_an_epoch_has_open_gateways(stage: Stage) -> None:

@@ -26,8 +26,6 @@ from coord_control.spark.peer import Peer
 from tests import endpoint_kit as kit
 
 SECRET = b"s" * 32
-ONCE = Patience(tries=1)
-both = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 
 
 class ScriptedDriver:
@@ -194,7 +192,7 @@ def test_the_time_counts_for_all_of_an_answer_not_for_each_piece_of_it() -> None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(ServerHandshake(SECRET, kit.GENERATION, b"n" * NONCE_BYTES).challenge())
-        connection = Connection(ours, Address("driver", 1, kit.GENERATION, SECRET), ONCE)
+        connection = Connection(ours, Address("driver", 1, kit.GENERATION, SECRET), kit.ONCE)
         with pytest.raises(EndpointTimeout, match="driver:1 has not answered within 10 s"):
             connection.authenticate(Wait("the handshake", 10.0, deadline=0.0))  # long ago, although bytes are there
         assert connection.is_closed
@@ -277,7 +275,7 @@ def test_an_unreachable_driver_is_named_after_all_tries(caplog: pytest.LogCaptur
 def test_a_host_that_nobody_knows_is_unreachable() -> None:
     address = Address("no such host", 1, kit.GENERATION, SECRET)
     with pytest.raises(EndpointUnreachable, match="no such host:1"):
-        connect(address, ONCE)
+        connect(address, kit.ONCE)
 
 
 def test_a_busy_driver_is_tried_again() -> None:
@@ -312,7 +310,7 @@ def test_a_driver_without_tls_is_not_talked_to(handler: kit.Recorder) -> None:
     with kit.running(handler, tls=True) as endpoint, kit.running(kit.Recorder()) as plain:
         address = dataclasses.replace(plain.address, certificate=endpoint.address.certificate)
         with pytest.raises(EndpointClosed, match=f"127.0.0.1:{plain.address.port}"):
-            connect(address, ONCE)
+            connect(address, kit.ONCE)
 
 
 def test_something_else_at_that_port_is_not_tried_again() -> None:
@@ -362,7 +360,7 @@ def test_every_error_of_the_connection_says_whether_to_try_again() -> None:
 # One connection per process.
 
 
-@both
+@kit.plain_and_tls
 def test_a_process_keeps_its_connection(handler: kit.Recorder, tls: bool) -> None:
     with kit.running(handler, tls=tls) as endpoint:
         first = shared(endpoint.address)
@@ -372,7 +370,7 @@ def test_a_process_keeps_its_connection(handler: kit.Recorder, tls: bool) -> Non
         assert endpoint.stats().accepted == 1
 
 
-@both
+@kit.plain_and_tls
 def test_a_connection_that_the_driver_ended_is_replaced(handler: kit.Recorder, tls: bool) -> None:
     with kit.running(handler, tls=tls) as endpoint:
         first = shared(endpoint.address)
@@ -445,7 +443,7 @@ def in_child(action: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@both
+@kit.plain_and_tls
 def test_a_forked_child_uses_a_connection_of_its_own_and_leaves_the_parents_alone(
     handler: kit.Recorder, tls: bool
 ) -> None:

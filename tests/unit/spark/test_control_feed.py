@@ -16,7 +16,7 @@ from coord_control.protocol.records import Begin
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.spark.control_feed import WaitingEvent
 from tests.core_kit import OP
-from tests.unit.spark.test_coordinator_thread import DOWN, Number, Recorder, Rig, on_another_thread
+from tests.unit.spark.coordinator_kit import DOWN, Number, Recorder, Rig, on_another_thread
 
 
 class Applying(Recorder):

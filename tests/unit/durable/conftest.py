@@ -1,0 +1,20 @@
+"""An empty storage, and the driver of a job whose query has committed five epochs there."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord_control.testing.memory_files import MemoryFiles
+from tests.unit.durable.checkpoint_kit import Driver, run_epoch
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def driver(files: MemoryFiles) -> Driver:
+    for epoch in range(5):
+        run_epoch(files, epoch)
+    return Driver(files, 1)

@@ -1,0 +1,107 @@
+"""A driver takes over the checkpoints of another one, which may only seem to be dead."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord_control.durable.checkpoint_folder import CheckpointState, look
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.files import join
+from coord_control.errors import Fenced, StoreUnavailable
+from coord_control.ids import Generation
+from coord_control.testing.memory_files import MemoryFiles
+from tests.unit.durable.checkpoint_kit import JOB, Driver, check_all_verify, check_nothing_is_left, ids, shared_files
+
+
+class TestTakingOver:
+    def test_requests_that_were_answered_are_remembered(self, files: MemoryFiles, driver: Driver) -> None:
+        driver.make(3, key="a")
+        driver.make(4, "savepoint", label="x", key="b")
+        driver.make(4, "savepoint", target="/elsewhere/mine", key="c")
+        found = Driver(files, 2).store.completed_requests()
+        assert [(request.kind.value, request.key, request.label, request.target) for request, _, _ in found] == [
+            ("checkpoint", "a", None, None),
+            ("savepoint", "b", "x", None),
+            ("savepoint", "c", None, "/elsewhere/mine"),
+        ]
+        assert [(checkpoint, path) for _, checkpoint, path in found] == [
+            (1, join(JOB, "checkpoints/1")),
+            (2, join(JOB, "savepoints/2-x")),
+            (3, "/elsewhere/mine"),
+        ]
+
+    def test_a_new_generation_links_anew_but_reads_nothing_again(self, files: MemoryFiles, driver: Driver) -> None:
+        driver.make(4)
+
+        class Unread(MemoryFiles):
+            def checksum_one(self, path: str) -> None:  # type: ignore[override]
+                raise AssertionError(path)
+
+        view = Unread()
+        view._disk = files._disk
+        after = Driver(view, 2)
+        after.make(4)
+        old, new = shared_names_by_generation(files)
+        assert {name.rpartition("-")[0] for name in old} == {name.rpartition("-")[0] for name in new}
+        check_all_verify(files)
+
+    def test_when_all_others_are_dead_nothing_is_linked_anew(self, files: MemoryFiles, driver: Driver) -> None:
+        driver.make(4)
+        before = shared_files(files)
+        after = Driver(files, 2, may_reuse_older=True)
+        after.make(4)
+        assert shared_files(files) == before
+        after.retain(1)
+        check_all_verify(files)
+        check_nothing_is_left(after, files)
+
+    def test_an_older_driver_is_fenced(self, files: MemoryFiles, driver: Driver) -> None:
+        driver.make(4)
+        pending = driver.claim("checkpoint")
+        snapshot = driver.pin(pending, 4)
+        Driver(files, 2).make(4)
+        with pytest.raises(Fenced):
+            driver.complete(pending, "checkpoint", snapshot)
+        with pytest.raises(Fenced):
+            driver.claim("savepoint")
+        with pytest.raises(Fenced):
+            CheckpointStore(files, JOB, Generation(1)).open()
+
+    def test_a_fenced_driver_removes_nothing_that_the_new_one_needs(self, files: MemoryFiles, driver: Driver) -> None:
+        driver.make(4)
+        driver.make(4)
+        after = Driver(files, 2)
+        after.make(4)
+        assert driver.store.retain(1) == [1]
+        check_all_verify(files)
+        assert ids(files) == [2, 3]
+
+    def test_an_unfinished_savepoint_is_removed_with_its_folder(self, files: MemoryFiles, driver: Driver) -> None:
+        checkpoint = driver.claim("savepoint", target="/elsewhere/mine")
+        driver.pin(checkpoint, 4)
+        after = Driver(files, 2)
+        after.store.open()
+        assert not files.exists("/elsewhere/mine")
+        found = look(files, JOB, checkpoint, lambda path: files)
+        assert found is not None
+        assert found[0].state is CheckpointState.VOID
+
+    def test_a_savepoint_that_lies_where_nobody_can_look_does_not_keep_the_job_from_starting(
+        self, files: MemoryFiles, driver: Driver
+    ) -> None:
+        driver.make(4, "savepoint", target="/archive/one")
+
+        class Unreachable(MemoryFiles):
+            def read(self, path: str) -> bytes:
+                raise StoreUnavailable(path, "read", "no route to host")
+
+        store = CheckpointStore(
+            files, JOB, Generation(2), storage=lambda path: Unreachable() if path.startswith("/archive") else files
+        )
+        assert store.completed_requests() == []
+        assert store.newest_id() == 1
+
+
+def shared_names_by_generation(files: MemoryFiles) -> tuple[set[str], set[str]]:
+    names = shared_files(files)
+    return {name for name in names if name.endswith("-1")}, {name for name in names if name.endswith("-2")}

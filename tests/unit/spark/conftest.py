@@ -1,0 +1,29 @@
+"""A coordinator on its real thread, and a driver's runtime with a coordinator that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.spark.coordinator_kit import Recorder, Rig
+from tests.unit.spark.runtime_kit import Counting, Driver
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig(Recorder())
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def coordinator() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def driver(coordinator: Counting) -> Iterator[Driver]:
+    driver = Driver(coordinator)
+    yield driver
+    driver.close()

@@ -1,0 +1,176 @@
+"""A driver's runtime behind real sockets, over a storage that a test can hold or break."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from coord_control.coordinators import OperatorCoordinator, SnapshotResult, StatefulCoordinator
+from coord_control.errors import AttemptRefused, CoordControlError, Fenced, JobClosed
+from coord_control.ids import NO_EPOCH, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello
+from coord_control.protocol.records import EventBatch, Record
+from coord_control.protocol.recovery import Facts
+from coord_control.spark.bound_coordinator import BoundCoordinator
+from coord_control.spark.connection import Connection, connect
+from coord_control.spark.coordinator_thread import CoordinatorThread
+from coord_control.spark.models import EventTypes
+from coord_control.spark.news import News
+from coord_control.spark.runtime import JobRuntime
+from tests.core_kit import OP, QUERY, QUERY_ID, attempt, spec
+
+SECONDS = 30.0
+EMPTY = Facts((), NO_EPOCH, NO_EPOCH)
+T = TypeVar("T")
+
+
+class Ping(BaseModel):
+    number: int = 0
+
+
+class Counter(BaseModel):
+    heard: int = 0
+
+
+class Counting(StatefulCoordinator[Counter]):
+    """Counts what it hears, and notes every call."""
+
+    def __init__(self) -> None:
+        super().__init__(Counter())
+        self.calls: list[str] = []
+        self.heard = threading.Semaphore(0)
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
+        self.calls.append(f"event {event.number} of {subtask}")
+        self.state.heard += 1
+        self.heard.release()
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
+        self.calls.append("snapshot")
+        super().checkpoint_coordinator(checkpoint_id, result)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.calls.append("complete")
+
+    def execution_attempt_failed(self, subtask: int, attempt: int, reason: str) -> None:
+        self.calls.append(f"failed {attempt}: {reason}")
+        self.heard.release()
+
+
+class Driver:
+    """A runtime with one query of one operator; the storage is a list that a test can hold or break."""
+
+    def __init__(self, coordinator: OperatorCoordinator) -> None:
+        self.log: list[Record] = []
+        self.open_for_writes = threading.Event()
+        self.open_for_writes.set()
+        self.writing = threading.Semaphore(0)  # one for each write that has begun
+        self.broken: Exception | None = None
+        self.fenced_by: Fenced | None = None
+        self.failures: queue.SimpleQueue[tuple[QueryName, CoordControlError]] = queue.SimpleQueue()
+        self.fenced: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+        self.settled: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
+        self.defect: Exception | None = None  # of the one who is told of settled epochs
+        coordinators: dict[OperatorUid, BoundCoordinator] = {}
+        self.runtime = JobRuntime(
+            JobCore(Generation(1)),
+            coordinators,
+            tls=False,
+            append=self._append,
+            verify=self._verify,
+            query_failed=lambda query, error: self.failures.put((query, error)),
+            fenced=self.fenced.put,
+            settled=self._settled,
+            captured=lambda captured: None,
+            checkpoint_failed=lambda failed: None,
+        )
+        self.runtime.endpoint.start("127.0.0.1")
+        self.news = News()
+        self.thread = CoordinatorThread()
+        down, up = EventTypes(OP, "down", [Ping]), EventTypes(OP, "up", [Ping])
+        coordinators[OP] = BoundCoordinator(
+            OP, coordinator, 2, down, up, self.thread, self.runtime.post, news=self.news
+        )
+        self.bound = coordinators[OP]
+        self.thread.start()
+        self.runtime.start()
+        self.workers = ThreadPoolExecutor(8)
+        self.connections: list[Connection] = []
+        observes = self.bound.observes_attempts
+        self.runtime.call(lambda core, now: core.add_query(QUERY, QUERY_ID, [spec(observes_attempts=observes)]))
+        self.start_run()
+
+    def start_run(self, facts: Facts = EMPTY) -> None:
+        self.runtime.call(lambda core, now: core.start_run(QUERY, facts, now))
+        self.bound.start()
+
+    def close(self) -> None:
+        self.open_for_writes.set()
+        for connection in self.connections:
+            connection.close()
+        self.workers.shutdown()
+        self.thread.close(SECONDS)
+        self.runtime.writer.close(SECONDS)
+        self.runtime.close(JobClosed("job"))
+
+    def connect(self) -> Connection:
+        self.connections.append(connect(self.runtime.endpoint.address))
+        return self.connections[-1]
+
+    def commit(self, epoch: int) -> None:
+        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now))
+
+    def hold_writes(self) -> None:
+        self.open_for_writes.clear()
+        while self.writing.acquire(blocking=False):
+            pass
+
+    def wait_for_write(self) -> None:
+        assert self.writing.acquire(timeout=SECONDS)
+
+    def in_thread(self, function: Callable[..., T], *args: object) -> Future[T]:
+        return self.workers.submit(function, *args)
+
+    def settle_loop(self) -> None:
+        """Wait until the loop has done everything that has reached it so far."""
+        done = threading.Event()
+        self.runtime.endpoint.call_soon_threadsafe(done.set)
+        assert done.wait(SECONDS)
+
+    def run_epoch(self, connection: Connection, epoch: int, task: int, state: bytes | None = None) -> None:
+        connection.hello(Hello(attempt(0, epoch, task)))
+        connection.acknowledge(Acknowledge(attempt(0, epoch, task), state))
+        self.commit(epoch)
+
+    def _append(self, query: QueryName, records: Sequence[Record]) -> None:
+        assert query == QUERY
+        self.writing.release()
+        assert self.open_for_writes.wait(SECONDS)
+        if self.broken is not None:
+            raise self.broken
+        self.log += records
+
+    def _settled(self, epoch: EpochSettled) -> None:
+        if self.defect is not None:
+            raise self.defect
+        self.settled.put(epoch)
+
+    def _verify(self) -> None:
+        if self.fenced_by is not None:
+            raise self.fenced_by
+
+
+def ping(number: int) -> EventBatch:
+    return EventBatch(0, 1, b'{"number":%d}' % number)
+
+
+def refused(future: Future[Any]) -> str:
+    error = future.exception(SECONDS)
+    assert isinstance(error, AttemptRefused)
+    return error.reason

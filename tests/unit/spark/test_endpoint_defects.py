@@ -1,0 +1,98 @@
+"""Mistakes in the driver: a handler that raises or answers wrongly is reported, and the others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord_control.errors import AttemptRefused, EndpointClosed, InvalidTransition
+from coord_control.protocol.messages import Accepted, Answer, Welcome
+from coord_control.spark import wire
+from coord_control.spark.connection import connect
+from coord_control.spark.endpoint import Rejection
+from tests import endpoint_kit as kit
+
+
+def test_a_handler_that_raises_is_reported_and_the_others_go_on() -> None:
+    def fail_on_five(message: wire.Request) -> Answer | None:
+        if message.attempt.subtask == 5:
+            raise KeyError("five")
+        return kit.prompt(message)
+
+    handler = kit.Recorder(fail_on_five)
+    with kit.running(handler) as endpoint:
+        good, bad = connect(endpoint.address), connect(endpoint.address)
+        with pytest.raises(EndpointClosed):
+            bad.hello(kit.hello(5))
+        assert isinstance(handler.next_crash(), KeyError)
+        assert good.hello(kit.hello()) == kit.welcome(kit.hello())
+        good.close()
+
+
+def test_a_handed_over_call_that_raises_is_reported() -> None:
+    def explode(what: str) -> None:
+        raise OSError(what)
+
+    handler = kit.Recorder()
+    with kit.running(handler) as endpoint:
+        endpoint.call_soon_threadsafe(explode, "bang")
+        assert str(handler.next_crash()) == "bang"
+        kit.settle(endpoint)
+
+
+def test_the_end_of_the_loop_thread_is_reported() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    handler = kit.Recorder()
+    with kit.running(handler) as endpoint:
+        endpoint.call_soon_threadsafe(leave)
+        assert isinstance(handler.next_crash(), SystemExit)
+
+
+def test_a_handler_that_fails_to_hear_of_a_crash_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Hopeless(kit.Recorder):
+        def crashed(self, error: BaseException) -> None:
+            raise RuntimeError("not now")
+
+    with kit.running(Hopeless()) as endpoint:
+        endpoint.call_soon_threadsafe(int, "x")  # type: ignore[arg-type]
+        kit.settle(endpoint)
+    assert "the handler failed while it was told of ValueError" in caplog.text
+
+
+def test_answering_twice_is_a_mistake() -> None:
+    handler = kit.Recorder()
+    with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
+        client.send(wire.encode(kit.hello()))
+        assert client.next_frame() is not None
+        endpoint.call_soon_threadsafe(endpoint.answer, handler.next_token(), Accepted())
+        assert isinstance(handler.next_crash(), InvalidTransition)
+
+
+def test_an_answer_to_a_connection_that_is_gone_is_dropped() -> None:
+    handler = kit.Recorder(kit.silent)
+    with kit.running(handler) as endpoint:
+        with kit.RawClient(endpoint.address).authenticate() as client:
+            client.send(wire.encode(kit.hello()))
+            token = handler.next_token()
+        assert handler.gone.get(timeout=kit.SECONDS) is token
+        endpoint.call_soon_threadsafe(endpoint.answer, token, Accepted())
+        kit.settle(endpoint)
+        assert endpoint.stats().dropped_answers == 1
+        assert handler.crashes.empty()
+
+
+def test_an_answer_that_fits_no_frame_refuses_the_attempt() -> None:
+    handler = kit.Recorder(lambda message: Welcome(bytes(wire.MAX_FRAME_BYTES), ()))
+    with kit.running(handler) as endpoint:
+        connection = connect(endpoint.address)
+        with pytest.raises(AttemptRefused, match=r"alerts\[2\] epoch 17.*the limit is 67108864"):
+            connection.hello(kit.hello())
+        assert endpoint.stats().rejected == {Rejection.ANSWER_TOO_LARGE: 1}
+        assert not connection.is_closed
+        connection.close()
+
+
+def test_answers_belong_to_the_loop_thread() -> None:
+    with kit.running(kit.Recorder()) as endpoint, pytest.raises(AssertionError, match="loop thread"):
+        endpoint.answer(object(), Accepted())
