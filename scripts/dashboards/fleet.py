@@ -15,6 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from scripts.dashboards.panels import (
     BAD,
     GOOD,
+    ID,
     WARN,
     Column,
     Query,
@@ -80,7 +81,7 @@ def _blocked() -> Row:
                 "Where, for how long, because of which checkpoint",
                 ("job_name", "query", "operator"),
                 Column("Blocked events", f"sum {by} ({_of('blocked_events')})", limits=_WAITS),
-                Column("Oldest checkpoint", f"min {by} (coord_control_blocked_checkpoint_id{drivers})"),
+                Column("Oldest checkpoint", f"min {by} (coord_control_blocked_checkpoint_id{drivers})", ID),
                 Column(
                     "Longest wait",
                     f"max {by} (coord_control_blocked_age_seconds{drivers})",
@@ -147,7 +148,7 @@ def _jobs() -> Row:
                 Column("Alive", f"max {by} ({_of('job_alive')})", limits=((0, BAD), (1, GOOD))),
                 Column("Heartbeat, ago", f"time() - max {by} ({_of('heartbeat_timestamp_seconds')})", "s"),
                 Column("Up for", f"time() - max {by} ({_of('driver_start_time_seconds')})", "s"),
-                Column("Generation", f"max {by} ({_of('generation')})"),
+                Column("Generation", f"max {by} ({_of('generation')})", ID),
                 Column("Rows/s", f"sum {by} ({_of('query_rows_per_second')})"),
                 Column(
                     "Last checkpoint, ago",
@@ -278,11 +279,12 @@ def _work() -> Row:
                 "Committed epoch",
                 Query(_of("query_epoch"), "{{job_name}}/{{query}}"),
                 help_="A line that stays flat: nothing new, or a query that does not get on.",
+                unit=ID,
             ),
             graph(
                 "Watermark lag",
                 Query(_of("query_watermark_lag_seconds"), "{{job_name}}/{{query}}"),
-                help_="How far the watermark is behind the newest event of the last batch.",
+                help_="How far the watermark is behind the newest event of the last batch that had any.",
                 unit="s",
             ),
             graph(
@@ -295,6 +297,7 @@ def _work() -> Row:
                 "Newest durable control event",
                 Query(_of("control_event_durable_number"), "{{job_name}}/{{operator}}"),
                 help_="Its number.",
+                unit=ID,
             ),
         ),
     )

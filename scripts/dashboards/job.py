@@ -14,6 +14,7 @@ from scripts.dashboards.job_queries import BY_CHECKPOINT, BY_EPOCH, CHECKPOINT, 
 from scripts.dashboards.panels import (
     BAD,
     GOOD,
+    ID,
     WARN,
     Column,
     Query,
@@ -47,7 +48,7 @@ def job_dashboard() -> Dashboard:
 
 def _blocked() -> Row:
     by = "sum by (query, operator)"
-    share = f"{rate('blocked_seconds_total')} / on (job_name, query, operator) {of('operator_subtasks')}"
+    share = f"{rate('blocked_seconds_total')} / {of('operator_subtasks')}"
     return Row(
         "Is anything blocked?",
         (
@@ -71,6 +72,7 @@ def _blocked() -> Row:
                 "Because of checkpoint",
                 f"min({of('blocked_checkpoint_id')})",
                 "The oldest one behind whose barrier events wait. None: what waits, waits for the running epoch.",
+                unit=ID,
             ),
             number(
                 "Closed gateways",
@@ -80,7 +82,7 @@ def _blocked() -> Row:
             ),
             number(
                 "Job",
-                f"coord_control_job_up{{{JOB}}}",
+                f"max({of('job_up', JOB)})",
                 "1: it runs. 0: it is ending or has failed. None: its driver is gone.",
                 limits=((0, BAD), (1, GOOD)),
             ),
@@ -97,7 +99,7 @@ def _blocked() -> Row:
                     f"{by} ({of('blocked_events', BY_CHECKPOINT)})",
                     limits=_WAITS,
                 ),
-                Column("Oldest checkpoint", f"min by (query, operator) ({of('blocked_checkpoint_id')})"),
+                Column("Oldest checkpoint", f"min by (query, operator) ({of('blocked_checkpoint_id')})", ID),
                 Column(
                     "Longest wait",
                     f"max by (query, operator) ({of('blocked_age_seconds')})",
@@ -274,7 +276,7 @@ def _commands() -> Row:
             graph(
                 "Commands",
                 Query(
-                    f"sum by (kind, outcome) (increase({of('commands_total', JOB)}[$__rate_interval]))",
+                    f"sum by (kind, outcome) (increase({of('commands_total', JOB)}[$__rate_interval])) > 0",
                     "{{kind}}: {{outcome}}",
                 ),
                 Query(of("commands_in_progress", JOB), "under way"),

@@ -9,6 +9,7 @@ from scripts.dashboards.job_queries import JOB, OPERATOR, QUERY, of, p95, rate
 from scripts.dashboards.panels import (
     BAD,
     GOOD,
+    ID,
     WARN,
     Column,
     Query,
@@ -53,6 +54,7 @@ def epochs() -> Row:
                 "Committed epoch",
                 Query(of("query_epoch", QUERY), "{{query}}"),
                 help_="The last one that Spark has committed.",
+                unit=ID,
             ),
             graph(
                 "Rows",
@@ -64,7 +66,7 @@ def epochs() -> Row:
             graph(
                 "Watermark lag",
                 Query(of("query_watermark_lag_seconds", QUERY), "{{query}}"),
-                help_="How far the watermark is behind the newest event of the last batch.",
+                help_="How far the watermark is behind the newest event of the last batch that had any.",
                 unit="s",
             ),
             graph(
@@ -156,7 +158,9 @@ def driver() -> Row:
         "Driver, storage and control database",
         (
             number("Up for", f"time() - max({of('driver_start_time_seconds', JOB)})", "This driver.", unit="s"),
-            number("Generation", f"max({of('generation', JOB)})", "One more for each driver that the job has had."),
+            number(
+                "Generation", f"max({of('generation', JOB)})", "One more for each driver that the job has had.", unit=ID
+            ),
             number(
                 "Control database",
                 f"min({of('agent_connected', JOB)})",

@@ -43,6 +43,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 __all__ = [
     "BAD",
     "GOOD",
+    "ID",
     "SOURCE",
     "WARN",
     "WIDTH",
@@ -62,6 +63,8 @@ __all__ = [
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
 GOOD, WARN, BAD = "green", "orange", "red"
 WIDTH: Final = 24  #: of a dashboard, in Grafana's units
+#: The unit of what is a name and no amount, as the number of a checkpoint or an epoch: "short" writes 12.3 K.
+ID: Final = "none"
 
 Panel: TypeAlias = stat.Panel | table.Panel | timeseries.Panel
 #: Where a colour begins; the first is for everything below the second.

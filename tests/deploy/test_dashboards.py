@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from coord_control.metrics.metric import PREFIX, Kind
@@ -23,6 +24,13 @@ from tests.prometheus_kit import alert_rules
 GRAFANA: Final = DEPLOY / "grafana"
 NAMES: Final = sorted(path.name for path in GRAFANA.glob("*.json"))
 _ENDS: Final = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+#: The unit in which a metric is shown, by the end of its name.
+UNITS: Final = {
+    r"(_id|_epoch|_generation|_durable_number)$": "none",
+    r"_bytes$": "bytes",
+    r"_seconds(_bucket)?$": "s",
+    r"_seconds_total$": "percentunit",
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -77,6 +85,33 @@ def test_what_is_blocked_comes_first(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_panel_says_what_it_shows(name: str) -> None:
     assert [panel["title"] for panel in panels(name) if not panel.get("description", "").endswith((".", "?"))] == []
+
+
+def shown(panel: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a panel asks, and the unit in which it writes the answer."""
+    queries = [target["expr"] for target in panel["targets"]]
+    columns = [
+        setting["value"]
+        for column in panel["fieldConfig"].get("overrides", ())
+        for setting in column["properties"]
+        if setting["id"] == "unit"
+    ]
+    unit = panel["fieldConfig"]["defaults"].get("unit", "")
+    yield from zip(queries, columns or [unit] * len(queries), strict=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_unit_is_one_of_grafanas_and_that_of_the_metric(name: str) -> None:
+    known = {unit for unit in vars(units).values() if isinstance(unit, str)}
+    found = [(panel["title"], expr, unit) for panel in panels(name) for expr, unit in shown(panel)]
+    assert {unit for _, _, unit in found} <= known
+    wrong = [
+        f"{title}: {asked[0]} in {unit}"
+        for title, expr, unit in found
+        if "changes(" not in expr and (asked := re.findall(rf"{PREFIX}\w+", expr))
+        if any(re.search(pattern, asked[0]) and unit != wanted for pattern, wanted in UNITS.items())
+    ]
+    assert not wrong
 
 
 def test_they_ask_the_data_source_that_is_provisioned() -> None:
