@@ -1,10 +1,10 @@
-"""Every command line in the pages is one that ``coordctl`` understands, and every variable one that something reads."""
+"""Every command in pages and docstrings is one that ``coordctl`` understands, and every variable one that is read."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,10 @@ _INLINE: Final = re.compile(r"`((?:[^`\n]|\n(?!\n))*\bcoordctl (?:[^`\n]|\n(?!\n
 _DRAWING: Final = re.compile(r"[\u2500-\u257f]")  # lines of boxes
 _SHELL: Final = frozenset({"", "bash", "console", "sh", "shell", "text", "ini"})
 _ENDS: Final = frozenset({"|", "||", "&&", "&", ";", ")", ">", ">>", "<", "2>"})
-_START: Final = re.compile(r"(?:^|[|&;(=!]|\$ )\s*(?:[A-Z_]+=\S+\s+)*(?:\S*/)?coordctl\b")
+_START: Final = re.compile(r"(?:^|[|&;(=!]|\$ |\bexec \S+ (?:-- )?)\s*(?:[A-Z_]+=\S+\s+)*(?:\S*/)?coordctl\b")
+#: In docstrings and comments of Python.
+_QUOTED: Final = re.compile(r"``(coordctl [^`]+)``")
+_BREAK: Final = re.compile(r"\s*\n\s*(?:#:? )?")
 _VARIABLE: Final = re.compile(r"\bCOORD_[A-Z0-9_]*[A-Z0-9]\b")
 #: Metavariables of prose: `coordctl savepoint ...`, a list of names, or what is meant to be left out.
 _LEFT_OUT: Final = frozenset({"...", "…"})
@@ -81,7 +84,7 @@ def refusal(arguments: Sequence[str], *, is_complete: bool = True) -> str | None
         names = {each.__name__ for each in type(error).__mro__}
         if "UsageError" not in names:
             raise
-        is_tolerated = bool(names & {"BadParameter", "NoArgsIsHelpError"}) and not is_complete
+        is_tolerated = bool(names & {"BadOptionUsage", "BadParameter", "NoArgsIsHelpError"}) and not is_complete
         return None if is_tolerated else str(error)
     return None
 
@@ -120,6 +123,17 @@ def in_sentences() -> list[tuple[str, list[str]]]:
     ]
 
 
+def in_sources() -> list[tuple[str, list[str]]]:
+    return [
+        (path.relative_to(CHECKOUT).as_posix(), arguments)
+        for folder in ("coord_control", "dagster_defs", "examples", "benchmarks", "tests")
+        for path in sorted((CHECKOUT / folder).rglob("*.py"))
+        for text in _QUOTED.findall(path.read_text(encoding="utf-8"))
+        for arguments in command_lines(_BREAK.sub(" ", text))
+        if not _LEFT_OUT & set(arguments)
+    ]
+
+
 def test_every_command_in_a_block_can_be_typed_as_it_is() -> None:
     lines = in_blocks()
     assert len(lines) > 20
@@ -127,8 +141,9 @@ def test_every_command_in_a_block_can_be_typed_as_it_is() -> None:
     assert not refused
 
 
-def test_every_command_in_a_sentence_has_options_that_exist() -> None:
-    lines = in_sentences()
+@pytest.mark.parametrize("found", [in_sentences, in_sources])
+def test_every_command_in_a_sentence_has_options_that_exist(found: Callable[[], list[tuple[str, list[str]]]]) -> None:
+    lines = found()
     assert len(lines) > 30
     refused = [
         f"{where}: coordctl {shlex.join(line)}: {why}"
@@ -166,6 +181,8 @@ def test_the_check_refuses_what_coordctl_would_refuse(line: str, why: str | None
             "coordctl db grants me \\\n  --payloads && coordctl db check",
             [["db", "grants", "me", "--payloads"], ["db", "check"]],
         ),
+        ("docker compose exec flights coordctl jobs", [["jobs"]]),
+        ("kubectl --namespace streams exec deploy/exporter -- coordctl stop flights", [["stop", "flights"]]),
         ("echo coordctls", []),
         ("coordctl event send j o T '{\"a\": 1}'", [["event", "send", "j", "o", "T", '{"a": 1}']]),
     ],
