@@ -45,7 +45,7 @@ from coord_control.control.events import EventDesk
 from coord_control.control.execution import Ending, Execution, Workplace
 from coord_control.control.outcomes import outcome_of
 from coord_control.control.port import DriverPort
-from coord_control.storage.records import CommandRecord, Outcome
+from coord_control.storage.records import FINISHED_COMMAND_STATES, CommandKind, CommandRecord, Outcome
 
 __all__ = ["Executor"]
 
@@ -86,7 +86,10 @@ class Executor:
             verified=verified,
         )
         self.desk = EventDesk(port, wake, self._event_ended)
-        self.outcomes = Counter[tuple[str, str]]()  #: of commands that were given one here, by kind and state
+        #: By kind and state, of commands that were given one here. A counter has to be there before its first increase.
+        self.outcomes = Counter(
+            {(kind.value, state.value): 0 for kind in CommandKind for state in FINISHED_COMMAND_STATES}
+        )
 
     def __contains__(self, command: str) -> bool:
         return command in self._executions or command in self.desk

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["lag_seconds", "rows_per_second", "state_rows", "watermark"]
+__all__ = ["lag_seconds", "rows_per_second", "state_rows", "watermark", "with_newest_event"]
 
 #: What Spark says before the first event.
 _NO_WATERMARK: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -28,7 +28,7 @@ def watermark(progress: Mapping[str, Any]) -> datetime.datetime | None:
 
 
 def lag_seconds(progress: Mapping[str, Any]) -> float | None:
-    """How far the watermark is behind the newest event time of the batch; None: there is none of one of the two."""
+    """How far the watermark is behind the newest event of the last batch that had any; None: it is not known."""
     newest, mark = _event_time(progress, "max"), watermark(progress)
     return None if newest is None or mark is None else max(0.0, (newest - mark).total_seconds())
 
@@ -37,6 +37,23 @@ def state_rows(progress: Mapping[str, Any]) -> int | None:
     """How many rows of state Spark keeps for a query, in all its operators; None: it has no such operator."""
     operators = progress.get("stateOperators") or ()
     return sum(int(each.get("numRowsTotal") or 0) for each in operators) if operators else None
+
+
+def with_newest_event(progress: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a progress event that says the newest event time of the last batch that had events.
+
+    Spark says event times only of a batch with rows. The one without, that it runs next to let state expire, and every
+    idle one would hide how far the watermark is behind.
+
+    Args:
+        progress: as Spark has told it.
+        before: what was returned for the one before; empty at first.
+    """
+    event_time = progress.get("eventTime") or {}
+    newest = (before.get("eventTime") or {}).get("max")
+    if newest is None or "watermark" not in event_time or "max" in event_time:
+        return dict(progress)
+    return {**progress, "eventTime": {**event_time, "max": newest}}
 
 
 def _event_time(progress: Mapping[str, Any], name: str) -> datetime.datetime | None:

@@ -56,8 +56,11 @@ class OperatorStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One query; ``progress`` is Spark's newest progress event, the numbers of batches, rows and seconds are of all
-    since the driver started."""
+    """One query.
+
+    ``progress`` is Spark's newest progress event, with the newest event time of the last batch that had any; the
+    numbers of batches, rows and seconds are of all since the driver started.
+    """
 
     name: str
     state: str

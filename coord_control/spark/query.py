@@ -23,6 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from coord_control.control.progress import with_newest_event
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.lineage import Lineage, spark_position
@@ -188,7 +189,7 @@ class ManagedQuery:
 
     def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
-        self.progress = progress
+        self.progress = with_newest_event(progress, self.progress)
         if epoch > self._last_reported:  # it is reported again while there is nothing to do
             self._last_reported = epoch
             self._batches += 1

@@ -18,7 +18,7 @@ import pytest
 
 from coord_control.control.client import ControlClient
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = {

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext
 
 from tests.dagster.sensor_kit import Jobs, World, jobs_in
+
+
+@pytest.fixture(autouse=True)
+def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster remembers, for the whole process, that a run was reconstructed; definitions are then never refreshed."""
+    monkeypatch.setattr(DefinitionsLoadContext, "_instance", None)
 
 
 @pytest.fixture

@@ -98,7 +98,6 @@ def exporter(processes: contextlib.ExitStack, database: str) -> str:
     return process.stdout.readline().split()[-1].removeprefix("http://").removesuffix("/metrics")
 
 
-@pytest.mark.slow  # it waits for the scrapes of a real Prometheus, on a busy machine for long
 def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
     make_job: MakeJob, file_stream: MakeStream, database: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:

@@ -357,7 +357,8 @@ def test_the_database_comes_back_and_everything_is_there_in_order(world: World) 
     eventually(lambda: agent.metrics().buffered >= 4)
     assert not agent.is_connected
     assert agent.commands_under_way == 0
-    assert agent.outcomes() == {("trigger_checkpoint", "completed"): 1}
+    assert agent.outcomes()["trigger_checkpoint", "completed"] == 1
+    assert agent.outcomes()["trigger_savepoint", "completed"] == 0, "counters begin with zero"
     world.back()
     assert world.outcome(running).state is CommandState.COMPLETED
     eventually(lambda: len(world.store.checkpoints.list(JOB, state=CheckpointState.COMPLETED)) == 4)
