@@ -21,6 +21,7 @@ from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Batch
 from coord_control.protocol.operator import OperatorRun
+from coord_control.protocol.statistics import QueryStatistics, statistics_so_far
 
 __all__ = ["Checkpoints", "Progress"]
 
@@ -41,6 +42,13 @@ class _Checkpoint:
     cuts: dict[QueryName, dict[OperatorUid, PendingCut]] = field(default_factory=dict)
     #: The operators in the run in which they were cut: whoever has been restarted since is told nothing.
     operators: dict[OperatorUid, OperatorRun] = field(default_factory=dict)
+
+    def measured(self, now: float) -> tuple[QueryStatistics, ...]:
+        return tuple(self._measured(query, cuts, now) for query, cuts in self.cuts.items())
+
+    def _measured(self, query: QueryName, cuts: Mapping[OperatorUid, PendingCut], now: float) -> QueryStatistics:
+        parts = [statistics_so_far(uid, cut, self.operators[uid].channel.gateways, now) for uid, cut in cuts.items()]
+        return QueryStatistics(query, _boundary(cuts), operators=tuple(parts))
 
 
 class Checkpoints:
@@ -80,9 +88,8 @@ class Checkpoints:
                 if len(captured) < len(cuts):
                     continue
                 del pending.cuts[query]
-                boundary = next(iter(cuts.values())).boundary
                 batch.notices.append(
-                    messages.QueryCaptured(checkpoint, pending.barrier, query, boundary, tuple(captured))
+                    messages.QueryCaptured(checkpoint, pending.barrier, query, _boundary(cuts), tuple(captured))
                 )
 
     def stored(self, checkpoint: CheckpointId, batch: Batch) -> None:
@@ -91,24 +98,34 @@ class Checkpoints:
             for operator in pending.operators.values():
                 operator.stored(pending.barrier, batch)
 
-    def abort(self, checkpoint: CheckpointId, now: float, batch: Batch) -> None:
-        """Give a checkpoint up, wherever it stands. None of that id: late news."""
-        if (pending := self._checkpoints.pop(checkpoint, None)) is not None:
-            for operator in pending.operators.values():
-                operator.abort(pending.barrier, now, batch)
+    def abort(self, checkpoint: CheckpointId, now: float, batch: Batch) -> tuple[QueryStatistics, ...]:
+        """Give a checkpoint up, wherever it stands. None of that id: late news.
+
+        Returns:
+            What has been measured of the queries that were not captured.
+        """
+        if (pending := self._checkpoints.pop(checkpoint, None)) is None:
+            return ()
+        measured = pending.measured(now)  # before its gateways open
+        for operator in pending.operators.values():
+            operator.abort(pending.barrier, now, batch)
+        return measured
 
     def fail(self, checkpoint: CheckpointId, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
         """Give a checkpoint up because of something that the core has noticed."""
         if checkpoint in self._checkpoints:
-            self.abort(checkpoint, now, batch)
-            batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail))
+            measured = self.abort(checkpoint, now, batch)
+            batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail, measured))
 
-    def fail_all(self, reason: FailureReason, detail: str, batch: Batch) -> None:
+    def fail_all(self, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
         """Give all up, together with all runs: what they rest on may not be durable, or was never announced.
 
         Their coordinators are reset next, and told nothing: that they were asked may have been lost as well.
         """
-        batch.notices += [messages.CheckpointFailed(checkpoint, reason, detail) for checkpoint in self._checkpoints]
+        batch.notices += [
+            messages.CheckpointFailed(checkpoint, reason, detail, pending.measured(now))
+            for checkpoint, pending in self._checkpoints.items()
+        ]
         self._checkpoints.clear()
 
     def run_ended(self, query: QueryName, operators: Iterable[OperatorUid], now: float, batch: Batch) -> None:
@@ -131,3 +148,7 @@ class Checkpoints:
         subtasks = sum(operator.spec.parallelism for operator in pending.operators.values())
         missing = sum(pending.operators[uid].spec.parallelism - cut.passed for uid, cut in cuts)
         return Progress(subtasks, subtasks - missing, tuple(uid for uid, cut in cuts if not cut.is_answered))
+
+
+def _boundary(cuts: Mapping[OperatorUid, PendingCut]) -> Epoch:
+    return next(iter(cuts.values())).boundary  # of all operators of a query

@@ -24,7 +24,7 @@ Single-threaded; owned by the protocol core.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coord_control.ids import BarrierId, CheckpointId, Epoch, OperatorUid, SubtaskIndex
 from coord_control.protocol.gateway import Gateway
@@ -36,18 +36,18 @@ __all__ = ["OperatorCut", "PendingCut", "SubtaskCut", "cut_of", "seed"]
 
 @dataclass(frozen=True, slots=True)
 class SubtaskCut:
-    """How one subtask passed the boundary; for people.
+    """How one subtask passed the boundary, or how far it is; for people.
 
     Attributes:
-        seconds: from the trigger until it passed.
+        seconds: from the trigger until it passed; None: it has not.
         blocked_events: events that waited for it behind this checkpoint.
-        blocked_seconds: from the coordinator's snapshot point until it passed.
+        blocked_seconds: from the coordinator's snapshot point until it passed, or until it was looked at.
         acknowledged_seconds: from the trigger until its ack of the boundary epoch, which is before it passed when the
             coordinator was slower; None: there was none after the trigger.
     """
 
     subtask: SubtaskIndex
-    seconds: float = 0.0
+    seconds: float | None = 0.0
     blocked_events: int = 0
     blocked_seconds: float = 0.0
     acknowledged_seconds: float | None = None
@@ -115,14 +115,16 @@ class PendingCut:
             return
         if gateway.mailbox:
             self._down[subtask] = pack(gateway.mailbox)
-        self._passed[subtask] = SubtaskCut(
-            subtask,
-            now - self.triggered_at,
-            gateway.held_by(self.barrier),
-            now - self.answered_at,
-            self._acknowledged.get(subtask),
-        )
+        self._passed[subtask] = replace(self.so_far(subtask, gateway, now), seconds=now - self.triggered_at)
         gateway.open(self.barrier, now)
+
+    def so_far(self, subtask: SubtaskIndex, gateway: Gateway, now: float) -> SubtaskCut:
+        """How a subtask has passed the boundary or, when it has not, what has been measured of it by now."""
+        if (passed := self._passed.get(subtask)) is not None:
+            return passed
+        blocked_seconds = 0.0 if self.answered_at is None else now - self.answered_at
+        acknowledged = self._acknowledged.get(subtask)
+        return SubtaskCut(subtask, None, gateway.held_by(self.barrier), blocked_seconds, acknowledged)
 
     def settled(self, epoch: Epoch, outboxes: Iterable[Outbox]) -> None:
         """An epoch is committed; what its subtasks sent has not been seen by a coordinator that was asked before."""

@@ -37,6 +37,7 @@ from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, He
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
+from coord_control.protocol.statistics import QueryStatistics
 
 __all__ = ["JobCore", "first_barrier"]
 
@@ -198,7 +199,7 @@ class JobCore:
         self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
         told = (messages.FailQuery, messages.CheckpointFailed)  # nobody would ever hear of them again
         self._batch.notices += [notice for notice in lost.notices if isinstance(notice, told)]
-        self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), self._batch)
+        self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), now, self._batch)
         for query in self._queries.values():
             if query.starts:
                 self.end_run(query.name, None, now)
@@ -341,9 +342,13 @@ class JobCore:
         """A checkpoint is durable: its coordinators are told that it is complete. Late news do nothing."""
         self._checkpoints.stored(checkpoint, self._batch)
 
-    def abort_checkpoint(self, checkpoint: CheckpointId, now: float) -> None:
-        """Give up a checkpoint wherever it stands: its gateways open in order, its coordinators are told."""
-        self._checkpoints.abort(checkpoint, now, self._batch)
+    def abort_checkpoint(self, checkpoint: CheckpointId, now: float) -> tuple[QueryStatistics, ...]:
+        """Give up a checkpoint wherever it stands: its gateways open in order, its coordinators are told.
+
+        Returns:
+            What has been measured of the queries that were not captured; nothing when it is not under way.
+        """
+        return self._checkpoints.abort(checkpoint, now, self._batch)
 
     def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
         """How far a checkpoint is, None when it is not under way."""

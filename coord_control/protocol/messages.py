@@ -14,6 +14,7 @@ from coord_control.ids import AttemptId, BarrierId, CheckpointId, Epoch, Operato
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.records import EventBatch, Record
+from coord_control.protocol.statistics import QueryStatistics
 
 __all__ = [
     "Accepted",
@@ -220,6 +221,7 @@ class CheckpointFailed:
     checkpoint: CheckpointId
     reason: FailureReason
     detail: str
+    queries: tuple[QueryStatistics, ...] = ()  #: what has been measured of those that were not captured
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
-from coord_control.protocol.cut import OperatorCut, SubtaskCut
+from coord_control.protocol.cut import OperatorCut, PendingCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.records import size
 from coord_control.protocol.tickets import CheckpointKind
 
@@ -47,6 +48,7 @@ __all__ = [
     "SubtaskStatistics",
     "offsets_within_limit",
     "operator_statistics",
+    "statistics_so_far",
     "to_json",
 ]
 
@@ -61,7 +63,7 @@ class SubtaskStatistics:
         seconds: from the trigger until it passed the boundary; None: it has not.
         state_bytes: its own state; the state that Spark keeps is the query's.
         blocked_events: events that waited for it behind this checkpoint.
-        blocked_seconds: from the coordinator's snapshot point until it passed the boundary.
+        blocked_seconds: from the coordinator's snapshot point until it passed the boundary, or the checkpoint failed.
         down_bytes: channel state from the coordinator to it.
         up_bytes: channel state from it to the coordinator.
         acknowledged_seconds: from the trigger until its ack of the boundary epoch; None: there was none after the
@@ -130,7 +132,7 @@ class QueryStatistics:
     """One query's part.
 
     Attributes:
-        boundary: the epoch at whose end it is cut; None: not reached yet.
+        boundary: the epoch at whose end it is cut, also when that was not reached.
         boundary_seconds: from the trigger until the boundary was reached; None: it is not.
         pin_seconds: how long it took to make its files durable; None: they are not.
         files: of Spark's checkpoint directory.
@@ -281,6 +283,36 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
     ]
     coordinator_bytes = len(cut.coordinator_state or b"")
     return OperatorStatistics(cut.operator, cut.asked_seconds, cut.snapshot_seconds, coordinator_bytes, tuple(subtasks))
+
+
+def statistics_so_far(
+    operator: OperatorUid, cut: PendingCut, gateways: Sequence[Gateway], now: float
+) -> OperatorStatistics:
+    """What has been measured of an operator whose query is not captured; sizes are known only when it is cut.
+
+    Args:
+        gateways: of all its subtasks, in their order.
+    """
+    if cut.captured is not None:  # another operator of the query is not
+        return operator_statistics(cut.captured)
+    subtasks = (cut.so_far(SubtaskIndex(subtask), gateway, now) for subtask, gateway in enumerate(gateways))
+    asked_at, answered_at = cut.asked_at, cut.answered_at
+    return OperatorStatistics(
+        operator,
+        None if asked_at is None else asked_at - cut.triggered_at,
+        None if asked_at is None or answered_at is None else answered_at - asked_at,
+        len(cut.state),
+        tuple(
+            SubtaskStatistics(
+                subtask=each.subtask,
+                seconds=each.seconds,
+                blocked_events=each.blocked_events,
+                blocked_seconds=each.blocked_seconds,
+                acknowledged_seconds=each.acknowledged_seconds,
+            )
+            for each in subtasks
+        ),
+    )
 
 
 def offsets_within_limit(offsets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,8 @@ from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, Gen
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.failures import FailureReason, reason_of
-from coord_control.protocol.messages import QueryCaptured
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -51,6 +52,8 @@ _log = logging.getLogger("coord_control.checkpoints")
 _CUTS: Final = 3
 # A tenth of the share of an ordinary thread, when all processors are busy.
 _NICENESS: Final = 10
+# What the core has measured of a failed checkpoint is a step of its loop away, but that may have ended.
+_MEASURED_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,6 @@ class _Part:
 
     snapshot: QuerySnapshot
     cuts: tuple[OperatorCut, ...]
-    statistics: QueryStatistics
 
 
 @dataclass(slots=True)
@@ -100,17 +102,19 @@ class CheckpointWork:
     _missing: dict[QueryName, ManagedQuery] = field(default_factory=dict)
     _boundaries: set[QueryName] = field(default_factory=set)  # queries whose boundary is waited for
     _parts: dict[QueryName, _Part] = field(default_factory=dict)
+    _statistics: dict[QueryName, QueryStatistics] = field(default_factory=dict)  # of those that have been captured
     _threads: int = 0
     _is_claimed: bool = False
     _is_finalising: bool = False
     _is_over: bool = False
     _failure: Outcome | None = None
+    _measured_by: float | None = None  # until then what the core has measured is waited for
     _metadata_bytes: int = 0
 
     @property
-    def waits_for_boundary(self) -> bool:
-        """Whether the end of an epoch is all that is waited for somewhere."""
-        return bool(self._boundaries) and self._failure is None
+    def waits(self) -> bool:
+        """Whether it has to look whether it can go on."""
+        return bool(self._boundaries) or self._measured_by is not None
 
     def begin(self) -> None:
         """Claim its place, and cut."""
@@ -124,16 +128,26 @@ class CheckpointWork:
             self.fail_with(error)
 
     def look(self) -> None:
-        """See whether Spark has committed the epochs that are waited for."""
+        """See whether Spark has committed the epochs that are waited for, or no more is heard of one that failed."""
         for name in list(self._boundaries):
             self._missing[name].look_for_next()
+        if self._measured_by is not None and time.monotonic() >= self._measured_by:
+            self._measured(())
 
     def captured(self, captured: QueryCaptured) -> None:
-        """The core has cut a query."""
+        """The core has cut a query; of a checkpoint that has failed meanwhile it is still told."""
         query = self._missing.get(captured.query)
-        if self._failure is None and query is not None and captured.barrier == self._barrier:
+        if query is None or captured.barrier != self._barrier:
+            return
+        statistics = self._reached(query, captured.boundary, captured.cuts)
+        if self._failure is None:
             self._boundaries.discard(captured.query)
-            self._pin(query, captured.boundary, captured.cuts)
+            self._pin(query, captured.boundary, captured.cuts, statistics)
+
+    def given_up(self, failed: CheckpointFailed) -> None:
+        """The core has given it up, and says what it had measured of it."""
+        if self._fails(failed.reason, failed.detail) or self._measured_by is not None:
+            self._measured(failed.queries)
 
     def fail_with(self, error: BaseException) -> None:
         """Give it up because of an error."""
@@ -141,11 +155,26 @@ class CheckpointWork:
 
     def fail(self, reason: FailureReason, detail: str) -> None:
         """Give it up, unless its metadata is being written."""
+        if self._fails(reason, detail):
+            self._measured_by = time.monotonic() + _MEASURED_SECONDS
+            self.runtime.post(self._abort)
+
+    def _fails(self, reason: FailureReason, detail: str) -> bool:
         if self._failure is not None or self._is_finalising:
-            return
+            return False
         self._failure = Outcome(reason, detail)
         self._boundaries.clear()
-        self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+        return True
+
+    def _abort(self, core: JobCore, now: float) -> None:
+        # On the core's loop, which nobody here waits for.
+        measured = core.abort_checkpoint(self.checkpoint, now)
+        self.post(lambda: self._measured(measured))
+
+    def _measured(self, queries: Sequence[QueryStatistics]) -> None:
+        self._measured_by = None
+        for query in queries:
+            self._statistics.setdefault(query.query, query)
         self._end_if_quiet()
 
     def progress(self) -> Progress | None:
@@ -176,7 +205,7 @@ class CheckpointWork:
         )
 
     def _query_statistics(self) -> tuple[QueryStatistics, ...]:
-        parts = [part.statistics for part in self._parts.values()]
+        parts = self._statistics.values()
         offsets = offsets_within_limit({part.query: part.offsets for part in parts})
         return tuple(replace(part, offsets=offsets[part.query]) for part in parts)
 
@@ -186,6 +215,7 @@ class CheckpointWork:
         self._cuts += 1
         self._missing = {query.name: query for query in self.queries}
         self._parts = {}
+        self._statistics = {}
         for query in self.queries:
             query.look()
         coordinated = [query.name for query in self.queries if query.has_operators and query.is_active]
@@ -198,37 +228,45 @@ class CheckpointWork:
 
     def _pin_at_last_commit(self, query: ManagedQuery) -> None:
         boundary = query.look()
-        self._pin(query, boundary, query.offline_cuts() if query.has_operators else ())
+        cuts = query.offline_cuts() if query.has_operators else ()
+        self._pin(query, boundary, cuts, self._reached(query, boundary, cuts))
 
-    def _pin(self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...]) -> None:
+    def _reached(self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...]) -> QueryStatistics:
+        statistics = self._statistics[query.name] = QueryStatistics(
+            query=query.name,
+            boundary=boundary,
+            boundary_seconds=time.monotonic() - self._triggered_at,
+            operators=tuple(operator_statistics(each) for each in cuts),
+        )
+        return statistics
+
+    def _pin(
+        self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...], reached: QueryStatistics
+    ) -> None:
         began = time.monotonic()
         cut = self._cuts
 
         def pin() -> None:
             pinned = self.store.pin(self.checkpoint, query.name, query.lineage.name, query.lineage.checkpoint, boundary)
             snapshot = pinned.snapshot(query_id=query.lineage.query_id, spark_version=self.job.spark_version)
-            now = time.monotonic()
-            statistics = QueryStatistics(
-                query=query.name,
-                boundary=boundary,
-                boundary_seconds=began - self._triggered_at,
-                pin_seconds=now - began,
+            statistics = replace(
+                reached,
+                pin_seconds=time.monotonic() - began,
                 files=len(snapshot.files),
                 file_bytes=snapshot.size,
                 linked_bytes=pinned.linked_bytes,
                 copied_bytes=pinned.copied_bytes,
-                operators=tuple(operator_statistics(each) for each in cuts),
                 offsets=offsets_by_source(snapshot),
             )
-            part = _Part(snapshot, cuts, statistics)
-            self.post(lambda: self._pinned(cut, query, part))
+            self.post(lambda: self._pinned(cut, query, _Part(snapshot, cuts), statistics))
 
         self._spawn(pin, lambda error: self._not_pinned(cut, query, error))
 
-    def _pinned(self, cut: int, query: ManagedQuery, part: _Part) -> None:
+    def _pinned(self, cut: int, query: ManagedQuery, part: _Part, statistics: QueryStatistics) -> None:
         self._threads -= 1
         if cut == self._cuts and self._failure is None:
             self._parts[query.name] = part
+            self._statistics[query.name] = statistics
             del self._missing[query.name]
             self.came_further(self)
             if not self._missing:
@@ -315,7 +353,7 @@ class CheckpointWork:
         self.fail(FailureReason.FINALISE_FAILED if reason is FailureReason.STORAGE_ERROR else reason, str(error))
 
     def _end_if_quiet(self) -> None:
-        if self._failure is None or self._threads or self._is_over:
+        if self._failure is None or self._threads or self._measured_by is not None or self._is_over:
             return  # what is being pinned must be through before it can be removed
         self._is_over = True
         if self._is_claimed:

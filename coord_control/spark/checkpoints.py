@@ -70,7 +70,7 @@ class CheckpointService:
         changed: told what is known of a checkpoint whenever that has changed.
         discarded: told of each that was removed, whichever driver had made it.
         fail_job: told when too many checkpoints in a row have failed.
-        look_seconds: how often a commit is looked for while a checkpoint waits for it; Spark reports it later.
+        look_seconds: how often a checkpoint looks for a commit that it waits for; Spark reports it later.
         first_delay_seconds: see :class:`CheckpointScheduler`.
     """
 
@@ -149,7 +149,7 @@ class CheckpointService:
 
     def core_failed(self, failed: CheckpointFailed) -> None:
         """The core has given a checkpoint up."""
-        self._post(lambda: self._with(failed.checkpoint, lambda work: work.fail(failed.reason, failed.detail)))
+        self._post(lambda: self._with(failed.checkpoint, lambda work: work.given_up(failed)))
 
     def overview(self) -> Overview:
         """Statistics of the job's checkpoints.
@@ -228,7 +228,7 @@ class CheckpointService:
                 _log.exception("x the checkpoint service met an error of its own; please report it")
 
     def _wait_seconds(self) -> float | None:
-        if any(work.waits_for_boundary for work in self._works.values()):
+        if any(work.waits for work in self._works.values()):
             return self._look_seconds
         wakeup = self._scheduler.next_wakeup()
         return None if wakeup is None else max(0.0, wakeup - time.monotonic())

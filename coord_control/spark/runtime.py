@@ -83,7 +83,7 @@ class JobRuntime:
         self._settled = settled
         self._captured = captured
         self._checkpoint_failed = checkpoint_failed
-        self._inbox: deque[Callable[[JobCore, float], None]] = deque()
+        self._inbox: deque[Callable[[JobCore, float], object]] = deque()
         self._wake = threading.Lock()  # held: the loop will drain the inbox
         self._closed: Future[Any] = Future()  # raises the reason
         self._flush_scheduled = False
@@ -103,7 +103,7 @@ class JobRuntime:
 
     # From any thread.
 
-    def post(self, call: Callable[[JobCore, float], None]) -> None:
+    def post(self, call: Callable[[JobCore, float], object]) -> None:
         """Run ``call(core, now)`` on the loop, after everything posted before. Never blocks; nothing after the end."""
         if self._closed.done():
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coord_control.protocol import cut, recovery
+from coord_control.protocol import cut, recovery, statistics
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.checkpoint import Checkpoints
 from coord_control.protocol.cut import PendingCut
@@ -134,6 +134,18 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         OperatorRun.abort,
         "if cut is None or cut.asked_at is not None:",
         "if True:",
+    ),
+    Mutation(
+        "measure a checkpoint that is given up when its gateways are open again",
+        Checkpoints.abort,
+        "return measured",
+        "return pending.measured(now)",
+    ),
+    Mutation(
+        "keep of a checkpoint that is given up only the subtasks that have passed",
+        statistics.statistics_so_far,
+        "for each in subtasks\n",
+        "for each in subtasks if each.seconds is not None\n",
     ),
     Mutation(
         "fail the query when a coordinator is too slow for a checkpoint",

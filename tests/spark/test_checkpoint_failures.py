@@ -10,10 +10,13 @@ import pytest
 import coord_control as cc
 from coord_control.errors import (
     CheckpointNotCompleted,
+    JobClosed,
     StateFileMissing,
     StoreUnavailable,
     TooManyFailedCheckpoints,
 )
+from coord_control.ids import OperatorUid
+from coord_control.protocol.statistics import CheckpointStatistics, OperatorStatistics
 from tests.spark.jobs import (
     SECONDS,
     Dialogue,
@@ -53,6 +56,11 @@ def reason(handle: cc.CheckpointHandle) -> str:
     return failed.value.reason
 
 
+def last(job: cc.Job) -> CheckpointStatistics:
+    """What is known of the newest one that has ended."""
+    return max(job.checkpoint_statistics().history, key=lambda each: each.checkpoint)
+
+
 def goes_on(job: cc.Job, source: FileStream, coordinator: Dialogue, *, prompt: bool = True) -> None:
     """The job processes what comes, and no event was lost or doubled."""
     for epoch in range(committed(job) + 1, committed(job) + 3):
@@ -68,6 +76,9 @@ def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, 
     run(job, source, coordinator)
     coordinator.is_slow = True
     assert reason(job.trigger_checkpoint()) == "expired"
+    [part] = last(job).operators
+    assert (part.operator, part.asked_seconds, part.snapshot_seconds) == ("op", 0.0, None)
+    assert [(each.subtask, each.seconds) for each in part.subtasks] == [(0, None), (1, None)]
     coordinator.is_slow = False
     coordinator.kept[0].complete(b"{}")  # late news
     assert job.trigger_checkpoint().wait(SECONDS).id == 2
@@ -81,9 +92,58 @@ def test_a_coordinator_that_never_answers_fails_its_checkpoint_and_not_the_later
     run(job, source, coordinator)
     coordinator.is_slow = True
     assert reason(job.trigger_savepoint()) == "coordinator_timeout"
+    [part] = last(job).operators
+    assert (part.asked_seconds, part.snapshot_seconds, len(part.subtasks)) == (0.0, None, 2)
     coordinator.is_slow = False
     assert job.trigger_savepoint().wait(SECONDS).id == 2
     goes_on(job, source, coordinator)
+
+
+def test_a_savepoint_that_expires_names_the_subtask_that_it_waited_for(
+    make_job: MakeJob, source: FileStream, tmp_path: Path
+) -> None:
+    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=1.0)), Dialogue()
+
+    def linger(subtask: cc.Subtask[Memory]) -> None:
+        if subtask.epoch == 0 and subtask.index == 1:
+            (tmp_path / "running").touch()
+            eventually((tmp_path / "go-on").exists)
+
+    def measured() -> OperatorStatistics:
+        assert reason(job.trigger_savepoint()) == "expired"
+        [query] = last(job).queries
+        assert (query.query, query.boundary, query.boundary_seconds, query.files) == ("q", 0, None, 0)
+        [part] = query.operators
+        return part
+
+    operator = talk(job, coordinator)
+    frame = operator.apply(source.read(), followed(linger), schema="key STRING, value LONG", partition_by=["key"])
+    job.start("q", write(frame))
+    eventually((tmp_path / "running").exists)
+    eventually(lambda: job._driver.runtime.read(lambda core, now: core.totals()[OperatorUid("op")].acks, SECONDS) == 1)
+    while (part := measured()).snapshot_seconds is None:
+        pass  # this machine is so busy that the coordinator has not answered within the second
+    quick, slow = part.subtasks
+    assert quick.seconds is not None
+    assert (slow.subtask, slow.seconds, slow.acknowledged_seconds) == (1, None, None)
+    assert slow.blocked_seconds > 0.0
+    (tmp_path / "go-on").touch()
+    assert job.trigger_savepoint().wait(SECONDS).path
+    job.stop()
+
+
+def test_one_that_fails_when_nobody_can_say_any_more_what_was_measured_ends_all_the_same(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job, coordinator = make_job(), Slow()
+    run(job, source, coordinator)
+    coordinator.is_slow = True
+    handle = job.trigger_checkpoint()
+    eventually(lambda: coordinator.kept)
+    job._driver.runtime.close(JobClosed("job"))
+    handle.abort()
+    assert reason(handle) == "aborted"
+    assert last(job).queries == ()
 
 
 def test_several_at_once_each_have_a_snapshot_of_their_own(make_job: MakeJob, source: FileStream) -> None:

@@ -5,16 +5,22 @@ Threads: the simulation has one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
-from coord_control.ids import OperatorUid, QueryName
+from coord_control.ids import BarrierId, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.gateway import State
 from coord_control.protocol.records import Begin, Record
+from coord_control.protocol.statistics import QueryStatistics
 from coord_control.testing.simulation.invariants import View
+from coord_control.testing.simulation.values import Violation
 
 if TYPE_CHECKING:
     from coord_control.testing.simulation.driver import Driver
 
-__all__ = ["check_driver"]
+__all__ = ["check_driver", "check_measured", "waiting_behind"]
+
+_Waiting: TypeAlias = Mapping[tuple[OperatorUid, SubtaskIndex], int]
 
 
 def check_driver(driver: Driver, uid: OperatorUid) -> None:
@@ -31,6 +37,36 @@ def check_driver(driver: Driver, uid: OperatorUid) -> None:
         driver.invariants.check_channels(driver.core.generation, operator)
     if driver.desk.watched:
         _check_cuts(driver)
+
+
+def waiting_behind(driver: Driver, barrier: BarrierId) -> _Waiting:
+    """How many events wait for each subtask that has not passed a checkpoint, behind it."""
+    return {
+        (operator.spec.uid, SubtaskIndex(subtask)): gateway.held_by(barrier)
+        for operator in driver.core.operators()
+        for subtask, gateway in enumerate(operator.channel.gateways)
+        if barrier in operator.cuts and gateway.state(barrier) is not State.OPENED
+    }
+
+
+def check_measured(waiting: _Waiting, measured: Iterable[QueryStatistics]) -> None:
+    """Check what is said of a checkpoint that was given up.
+
+    Args:
+        waiting: what :func:`waiting_behind` said before.
+
+    Raises:
+        Violation: it is not how the gateways were.
+    """
+    said = {
+        (operator.operator, subtask.subtask): subtask.blocked_events
+        for query in measured
+        for operator in query.operators
+        for subtask in operator.subtasks
+        if subtask.seconds is None
+    }
+    if said != waiting:
+        raise Violation(f"measured: a checkpoint was given up when {waiting} events waited, and it says {said}")
 
 
 def _check_record(driver: Driver, record: Record) -> None:

@@ -37,7 +37,7 @@ from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation.checkpoints import Desk, UnderWay, Watched
-from coord_control.testing.simulation.checks import check_driver
+from coord_control.testing.simulation.checks import check_driver, check_measured, waiting_behind
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.lineages import Lineage
@@ -219,8 +219,10 @@ class Driver:
 
     def abort_checkpoint(self, checkpoint: CheckpointId) -> None:
         """Give a checkpoint up: all that it held goes on in its order."""
-        self.desk.over(checkpoint)
-        self.core.abort_checkpoint(checkpoint, self.now)
+        pending = self.desk.over(checkpoint)
+        assert pending is not None, "it was chosen from those that are under way"
+        waiting = waiting_behind(self, pending.barrier)
+        check_measured(waiting, self.core.abort_checkpoint(checkpoint, self.now))
         self._check_all()
 
     def checkpoint_stored(self, checkpoint: CheckpointId) -> None:
