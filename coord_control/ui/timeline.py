@@ -5,10 +5,12 @@ alerts                                       [== files ==]      the query's file
   threshold     [ state ]                                       the coordinator is asked for its state
     0 ----------[#### 12 ####o)                                 closed, with events that waited; opened by the ack
     1 ----o-----()                                              acknowledged before the coordinator had answered
+    2, not passed [########### 7 ###########]                   of a checkpoint that failed: closed until then
 ```
 
 All times are seconds since the trigger. A gateway closes when the coordinator has answered and opens when its subtask
-has passed the boundary, so ``closed = opened - blocked_seconds``.
+has passed the boundary, so ``closed = opened - blocked_seconds``. Of a subtask that has not passed it is known that the
+gateway was closed at the coordinator's answer, and for how long it had been when the checkpoint failed.
 
 Threads: pure functions over records; any thread.
 """
@@ -38,6 +40,8 @@ _THIN_FROM: Final = 60
 _STEPS: Final = 8
 _LEAST_BAR: Final = 2.0
 _DIGIT: Final = 7.0
+# Of those that have not passed, in the description.
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Lane:
         kind: ``query``, ``operator`` or ``subtask``.
         text: everything that it shows, in words.
         waits: the end of the line that stands for an open gateway before the coordinator's answer.
+        is_missing: a subtask that has not passed, or an operator whose coordinator has not answered.
     """
 
     kind: str
@@ -74,6 +79,7 @@ class Lane:
     waits: float | None = None
     acknowledged: float | None = None
     opened: float | None = None
+    is_missing: bool = False
 
     @property
     def middle(self) -> float:
@@ -154,11 +160,18 @@ def _lanes(
         for operator in query.operators:
             yield _operator_lane(operator, scale)
             for subtask in by_operator.pop(operator.operator, ()):
-                yield _subtask_lane(subtask, scale, height)
-    for uid, rest in by_operator.items():  # of a query that is not captured
+                yield _subtask_lane(subtask, _answered(operator), scale, height)
+    for uid, rest in by_operator.items():  # the storage tells queries again when they are lost, but not operators
         yield Lane(kind="operator", label=uid, y=0.0, height=_ROW, text=f"operator {uid}")
         for subtask in rest:
-            yield _subtask_lane(subtask, scale, height)
+            yield _subtask_lane(subtask, None, scale, height)
+
+
+def _answered(operator: OperatorCheckpoint) -> float | None:
+    """When the coordinator had given its state."""
+    if operator.asked_seconds is None or operator.snapshot_seconds is None:
+        return None
+    return operator.asked_seconds + operator.snapshot_seconds
 
 
 def _query_lane(query: QueryCheckpoint, scale: Scale) -> Lane:
@@ -169,47 +182,59 @@ def _query_lane(query: QueryCheckpoint, scale: Scale) -> Lane:
             f": at its boundary, epoch {query.boundary}, after {human_seconds(query.boundary_seconds)}; files were "
             f"made durable in {human_seconds(query.pin_seconds)}"
         )
+    elif query.boundary_seconds is not None:
+        text += f": at its boundary, epoch {query.boundary}, after {human_seconds(query.boundary_seconds)}"
+    elif query.boundary is not None:
+        text += f": its boundary, the end of epoch {query.boundary}, was not reached"
     return Lane(kind="query", label=query.query, y=0.0, height=_ROW, text=text, bar=bar)
 
 
 def _operator_lane(operator: OperatorCheckpoint, scale: Scale) -> Lane:
-    bar, text = None, f"operator {operator.operator}"
-    if operator.asked_seconds is not None and operator.snapshot_seconds is not None:
-        answered = operator.asked_seconds + operator.snapshot_seconds
+    answered, label, text = _answered(operator), operator.operator, f"operator {operator.operator}"
+    bar = None
+    if operator.asked_seconds is None:
+        text += ": its coordinator was not asked for its state"
+    elif answered is None:
+        label += ", no answer"
+        text += f": its coordinator was asked for its state after {human_seconds(operator.asked_seconds)}, no answer"
+    else:
         bar = _bar("state", operator.asked_seconds, answered, scale, "state")
         text += (
             f": its coordinator was asked for its state after {human_seconds(operator.asked_seconds)} and took "
             f"{human_seconds(operator.snapshot_seconds)}"
         )
-    return Lane(kind="operator", label=operator.operator, y=0.0, height=_ROW, text=text, bar=bar)
+    return Lane(kind="operator", label=label, y=0.0, height=_ROW, text=text, bar=bar, is_missing=answered is None)
 
 
-def _subtask_lane(subtask: SubtaskRecord, scale: Scale, height: float) -> Lane:
+def _subtask_lane(subtask: SubtaskRecord, answered: float | None, scale: Scale, height: float) -> Lane:
     acknowledged, opened = subtask.acknowledged_seconds, subtask.seconds
-    if opened is None:
-        text = f"subtask {subtask.subtask} has not passed the boundary"
-        return Lane(kind="subtask", label=str(subtask.subtask), y=0.0, height=height, text=text)
-    closed = max(0.0, opened - subtask.blocked_seconds)
-    kind = "blocked" if subtask.blocked_events else "closed"
-    label = f"{subtask.blocked_events:,}" if subtask.blocked_events and height >= _ROW else ""
+    closed = answered
+    if opened is not None:
+        closed = max(0.0, opened - subtask.blocked_seconds)
+    bar = None
+    if closed is not None and subtask.blocked_seconds:
+        kind = "blocked" if subtask.blocked_events else "closed"
+        events = f"{subtask.blocked_events:,}" if subtask.blocked_events and height >= _ROW else ""
+        bar = _bar(kind, closed, closed + subtask.blocked_seconds, scale, events)
     return Lane(
         kind="subtask",
-        label=str(subtask.subtask),
+        label=str(subtask.subtask) if opened is not None else f"{subtask.subtask}, not passed",
         y=0.0,
         height=height,
-        text=_subtask_text(subtask, closed, opened),
-        bar=_bar(kind, closed, opened, scale, label) if subtask.blocked_seconds else None,
-        waits=scale.at(closed),
+        text=_subtask_text(subtask, closed),
+        bar=bar,
+        waits=None if closed is None else scale.at(closed),
         acknowledged=None if acknowledged is None else scale.at(acknowledged),
-        opened=scale.at(opened),
+        opened=None if opened is None else scale.at(opened),
+        is_missing=opened is None,
     )
 
 
-def _subtask_text(subtask: SubtaskRecord, closed: float, opened: float) -> str:
-    ack = subtask.acknowledged_seconds
+def _subtask_text(subtask: SubtaskRecord, closed: float | None) -> str:
+    ack, opened = subtask.acknowledged_seconds, subtask.seconds
     parts = [f"gateway closed after {human_seconds(closed)}"] if subtask.blocked_seconds else []
     parts += [] if ack is None else [f"acknowledged after {human_seconds(ack)}"]
-    parts.append(f"opened after {human_seconds(opened)}")
+    parts.append("has not passed the boundary" if opened is None else f"opened after {human_seconds(opened)}")
     parts.append(f"{subtask.blocked_events:,} events waited")
     return f"subtask {subtask.subtask}: {', '.join(parts)}"
 
@@ -224,14 +249,27 @@ def _description(subtasks: Sequence[SubtaskRecord]) -> str:
     if not subtasks:
         return "No subtask took part; the bars show how long each query's files took."
     passed = [subtask for subtask in subtasks if subtask.seconds is not None]
-    if not passed:
-        return f"None of {len(subtasks):,} subtasks has passed its boundary."
-    last = max(passed, key=lambda each: each.seconds or 0.0)
-    waited = max(passed, key=lambda each: each.blocked_seconds)
+    missing = [subtask for subtask in subtasks if subtask.seconds is None]
     blocked = sum(subtask.blocked_events for subtask in subtasks)
-    return (
-        f"{len(passed):,} of {len(subtasks):,} subtasks passed the boundary, the last one subtask {last.subtask} of "
-        f"{last.operator} after {human_seconds(last.seconds)}. {blocked:,} events waited behind closed gateways; "
-        f"that of subtask {waited.subtask} of {waited.operator} was closed longest, for "
-        f"{human_seconds(waited.blocked_seconds)}."
-    )
+    longest = max(subtasks, key=lambda each: each.blocked_seconds)
+    if passed:
+        last = max(passed, key=lambda each: each.seconds or 0.0)
+        text = (
+            f"{len(passed):,} of {len(subtasks):,} subtasks passed the boundary, the last one {_named(last)} after "
+            f"{human_seconds(last.seconds)}."
+        )
+    else:
+        text = f"None of {len(subtasks):,} subtasks has passed its boundary."
+    if passed and missing:
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        text += f" Not passed: {', '.join(_named(each) for each in missing[:_NAMED])}{more}."
+    if longest.blocked_seconds:
+        text += (
+            f" {blocked:,} events waited behind closed gateways; that of {_named(longest)} was closed longest, for "
+            f"{human_seconds(longest.blocked_seconds)}."
+        )
+    return text
+
+
+def _named(subtask: SubtaskRecord) -> str:
+    return f"subtask {subtask.subtask} of {subtask.operator}"

@@ -6,6 +6,7 @@ Written into a real control database; the numbers are made up, but always the sa
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -154,8 +155,9 @@ def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: ra
     elif number < 12 and not is_savepoint:
         values["state"] = CheckpointState.DISCARDED
     is_complete = values["state"] is not CheckpointState.FAILED
-    subtasks = _subtasks(seconds, chance, slow=is_slow) if is_complete else []
+    subtasks = _subtasks(seconds, chance, slow=is_slow) if is_complete else _subtasks_with_one_missing(seconds)
     operators = {uid: [each for each in subtasks if each.operator == uid] for uid in SUBTASKS}
+    queries = _queries(number, seconds, operators)
     store.checkpoints.save(
         JOB,
         CheckpointRecord(
@@ -178,8 +180,8 @@ def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: ra
             blocked_seconds=max((each.blocked_seconds for each in subtasks), default=0.0),
             snapshot_seconds=0.08,
             subtasks=18,
-            acknowledged=18 if is_complete else 11,
-            queries=_queries(number, seconds, operators) if is_complete else (),
+            acknowledged=18 if is_complete else 17,
+            queries=queries if is_complete else tuple(_not_captured(query) for query in queries),
             **values,
         ),
         subtasks,
@@ -213,6 +215,21 @@ def _subtasks(seconds: float, chance: random.Random, *, slow: bool) -> list[Subt
     return found
 
 
+def _subtasks_with_one_missing(seconds: float) -> list[SubtaskRecord]:
+    """Subtask 5 of the first operator has not passed."""
+    missing = ("delay-threshold", 5)
+    return [
+        replace(each, seconds=None, acknowledged_seconds=None, blocked_events=31, blocked_seconds=seconds - 0.1)
+        if (each.operator, each.subtask) == missing
+        else each
+        for each in _subtasks(seconds / 2, random.Random(19), slow=False)
+    ]
+
+
+def _not_captured(query: QueryCheckpoint) -> QueryCheckpoint:
+    return QueryCheckpoint(query=query.query, boundary=query.boundary, operators=query.operators)
+
+
 def _queries(
     number: int, seconds: float, operators: dict[str, list[SubtaskRecord]]
 ) -> tuple[QueryCheckpoint, QueryCheckpoint]:
@@ -227,7 +244,7 @@ def _queries(
             blocked_events=sum(each.blocked_events for each in subtasks),
             blocked_seconds=max(each.blocked_seconds for each in subtasks),
             subtasks=len(subtasks),
-            acknowledged=len(subtasks),
+            acknowledged=sum(each.seconds is not None for each in subtasks),
         )
         for uid, subtasks in operators.items()
     }

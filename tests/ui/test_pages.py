@@ -153,6 +153,16 @@ def test_a_failed_checkpoint_says_why_and_what_to_do_next(visitor: Visitor) -> N
     assert "coordctl restore" not in text
 
 
+def test_a_failed_checkpoint_shows_in_words_who_has_not_passed(visitor: Visitor) -> None:
+    text = visitor.text(checkpoint_path(FAILED))
+    assert "17 of 18" in text
+    assert "alerts 1819 not reached" in text
+    assert "delay-threshold alerts 11 of 12 20 ms 80 ms" in text
+    assert "subtask 5: gateway closed after 100 ms, has not passed the boundary, 31 events waited" in text
+    assert " 5, not passed " in text
+    assert "delay-threshold 5 not passed 4.9 s 31" in text
+
+
 def test_a_checkpoint_under_way_shows_the_gateways_and_looks_again(visitor: Visitor) -> None:
     answer = visitor.get(checkpoint_path(NEWEST))
     assert "13 of 18 subtasks" in text_of(answer)

@@ -79,10 +79,55 @@ def test_a_subtask_without_an_ack_opens_with_the_commit() -> None:
     assert "acknowledged" not in found.text
 
 
-def test_a_subtask_that_has_not_passed_has_nothing_but_its_name() -> None:
-    found = lane(subtask(seconds=None, acknowledged_seconds=None))
-    assert (found.bar, found.opened, found.waits) == (None, None, None)
-    assert found.text == "subtask 0 has not passed the boundary"
+def failed(*subtasks: SubtaskRecord, asked: float | None = 0.5, took: float | None = 0.5) -> Timeline:
+    part = OperatorCheckpoint(operator="op", asked_seconds=asked, snapshot_seconds=took)
+    query = QueryCheckpoint(query="q", boundary=7, operators=(part,))
+    return drawn(*subtasks, state=CheckpointState.FAILED, queries=(query,))
+
+
+def test_a_subtask_that_has_not_passed_says_so_and_its_gateway_is_closed_until_the_end() -> None:
+    timeline = failed(
+        subtask(0), subtask(1, seconds=None, acknowledged_seconds=None, blocked_seconds=3.0, blocked_events=7)
+    )
+    query, _, passed, missing = timeline.lanes
+    assert query.text == "query q: its boundary, the end of epoch 7, was not reached"
+    assert (passed.label, passed.is_missing) == ("0", False)
+    assert (missing.label, missing.is_missing, missing.opened) == ("1, not passed", True, None)
+    assert missing.bar is not None
+    assert (missing.bar.kind, missing.bar.label) == ("blocked", "7")
+    assert (missing.waits, missing.bar.x) == (timeline.scale.at(1.0), timeline.scale.at(1.0))
+    assert missing.bar.x + missing.bar.width == timeline.finished
+    assert missing.text == ("subtask 1: gateway closed after 1.0 s, has not passed the boundary, 7 events waited")
+    assert timeline.description == (
+        "1 of 2 subtasks passed the boundary, the last one subtask 0 of op after 3.0 s. Not passed: subtask 1 of op. "
+        "7 events waited behind closed gateways; that of subtask 1 of op was closed longest, for 3.0 s."
+    )
+
+
+def test_a_subtask_that_waits_for_the_coordinator_has_its_ack_and_no_closed_gateway() -> None:
+    timeline = failed(subtask(seconds=None, acknowledged_seconds=2.0, blocked_seconds=0.0), took=None)
+    _, operator, missing = timeline.lanes
+    assert (operator.label, operator.is_missing, operator.bar) == ("op, no answer", True, None)
+    assert operator.text == "operator op: its coordinator was asked for its state after 500 ms, no answer"
+    assert (missing.bar, missing.waits, missing.opened) == (None, None, None)
+    assert missing.acknowledged == timeline.scale.at(2.0)
+    assert missing.text == "subtask 0: acknowledged after 2.0 s, has not passed the boundary, 0 events waited"
+    assert timeline.description == "None of 1 subtasks has passed its boundary."
+
+
+def test_a_coordinator_that_was_not_asked_has_not_failed_to_answer() -> None:
+    [_, operator, _] = failed(subtask(seconds=None, blocked_seconds=0.0), asked=None, took=None).lanes
+    assert (operator.label, operator.text) == ("op", "operator op: its coordinator was not asked for its state")
+
+
+def test_of_many_that_have_not_passed_the_first_are_named() -> None:
+    late = [subtask(number, seconds=None, blocked_seconds=3.0) for number in range(1, 9)]
+    assert "subtask 5 of op and 3 more." in failed(subtask(0), *late).description
+
+
+def test_a_query_at_its_boundary_whose_files_were_not_durable_says_so() -> None:
+    query = QueryCheckpoint(query="q", boundary=7, boundary_seconds=3.0, operators=QUERY.operators)
+    assert drawn(subtask(), queries=(query,)).lanes[0].text == "query q: at its boundary, epoch 7, after 3.0 s"
 
 
 def test_queries_and_operators_have_rows_of_their_own_above_their_subtasks() -> None:
@@ -103,7 +148,7 @@ def test_queries_and_operators_have_rows_of_their_own_above_their_subtasks() -> 
     assert timeline.finished == timeline.scale.at(4.0)
 
 
-def test_subtasks_of_a_query_that_is_not_captured_stand_at_the_end() -> None:
+def test_subtasks_whose_query_is_not_known_stand_at_the_end() -> None:
     timeline = drawn(subtask(0), queries=())
     assert [each.kind for each in timeline.lanes] == ["operator", "subtask"]
 
