@@ -64,7 +64,9 @@ def add_counts(families: Families, fleet: Fleet, counts: FleetCounts) -> None:
     for recovered in counts.recoveries:
         families.add("fleet_recoveries_last_hour", recovered.count, recovered.job, recovered.reason)
     for waiting in counts.open_commands:
-        families.add("fleet_commands_open", waiting.count, waiting.job, waiting.kind, waiting.state)
+        labels = (waiting.job, waiting.kind, waiting.state)
+        families.add("fleet_commands_open", waiting.count, *labels)
+        families.add("fleet_oldest_open_command_timestamp_seconds", waiting.oldest_at.timestamp(), *labels)
     for ended in counts.ended_commands:
         families.add("fleet_commands_last_hour", ended.count, ended.job, ended.kind, ended.state)
 

@@ -140,6 +140,11 @@ _HISTORY: Final = (
         "How long the last recovery took; without a sample it is not over, or there was none.",
     ),
     _gauge("commands_open", "Commands that no driver has taken, or that are carried out now.", ("kind", "state")),
+    _gauge(
+        "oldest_open_command_timestamp_seconds",
+        "When the oldest of the open commands was asked for, in seconds since 1970.",
+        ("kind", "state"),
+    ),
     _gauge("commands_last_hour", "Commands of the last hour that have ended, by outcome.", ("kind", "outcome")),
 )
 

@@ -98,13 +98,19 @@ def _recovered(
 
 def _by_state(transaction: Transaction, where: Sequence[ColumnElement[bool]]) -> tuple[CommandCount, ...]:
     query = (
-        select(_jobs.name, _commands.kind, _commands.state, func.count().label("number"))
+        select(
+            _jobs.name,
+            _commands.kind,
+            _commands.state,
+            func.count().label("number"),
+            func.min(_commands.requested_at).label("oldest"),
+        )
         .join(tables.jobs, _commands.job_id == _jobs.id)
         .where(*where)
         .group_by(_jobs.name, _commands.kind, _commands.state)
         .order_by(_jobs.name, _commands.kind, _commands.state)
     )
     return tuple(
-        CommandCount(job=row.name, kind=row.kind, state=row.state, count=row.number)
+        CommandCount(job=row.name, kind=row.kind, state=row.state, count=row.number, oldest_at=row.oldest)
         for row in transaction.execute(query)
     )

@@ -111,12 +111,17 @@ class ReasonCount(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCount(Record):
     """How many commands of a kind are in a state: all that are not finished, and those that were asked for within the
-    window."""
+    window.
+
+    Attributes:
+        oldest_at: when the oldest of them was asked for.
+    """
 
     job: str
     kind: str
     state: str
     count: int
+    oldest_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

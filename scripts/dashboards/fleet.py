@@ -340,7 +340,15 @@ def _commands() -> Row:
                 "Open",
                 Query(f"sum by (job_name, kind, state) ({_of('commands_open')})", "{{job_name}}: {{kind}}, {{state}}"),
                 help_="Pending: no driver has taken them. Claimed: they are carried out.",
-                width=12,
+            ),
+            graph(
+                "Open for",
+                Query(
+                    f"time() - min by (job_name, kind, state) ({_of('oldest_open_command_timestamp_seconds')})",
+                    "{{job_name}}: {{kind}}, {{state}}",
+                ),
+                help_="The oldest of them. An event for an idle job is claimed until the job's next epoch.",
+                unit="s",
             ),
             graph(
                 "Ended within the last hour",
@@ -350,7 +358,6 @@ def _commands() -> Row:
                 ),
                 help_="By outcome.",
                 stacked=True,
-                width=12,
             ),
         ),
     )

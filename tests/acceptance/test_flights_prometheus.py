@@ -39,6 +39,7 @@ SELDOM: Final = {
     "fleet.json: Failures of the last hour, by reason",
     "fleet.json: Jobs with blocked events",
     "fleet.json: Open",
+    "fleet.json: Open for",
     "fleet.json: Watermark lag",
     "fleet.json: Where, for how long, because of which checkpoint",
     "job.json: Because of checkpoint",

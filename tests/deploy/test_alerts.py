@@ -146,12 +146,14 @@ CASES: Final[dict[str, Case]] = {
     "CoordControlRecordsLost": Case({driver("agent_dropped_records_total"): "0 0 5"}, 1, 2),
     "CoordControlCommandWaits": Case(
         {
-            fleet("commands_open", kind="trigger_savepoint", state="pending"): "1x20",
-            fleet("commands_open", kind="stop", state="pending"): "1 1 _ _ 1x3",
+            fleet("oldest_open_command_timestamp_seconds", kind="trigger_savepoint", state="pending"): "0x10",
+            fleet("oldest_open_command_timestamp_seconds", kind="stop", state="pending"): "0+60x10",
+            fleet("oldest_open_command_timestamp_seconds", kind="verify", state="claimed"): "0x10",
+            fleet("oldest_open_command_timestamp_seconds", kind="send_event", state="claimed"): "-3600x10",
         },
-        14,
-        15,
-        {**JOB, "kind": "trigger_savepoint"},
+        5,
+        6,
+        {**JOB, "kind": "trigger_savepoint", "state": "pending"},
     ),
 }
 

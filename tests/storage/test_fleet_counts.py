@@ -68,14 +68,17 @@ def test_recoveries_of_the_window_by_cause(store: ControlStore) -> None:
 
 def test_commands_that_wait_and_those_that_have_ended(store: ControlStore) -> None:
     register(store)
-    for key in ("a", "b", "c"):
-        store.commands.submit(request(key=key))
+    first, second, _ = (store.commands.submit(request(key=key)) for key in ("a", "b", "c"))
     [command] = store.commands.claim(JOB, 1, 1)
     store.commands.finish(command.id, 1, Outcome(state=CommandState.COMPLETED))
     counts = store.fleets.counts(window=HOUR)
     kind = CommandKind.TRIGGER_CHECKPOINT.value
-    assert counts.open_commands == (CommandCount(job=JOB, kind=kind, state="pending", count=2),)
-    assert counts.ended_commands == (CommandCount(job=JOB, kind=kind, state="completed", count=1),)
+    assert counts.open_commands == (
+        CommandCount(job=JOB, kind=kind, state="pending", count=2, oldest_at=second.requested_at),
+    )
+    assert counts.ended_commands == (
+        CommandCount(job=JOB, kind=kind, state="completed", count=1, oldest_at=first.requested_at),
+    )
     assert store.fleets.counts(window=timedelta(0)).ended_commands == ()
 
 
