@@ -94,7 +94,7 @@ class Fact:
         """Make it.
 
         Args:
-            subtasks: of the completed checkpoints, by job and id.
+            subtasks: of the checkpoints that have ended, by job and id.
             overview: of the job; None: it is gone.
         """
         sequence, record = self.change.sequence, self.change.checkpoint
@@ -105,14 +105,14 @@ class Fact:
                 description=self.change.recovery.what or None,
                 metadata=recovery_metadata(self.change.recovery, sequence=sequence),
             )
+        parts = subtasks.get((record.job, record.id), ())
         if not self.is_materialization:
             text = f"{record.kind.value} {record.id} failed: {record.message or record.reason or 'no reason is known'}"
-            return dg.AssetObservation(
-                self.asset, description=text, metadata=failure_metadata(record, sequence=sequence)
-            )
+            metadata = failure_metadata(record, parts, sequence=sequence)
+            return dg.AssetObservation(self.asset, description=text, metadata=metadata)
         metadata = checkpoint_metadata(
             record,
-            subtasks.get((record.job, record.id), ()),
+            parts,
             job=None if overview is None else overview.job,
             recovery=None if overview is None else overview.last_recovery,
             sequence=sequence,

@@ -105,7 +105,7 @@ def checkpoint_metadata(
         "channel_bytes": record.channel_bytes,
         "coordinator_bytes": _coordinator_bytes(record.queries),
         "queries": _table(_QUERY_COLUMNS, [_query_row(query) for query in record.queries]),
-        "subtask_table": _table(_SUBTASK_COLUMNS, [_subtask_row(subtask) for subtask in _shown(subtasks)]),
+        "subtask_table": _subtask_table(subtasks),
         "triggered_by": record.cause,
         "requested_by": record.requested_by,
         "triggered_at": record.triggered_at,
@@ -121,8 +121,8 @@ def checkpoint_metadata(
     return entries(values)
 
 
-def failure_metadata(record: CheckpointRecord, *, sequence: int) -> Metadata:
-    """Why a checkpoint or savepoint has failed."""
+def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord] = (), *, sequence: int) -> Metadata:
+    """Why a checkpoint or savepoint has failed, and how far each of its subtasks was."""
     return entries(
         {
             "failed_checkpoint_id": record.id,
@@ -133,6 +133,9 @@ def failure_metadata(record: CheckpointRecord, *, sequence: int) -> Metadata:
             "duration_seconds": record.duration_seconds,
             "acknowledged_subtasks": record.acknowledged,
             "subtasks": record.subtasks,
+            "blocked_events": record.blocked_events,
+            "blocked_seconds": float(record.blocked_seconds),
+            "subtask_table": _subtask_table(subtasks),
             "triggered_by": record.cause,
             "requested_by": record.requested_by,
             "triggered_at": record.triggered_at,
@@ -231,6 +234,10 @@ def _query_row(query: QueryCheckpoint) -> Sequence[_Cell]:
         query.file_bytes,
         offsets,
     )
+
+
+def _subtask_table(subtasks: Sequence[SubtaskRecord]) -> dg.MetadataValue[Any] | None:
+    return _table(_SUBTASK_COLUMNS, [_subtask_row(subtask) for subtask in _shown(subtasks)])
 
 
 def _shown(subtasks: Sequence[SubtaskRecord]) -> Sequence[SubtaskRecord]:

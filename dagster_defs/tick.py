@@ -286,8 +286,8 @@ class Tick:
             (decided.told if new else decided.reported).add(change.job)
 
     def _events(self, decided: _Decided, overviews: Mapping[str, JobOverview]) -> Iterator[AssetEvent]:
-        wanted = {(fact.change.job, fact.identity.what[1]) for fact in decided.facts if fact.is_materialization}
-        subtasks = self._client.subtasks_of([(job, int(number)) for job, number in sorted(wanted)]) if wanted else {}
+        wanted = {(found.job, found.id) for fact in decided.facts if (found := fact.change.checkpoint) is not None}
+        subtasks = self._client.subtasks_of(sorted(wanted)) if wanted else {}
         for fact in sorted(decided.facts, key=lambda each: each.change.sequence):
             yield fact.event(subtasks, overviews.get(fact.change.job))
 

@@ -16,7 +16,9 @@ from coord_control.storage.records import (
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
+    OperatorCheckpoint,
     Percentiles,
+    QueryCheckpoint,
     SubtaskRecord,
 )
 
@@ -79,7 +81,7 @@ def _print_parts(one: CheckpointRecord) -> None:
             (
                 query.query,
                 query.boundary,
-                human_seconds(query.boundary_seconds),
+                human_seconds(query.boundary_seconds) if one.reason is None else _reached(query),
                 human_seconds(query.pin_seconds),
                 query.files,
                 human_bytes(query.file_bytes),
@@ -102,7 +104,7 @@ def _print_parts(one: CheckpointRecord) -> None:
                 operator.operator,
                 query.query,
                 f"{operator.acknowledged} of {operator.subtasks}",
-                human_seconds(operator.snapshot_seconds),
+                human_seconds(operator.snapshot_seconds) if one.reason is None else _answered(operator),
                 human_bytes(operator.coordinator_bytes),
                 human_bytes(operator.state_bytes),
                 human_bytes(operator.channel_bytes),
@@ -112,6 +114,16 @@ def _print_parts(one: CheckpointRecord) -> None:
             for operator in query.operators
         ],
     )
+
+
+def _reached(query: QueryCheckpoint) -> str:
+    return "not reached" if query.boundary_seconds is None else human_seconds(query.boundary_seconds)
+
+
+def _answered(operator: OperatorCheckpoint) -> str:
+    if operator.snapshot_seconds is not None:
+        return human_seconds(operator.snapshot_seconds)
+    return "not asked" if operator.asked_seconds is None else "no answer"
 
 
 def print_subtasks(subtasks: Sequence[SubtaskRecord]) -> None:

@@ -113,7 +113,11 @@ class Jobs:
             "queries": (QueryCheckpoint(query=QUERY, boundary=40 + number, operators=(operator,)),),
         }
         record = CheckpointRecord(**{**values, **changes})
-        parts = [SubtaskRecord(operator=OPERATOR, subtask=each, seconds=0.1) for each in range(subtasks)]
+        passed = subtasks if record.reason is None else subtasks - 1
+        parts = [
+            SubtaskRecord(operator=OPERATOR, subtask=each, seconds=0.1 if each < passed else None)
+            for each in range(subtasks)
+        ]
         self.store.checkpoints.save(job, record, parts)
         return record
 

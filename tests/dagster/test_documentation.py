@@ -104,7 +104,7 @@ COMPLETED: Final = checkpoint_metadata(
 #: Everything that Dagster shows of these, by what introduces the table in the page.
 TABLES: Final[dict[str, Metadata]] = {
     "A completed checkpoint or savepoint": COMPLETED,
-    "One that failed": failure_metadata(CHECKPOINT, sequence=1),
+    "One that failed": failure_metadata(CHECKPOINT, [SubtaskRecord(operator="threshold", subtask=0)], sequence=1),
     "A recovery": recovery_metadata(RECOVERY, sequence=1),
     "A query whose epoch has moved": query_metadata(QUERY_NOW),
 }

@@ -310,6 +310,7 @@ def test_a_failure_has_no_id_that_could_be_taken_for_a_completed_one() -> None:
     record = _record(state=CheckpointState.FAILED, reason="timeout", message="too slow")
     values = _values(failure_metadata(record, sequence=4))
 
+    assert "subtask_table" not in values
     assert values["failed_checkpoint_id"] == 7
     assert "checkpoint_id" not in values
     assert (values["reason"], values["message"]) == ("timeout", "too slow")

@@ -76,6 +76,9 @@ def test_a_failed_checkpoint_is_an_observation_and_turns_its_check(world: World,
     assert number(failed, "failed_checkpoint_id") == 2
     assert text(failed, "reason") == "timeout"
     assert text(failed, "message") == "too slow"
+    table = failed.metadata[f"{NAMESPACE}subtask_table"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [record.data["ack_seconds"] for record in table.records] == [0.1, None], "it waited for the second one"
     assert world.checks()["failed_checkpoints"] is False
 
 

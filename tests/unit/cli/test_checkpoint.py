@@ -2,7 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coord_control.storage.records import CheckpointKind, CheckpointState, JobState
+import pytest
+
+from coord_control.storage.records import (
+    CheckpointKind,
+    CheckpointState,
+    JobState,
+    OperatorCheckpoint,
+    QueryCheckpoint,
+)
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run, run_json
@@ -80,6 +88,24 @@ def test_one_is_shown_with_its_parts(tmp_path: Path, store: ControlStore) -> Non
     assert len([line for line in shown.splitlines() if "100 ms" in line]) == 4
     assert len(run_json(tmp_path, "checkpoint", "show", "flights", "7", "--subtasks")["subtask_parts"]) == 4
     assert "did you mean" in run(tmp_path, "checkpoint", "show", "flights", "8", code=78)
+
+
+@pytest.mark.parametrize(
+    ("asked", "took", "expected"), [(None, None, "not asked"), (0.0, None, "no answer"), (0.0, 0.25, "250 ms")]
+)
+def test_one_that_failed_shows_what_it_waited_for(
+    tmp_path: Path, store: ControlStore, asked: float | None, took: float | None, expected: str
+) -> None:
+    operator = OperatorCheckpoint(operator="op", asked_seconds=asked, snapshot_seconds=took, subtasks=2, acknowledged=1)
+    reached = QueryCheckpoint(query="ranks", boundary=3, boundary_seconds=0.5)
+    queries = (QueryCheckpoint(query="alerts", boundary=47, operators=(operator,)), reached)
+    kit.put_checkpoint(store, 7, state=CheckpointState.FAILED, reason="expired", message="too slow", queries=queries)
+
+    shown = run(tmp_path, "checkpoint", "show", "flights", "7").splitlines()
+
+    assert any("alerts" in line and "not reached" in line for line in shown)
+    assert any("ranks" in line and "500 ms" in line for line in shown)
+    assert any("1 of 2" in line and expected in line for line in shown)
 
 
 def test_the_summary_has_counts_and_percentiles(tmp_path: Path, store: ControlStore) -> None:
