@@ -1,9 +1,10 @@
 """The job on a real cluster: a standalone master, two workers, executors, and a driver, each a process of its own.
 
 While it works, and takes checkpoints and savepoints all the time: executors are killed, a worker is lost and another
-one comes, the driver is killed and the next one takes over, and the network between the driver and one executor is
-cut, in three ways. Spark starts second attempts beside slow ones. TLS is on, without being asked for. In the end every
-row and every event was there exactly once, gateways are open, and every savepoint that says so is complete.
+one comes, the driver is killed and the next one takes over, and the connections between the driver's endpoint and one
+executor are cut, in three ways; Spark's own connections stay. Spark starts second attempts beside slow ones. TLS is on,
+without being asked for. In the end every row and every event was there exactly once, gateways are open, and every
+savepoint that says so is complete.
 
 The short version runs with all tests. The long one does all of it several times (`make kill-long`); COORD_KILL_SEED is
 the seed.
