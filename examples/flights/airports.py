@@ -9,6 +9,7 @@ counts once.
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Final
 
@@ -21,16 +22,21 @@ from pyspark.sql import functions as sf
 __all__ = ["AirportFiles", "by_airport_and_day", "read_airports"]
 
 _PREFIX: Final = "batch-"
+_BEFORE_THE_FIRST: Final = datetime.date(2012, 12, 31)
 
 
 def by_airport_and_day(flights: DataFrame) -> DataFrame:
-    """The aggregation: ``airport, day, departures, arrivals``; to be written in update mode."""
+    """The aggregation: ``airport, day, departures, arrivals``; to be written in update mode.
+
+    A day counts as over a week after its flights: then Spark forgets it, and its state does not grow with the year.
+    """
     departure = sf.struct(sf.col("origin").alias("airport"), sf.lit(1).alias("departs"), sf.lit(0).alias("arrives"))
     arrival = sf.struct(sf.col("dest").alias("airport"), sf.lit(0).alias("departs"), sf.lit(1).alias("arrives"))
-    visits = flights.select("day", sf.explode(sf.array(departure, arrival)).alias("visit"))
-    return visits.groupBy("visit.airport", "day").agg(
-        sf.sum("visit.departs").alias("departures"), sf.sum("visit.arrives").alias("arrivals")
-    )
+    date = sf.date_add(sf.lit(_BEFORE_THE_FIRST), sf.col("day")).cast("timestamp").alias("date")
+    visits = flights.select(date, sf.explode(sf.array(departure, arrival)).alias("visit"))
+    by_date = visits.withWatermark("date", "7 days").groupBy("visit.airport", "date")
+    counted = by_date.agg(sf.sum("visit.departs").alias("departures"), sf.sum("visit.arrives").alias("arrivals"))
+    return counted.select("airport", sf.dayofyear("date").alias("day"), "departures", "arrivals")
 
 
 class AirportFiles:
