@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from dagster_defs.assets import CheckpointConfig, SavepointConfig, build_assets
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
 from dagster_defs.spec import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
+from tests.dagster.action_kit import meanwhile
 from tests.dagster_kit import Plane, eventually, plane_in
 
 _JOB = StreamingJobSpec(name="flights", queries=[QuerySpec(name="q")])
@@ -78,23 +77,6 @@ def failure(result: dg.ExecuteInProcessResult) -> tuple[str, dict[str, Any]]:
     found = event.step_failure_data.user_failure_data
     assert found is not None
     return str(found.description), {name: value.value for name, value in found.metadata.items()}
-
-
-@contextmanager
-def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join()
-    assert not errors, errors
 
 
 def specs(job: StreamingJobSpec = _JOB) -> dict[str, dg.AssetSpec]:

@@ -96,6 +96,7 @@ def test_kustomize_makes_manifests_of_it(folder: str) -> None:
         kubernetes_validate.validate(document, VERSIONS[0], strict=True)
         assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "streams"
     images = set(re.findall(r"^\s*(?:- )?image: (\S+)", done.stdout, flags=re.MULTILINE))
+    assert images
     assert all(is_pinned(image) for image in images)
     if folder == "flights":
         driver = next(document for document in rendered if document["kind"] == "Job")

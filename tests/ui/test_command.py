@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import coord_control.ui
 from coord_control.errors import PageSettingsInvalid
 from coord_control.exit_codes import ExitCode
 from coord_control.ui.server import address_of, bound, is_loopback
@@ -18,6 +19,8 @@ from tests.cli_kit import invoke
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
+    # The packages that are imported anew below replace this one in its parent, too.
+    monkeypatch.setattr(coord_control, "ui", coord_control.ui)
     for name in [name for name in sys.modules if name.startswith(("coord_control.ui", f"{package}."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
