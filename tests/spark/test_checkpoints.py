@@ -92,6 +92,13 @@ def test_a_query_without_operators_is_taken_at_its_last_commit(make_job: MakeJob
     assert [operator.name for operator in query.state_operators] == ["stateStoreSave"]
 
 
+def check_nothing_was_processed_after(path: str) -> None:
+    """The last commit of query ``q`` of a job that has stopped is the one that its savepoint holds."""
+    boundary = metadata(path).queries["q"].epoch  # type: ignore[index]
+    [commits] = Path(path).parents[1].glob("queries/q/lineage-*/spark/commits")
+    assert max(int(path.name) for path in commits.iterdir() if path.name.isdigit()) == boundary
+
+
 class Refuses(Dialogue):
     """Gives no state while told so."""
 
@@ -127,9 +134,7 @@ def test_stop_with_savepoint_processes_nothing_after_it(
     run(job, source, Dialogue())
     add_later()
     taken = job.stop_with_savepoint()
-    boundary = metadata(taken.path).queries["q"].epoch  # type: ignore[index]
-    [commits] = Path(taken.path).parents[1].glob("queries/q/lineage-*/spark/commits")
-    assert max(int(path.name) for path in commits.iterdir() if path.name.isdigit()) == boundary
+    check_nothing_was_processed_after(taken.path)
 
 
 @pytest.fixture

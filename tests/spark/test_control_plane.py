@@ -26,6 +26,7 @@ from coord_control.storage.records import (
 from coord_control.storage.store import ControlStore
 from tests.spark.jobs import SCHEMA, SECONDS, MakeJob, eventually, rows, write
 from tests.spark.streams import FileStream
+from tests.spark.test_checkpoints import check_nothing_was_processed_after
 
 
 class Limit(BaseModel):
@@ -192,10 +193,14 @@ def test_a_stop_with_a_savepoint_processes_nothing_after_it(
     job = make_job(control=url)
     _start(job, source, Listening())
     eventually(lambda: job.status().queries[0].committed >= 0)
+    for epoch in range(3, 9):
+        source.add(rows(epoch))
     done = client.ask(CommandKind.STOP_WITH_SAVEPOINT, label="last", target=None)
     assert done.result is not None, done.error
     assert job.await_termination(SECONDS)
-    again = make_job(control=url, restore_from=done.result["savepoint"]["path"])
+    savepoint = done.result["savepoint"]["path"]
+    check_nothing_was_processed_after(savepoint)
+    again = make_job(control=url, restore_from=savepoint)
     assert again.generation == 2
     eventually(lambda: client.store.jobs.get("job").generation == 2)
 

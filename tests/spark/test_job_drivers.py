@@ -99,6 +99,7 @@ def test_a_stop_without_time_cuts_the_epoch_off_and_loses_nothing(
     eventually(first._driver.queries[QueryName("q")]._stop.is_set)
     cut_off.set()
     stopping.join(SECONDS)
+    assert not stopping.is_alive()
     coordinator = Dialogue()
     with make_job() as second:
         drain(second, apply(talk(second, coordinator), source.read()).writeStream.foreachBatch(hang))
