@@ -67,12 +67,6 @@ class Metric:
         """All labels, in the order in which values are given."""
         return ("job_name", *self.labels) if self.is_of_job else self.labels
 
-    @property
-    def unit(self) -> str:
-        """The base unit that its name ends with; empty: a plain number."""
-        stem = self.name.removesuffix("_total")
-        return next((unit for unit in ("seconds", "bytes") if stem.endswith(f"_{unit}")), "")
-
 
 def gauge(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
     """A gauge of the driver; ``name`` without the prefix."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from coord_control.metrics.metric import Metric, Source
 from coord_control.metrics.names import METRICS
 
-__all__ = ["rows", "tables"]
+__all__ = ["tables"]
 
 _TITLES = {
     (Source.DRIVER, False): "Of a driver",
@@ -28,12 +28,12 @@ def tables() -> Iterator[str]:
         yield ""
         yield "| metric | type | labels | meaning |"
         yield "| --- | --- | --- | --- |"
-        yield from rows(metrics)
+        yield from _rows(metrics)
         yield ""
 
 
-def rows(metrics: Iterable[Metric]) -> Iterator[str]:
-    """One line each; ``job_name``, which nearly all have, is left out."""
+def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
+    # Without job_name, which nearly all have.
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         alone = "" if metric.is_of_job else " (no `job_name`)"

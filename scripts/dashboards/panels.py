@@ -106,19 +106,12 @@ class Row:
     parts: tuple[Part, ...]
 
 
-def number(
-    title: str, expr: str, help_: str, *, unit: str = "short", limits: Limits = (), none: str = "none", width: int = 4
-) -> Part:
-    """One number, now.
-
-    Args:
-        none: what is written when there is no sample.
-    """
-
+def number(title: str, expr: str, help_: str, *, unit: str = "short", limits: Limits = (), width: int = 4) -> Part:
+    """One number, now; ``none`` when there is no sample."""
     panel = (
         stat.Panel()
         .unit(unit)
-        .no_value(none)
+        .no_value("none")
         .graph_mode(BigValueGraphMode.NONE)
         .color_mode(BigValueColorMode.BACKGROUND if limits else BigValueColorMode.VALUE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
@@ -130,7 +123,6 @@ def number(
 
 def graph(title: str, *queries: Query, help_: str, unit: str = "short", stacked: bool = False, width: int = 8) -> Part:
     """Lines over time."""
-
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -156,7 +148,6 @@ def table_of(
     title: str, labels: Sequence[str], *columns: Column, help_: str, width: int = WIDTH, height: int = 8
 ) -> Part:
     """A row for each set of these labels, and a column for each query."""
-
     panel = table.Panel().align(FieldTextAlignment.AUTO)
     for index, column in enumerate(columns):
         panel.with_target(_query(Query(column.expr), index).instant().format(PromQueryFormat.TABLE))
