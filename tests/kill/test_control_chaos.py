@@ -186,6 +186,9 @@ def test_every_command_has_one_outcome_and_the_history_is_what_happened(
             ids = {command for client in clients for command in client.commands.values()}
             _eventually(lambda: all(control.command(command).is_finished for command in ids))
             _eventually(lambda: all(_runs(control, job) for job in _JOBS))
+            for job in _JOBS:  # what was refused or has failed was so because of the trouble
+                last = control.trigger_checkpoint(job), control.send_event(job, OPERATOR, "Threshold", {"minutes": 1})
+                assert [_ended(control, each).state for each in last] == [CommandState.COMPLETED] * 2
             commands = _all_commands(control)
             print(
                 f"{len(commands)} commands: {dict(Counter(each.state.value for each in commands))}; trouble {trouble}; "
@@ -234,6 +237,11 @@ def _runs(control: ControlClient, job: str) -> bool:
         record = control.job(job)
         return record.is_alive is True and record.state == "running"
     return False
+
+
+def _ended(control: ControlClient, command: CommandRecord) -> CommandRecord:
+    _eventually(lambda: control.command(command.id).is_finished)
+    return control.command(command.id)
 
 
 def _all_commands(control: ControlClient) -> list[CommandRecord]:

@@ -41,7 +41,6 @@ NEVER = {
     "last_failed_checkpoint_timestamp_seconds",
     "last_restored_checkpoint_id",
     "last_restored_checkpoint_timestamp_seconds",
-    "commands_total",
 }
 
 
