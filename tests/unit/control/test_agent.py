@@ -356,7 +356,7 @@ def test_the_database_comes_back_and_everything_is_there_in_order(world: World) 
     _submit_periodic(driver, 3)
     eventually(lambda: agent.metrics().buffered >= 4)
     assert not agent.is_connected
-    assert agent.commands_under_way == 0
+    eventually(lambda: agent.commands_under_way == 0)
     assert agent.outcomes()["trigger_checkpoint", "completed"] == 1
     assert agent.outcomes()["trigger_savepoint", "completed"] == 0, "counters begin with zero"
     world.back()
