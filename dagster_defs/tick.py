@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -40,6 +40,7 @@ from coord_control.storage.records import Change, CheckpointKind, CheckpointStat
 from dagster_defs.cursor import CatchUp, Cursor, JobMark, Waiting
 from dagster_defs.events import AssetEvent, Fact, JobAssets, facts_of, happened_at
 from dagster_defs.own_runs import OwnRuns, is_own
+from dagster_defs.pages import Page, Pages
 from dagster_defs.patience import within
 from dagster_defs.seen import Seen
 from dagster_defs.standing import check_jobs, observe_queries
@@ -83,20 +84,6 @@ class Told:
     is_all: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Changes that were read.
-
-    Attributes:
-        through: up to there, there are no others.
-        is_last: nor after that.
-    """
-
-    changes: Sequence[Change]
-    through: int
-    is_last: bool
-
-
 @dataclass(slots=True)
 class _Decided:
     """What is to be told.
@@ -132,6 +119,7 @@ class Tick:
         self._deadline = time.monotonic() + limits.seconds
         self._given = cursor
         self._runs = OwnRuns(instance)
+        self._pages = Pages(client, changes=limits.changes, subtasks=limits.subtasks, is_over=self._is_over)
         self._is_careful = cursor is None  #: Dagster is asked about every event
         self._trusted_since: datetime | None = None  #: of what has happened since then Dagster has nothing
 
@@ -188,15 +176,15 @@ class Tick:
         names = tuple(sorted({*joined, *before} & known.keys()))
         return replace(cursor, catch_up=CatchUp(names, 0, cursor.sequence, floor))
 
-    # --- changes: read, decide, tell
+    # --- changes: decide, tell
 
     def _changes(self, cursor: Cursor, newest: int) -> tuple[_Decided, Cursor, bool]:
         decided = _Decided()
         released = self._released(cursor, decided)
-        late = _Page((), 0, True) if cursor.catch_up is None else self._read_late(cursor.catch_up)
-        page = _Page((), cursor.sequence, False)
+        late = Page((), 0, True) if cursor.catch_up is None else self._pages.late(cursor.catch_up, self._jobs)
+        page = Page((), cursor.sequence, False)
         if late.is_last:  # otherwise the newest of a job would come before its older ones
-            page = self._read(cursor.sequence, newest, cursor.floor, self._jobs)
+            page = self._pages.after(cursor.sequence, self._jobs, floor=cursor.floor, newest=newest)
         asked = [*released, *late.changes]
         seen = Seen(self._instance, [fact for change in (*asked, *page.changes) for fact in self._facts(change)])
         self._trust(page.changes, seen, cursor.at)
@@ -216,38 +204,7 @@ class Tick:
         over: list[Waiting] = []
         for each in cursor.waiting:
             (over if self._runs.are_over(each.actor) else decided.waiting).append(each)
-        jobs, missing = {each.job for each in over}, sorted(each.sequence for each in over)
-        released: list[Change] = []
-        while missing:
-            page = self._client.changes(missing[0] - 1, limit=self._limits.changes, jobs=jobs)
-            released.extend(change for change in page if change.sequence in missing)
-            missing = [sequence for sequence in missing if page and sequence > page[-1].sequence]
-        return released
-
-    def _read_late(self, catch_up: CatchUp) -> _Page:
-        names = [name for name in catch_up.jobs if name in self._jobs]
-        page = self._read(catch_up.after, 0, catch_up.floor, names)
-        before = [change for change in page.changes if change.sequence <= catch_up.until]
-        return _Page(before, page.through, page.is_last or page.through >= catch_up.until)
-
-    def _read(self, after: int, newest: int, floor: datetime, jobs: Collection[str]) -> _Page:
-        while True:
-            found = self._client.changes(after, limit=self._limits.changes, jobs=jobs)
-            is_last = len(found) < self._limits.changes
-            last = found[-1].sequence if found else after
-            young = [change for change in found if happened_at(change) >= floor]
-            if young or is_last or self._is_over():
-                return self._light(_Page(young, max(last, newest) if is_last else last, is_last))
-            after = last
-
-    def _light(self, page: _Page) -> _Page:
-        """As many of the changes as one tick can carry; at least one."""
-        rows = 0
-        for place, change in enumerate(page.changes):
-            rows += 0 if change.checkpoint is None else change.checkpoint.subtasks
-            if rows > self._limits.subtasks and place > 0:
-                return _Page(page.changes[:place], page.changes[place - 1].sequence, False)
-        return page
+        return self._pages.of(over)
 
     def _trust(self, changes: Sequence[Change], seen: Seen, since: datetime) -> None:
         """Find out whether Dagster has none of these but those of before."""
@@ -263,11 +220,11 @@ class Tick:
     def _is_trusted(self, change: Change) -> bool:
         return self._trusted_since is not None and happened_at(change) >= self._trusted_since
 
-    def _decide_page(self, page: _Page, decided: _Decided, seen: Seen, *, may_trust: bool) -> _Page:
+    def _decide_page(self, page: Page, decided: _Decided, seen: Seen, *, may_trust: bool) -> Page:
         for place, change in enumerate(page.changes):
             if self._is_over():
                 through = page.changes[place - 1].sequence if place else change.sequence - 1
-                return _Page(page.changes[:place], through, False)
+                return Page(page.changes[:place], through, False)
             self._decide(change, decided, seen, may_trust=may_trust)
         return page
 
