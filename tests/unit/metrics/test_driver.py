@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.ids import CheckpointId, Generation, OperatorUid, QueryName
+from coord_control.ids import CheckpointId, Generation
 from coord_control.metrics.driver import QUERY_STATES, driver_families
 from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
@@ -16,23 +16,16 @@ from coord_control.metrics.subtasks import MAX_SUBTASKS
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts, RecoveryCause, RecoveryFact
-from coord_control.protocol.statistics import (
-    CheckpointStatistics,
-    CheckpointStatus,
-    OperatorStatistics,
-    QueryStatistics,
-    SubtaskStatistics,
-)
+from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts, RecoveryCause
 from coord_control.protocol.status import JobStatus, QueryStatus, operator_statuses
 from coord_control.protocol.tickets import CheckpointKind
 from coord_control.spark.query import QueryState
 from coord_control.storage.records import AgentMetrics
 from tests.core_kit import OP, QUERY, Stage, spec
 from tests.metrics_kit import Scraped, scraped
+from tests.unit.metrics.facts_kit import UID, ended, recovery, statistics
 
 JOB = "flights"
-UID = OperatorUid(OP)
 FACTS = JobFacts(
     name=JOB,
     root="r",
@@ -61,25 +54,6 @@ AGENT = AgentSnapshot(
     outcomes={("trigger_savepoint", "completed"): 3},
     under_way=1,
 )
-
-
-def statistics(checkpoint: int = 1, **changes: Any) -> CheckpointStatistics:
-    subtask = SubtaskStatistics(0, 1.0, 10, blocked_events=4, blocked_seconds=0.5, down_bytes=3, up_bytes=2)  # type: ignore[arg-type]
-    operator = OperatorStatistics(UID, 0.1, 0.3, 20, (subtask,))
-    query = QueryStatistics(QUERY, file_bytes=100, linked_bytes=60, copied_bytes=40, operators=(operator,))
-    values: dict[str, Any] = {
-        "checkpoint": CheckpointId(checkpoint),
-        "kind": CheckpointKind.CHECKPOINT,
-        "triggered_at_seconds": 2000.0,
-        "metadata_bytes": 7,
-        "queries": (query,),
-    }
-    return CheckpointStatistics(**{**values, **changes})
-
-
-def ended(checkpoint: int = 1, reason: FailureReason | None = None, **changes: Any) -> CheckpointStatistics:
-    status = CheckpointStatus.COMPLETED if reason is None else CheckpointStatus.FAILED
-    return statistics(checkpoint, status=status, reason=reason, duration_seconds=2.0, **changes)
 
 
 def snapshot(stage: Stage | None = None, observer: Observer | None = None, **changes: Any) -> DriverSnapshot:
@@ -142,20 +116,6 @@ def everything() -> tuple[DriverSnapshot, Observer]:
     observer.on_recovery(recovery(RecoveryCause.RESTORE, checkpoint=CheckpointId(5)))
     observer.on_event_applied(UID, 5)
     return snapshot(stage, observer, progress={CheckpointId(9): Progress(4, 3, ())}), observer
-
-
-def recovery(cause: RecoveryCause, **changes: Any) -> RecoveryFact:
-    values: dict[str, Any] = {
-        "cause": cause,
-        "what": "",
-        "query": QueryName(QUERY),
-        "generation": Generation(3),
-        "from_epoch": 4,
-        "epochs_again": 2,
-        "started_at_seconds": 3000.0,
-        "duration_seconds": 0.7,
-    }
-    return RecoveryFact(**{**values, **changes})
 
 
 def test_every_metric_of_the_table_has_a_sample_in_some_job() -> None:

@@ -7,7 +7,7 @@ from coord_control.metrics.observer import Completed, Observer
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import JobListener, RecoveryCause
 from coord_control.protocol.tickets import CheckpointKind
-from tests.unit.metrics.test_driver import ended, recovery, statistics
+from tests.unit.metrics.facts_kit import ended, recovery, statistics
 
 CHECKPOINT, SAVEPOINT = CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT
 
