@@ -39,4 +39,4 @@ def test_a_killed_driver_is_followed_by_another_and_a_request_to_stop_ends_the_j
     assert operator.replay is None or operator.replay.barrier is None, "the last epoch was cut off"
     assert audit(trial).orders > 0
     assert trial.violations() == []
-    assert trial.leftovers() == []
+    trial.wait_for(lambda: not trial.leftovers(), "every process of the trial to end")

@@ -228,6 +228,7 @@ def test_files_that_spark_removes_first_are_cut_again(
     else:
         with pytest.raises(CheckpointNotCompleted, match="minBatchesToRetain"):
             handle.wait(SECONDS)
+    assert left == [0]
     goes_on(job, source, coordinator)
 
 

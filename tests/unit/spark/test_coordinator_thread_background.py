@@ -82,6 +82,7 @@ def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: Rig) -> N
     for thread in threading.enumerate():
         if thread.name.startswith("coord-background"):
             thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive()
     assert begun == []
 
 
