@@ -19,6 +19,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
         "endpoint",
         "events",
         "history",
+        "metrics",
         "scale",
         "dagster_sensor",
         pytest.param("dagster_savepoint", marks=pytest.mark.slow),
