@@ -30,7 +30,7 @@ from coord_control.durable.checkpoint_folder import (
     read_claim,
     shared_names,
 )
-from coord_control.durable.disposal import remove_claim, remove_savepoint
+from coord_control.durable.disposal import dispose_of_savepoint, remove_claim
 from coord_control.durable.files import Checksum, Files, join
 from coord_control.durable.holds import active_hold
 from coord_control.durable.metadata import METADATA_NAME, CheckpointMetadata
@@ -152,7 +152,7 @@ class _TakeOver:
             found = look(self._files, self._folder, entry.checkpoint, self._storage)
             return found is None or self._take(*found)
         if claim.target is not None:
-            remove_savepoint(self._storage(claim.target), claim.target, claim)
+            dispose_of_savepoint(self._files, self._folder, claim, self._storage)
         if not remove_claim(self._files, self._folder, entry.checkpoint, claim.kind, self._found.highest):
             self._found.emptied[entry.checkpoint] = claim
         return True

@@ -134,6 +134,35 @@ def test_a_crash_while_what_a_crash_has_left_is_removed(first_point: int) -> Non
     successor(files, 4, epoch)
 
 
+def test_a_disposal_in_which_two_drivers_die_leaves_nothing() -> None:
+    prepared, epoch = prepared_storage(0)
+    driver = Driver(prepared, 1)
+    savepoint = driver.make(epoch, "savepoint", target="/elsewhere/mine")
+    driver.make(epoch)
+    for first in range(1, 100):
+        disposing = prepared.copy()
+        try:
+            Driver(disposing.seen_by(CrashAt(first)), 2).dispose(savepoint)
+        except Crash:
+            assert _dies_everywhere_in_taking_over(disposing, epoch) > 1
+        else:
+            break
+    assert first > 5
+
+
+def _dies_everywhere_in_taking_over(prepared: MemoryFiles, epoch: int) -> int:
+    """Returns: at how many points a third driver can die; the fourth one finds everything in order."""
+    for point in range(1, 100):
+        files = prepared.copy()
+        try:
+            Driver(files.seen_by(CrashAt(point)), 3).store.open()
+        except Crash:
+            successor(files, 4, epoch)
+        else:
+            return point
+    raise AssertionError("it dies for ever")
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 250), min_size=1, max_size=5))
 def test_any_number_of_drivers_that_die_anywhere(deaths: list[int]) -> None:
