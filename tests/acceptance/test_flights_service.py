@@ -17,10 +17,10 @@ from typing import IO, Final
 import pytest
 
 from coord_control.control.client import ControlClient
+from tests.deploy_kit import CHECKOUT, DEPLOY
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-CHECKOUT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -39,11 +39,11 @@ def service(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         **os.environ,
         "PYTHONPATH": str(CHECKOUT),
         "PYSPARK_SUBMIT_ARGS": " ".join([*settings, "pyspark-shell"]),
-        "SPARK_CONF_DIR": str(CHECKOUT / "deploy/compose/spark"),
+        "SPARK_CONF_DIR": str(DEPLOY / "compose/spark"),
         "COORD_CONTROL": f"sqlite:///{tmp_path / 'control.db'}",
         "COORD_METRICS": "127.0.0.1:0",
     }
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=tmp_path,
         env=environment,
@@ -51,11 +51,9 @@ def service(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    yield process
-    if process.poll() is None:
-        process.kill()  # the driver sees its supervisor's end, and ends itself
-        process.wait()
+    ) as process:
+        yield process
+        process.kill()  # if it still runs: the driver sees its supervisor's end, and ends itself
 
 
 def line_with(text: str, lines: IO[str]) -> str:

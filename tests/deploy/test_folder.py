@@ -73,9 +73,3 @@ def test_scripts_can_be_run(path: Path) -> None:
         assert path.stat().st_mode & 0o111 == 0o111
     else:
         assert path.name == "Dockerfile"
-
-
-def test_links_lead_somewhere() -> None:
-    for page in DEPLOY.rglob("*.md"):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.relative_to(DEPLOY)} -> {target}"
