@@ -1,12 +1,14 @@
-"""A real Prometheus and the running flights: found by the exporter's discovery, also after the driver was killed.
+"""A real Prometheus and the running flights, under ``coordctl run``: found by the exporter's discovery.
 
-In tests/spark/test_prometheus.py everything is provoked, and nothing may be empty. Here it is the job that people try,
-under ``coordctl run``, for as long as it takes.
+What a job in production may meet within a year befalls this one within a minute: a frozen worker of Spark during a
+savepoint, which is given up then; the death of that worker; the death of the driver. No panel is empty afterwards, no
+alert is without a number, and what was provoked has fired. (tests/spark/test_prometheus.py is about what the alerts
+say.)
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,43 +17,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 import yaml
 
 from coord_control.control.client import ControlClient
 from tests.deploy_kit import CHECKOUT, DEPLOY
-from tests.prometheus_kit import RULES, Prometheus, alert_rules, panel_queries, prometheus, without_comparison
+from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.jobs import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 JOB: Final = "flights"
-
-#: What this life may have none of: no checkpoint fails, no query is restarted, nothing takes long enough for an alert,
-#: and what lasts for milliseconds is seen by some scrapes only.
-SELDOM: Final = {
-    "CoordControlCheckpointSlow",
-    "CoordControlCommandWaits",
-    "CoordControlEpochStuck",
-    "fleet.json: Alerts",
-    "fleet.json: Alerts firing",
-    "fleet.json: Dead drivers",
-    "fleet.json: Failures of the last hour, by reason",
-    "fleet.json: Jobs with blocked events",
-    "fleet.json: Open",
-    "fleet.json: Open for",
-    "fleet.json: Watermark lag",
-    "fleet.json: Where, for how long, because of which checkpoint",
-    "job.json: Because of checkpoint",
-    "job.json: Failures, by reason",
-    "job.json: Parts, 95th percentile",
-    "job.json: Recoveries, by cause",
-    "job.json: Subtasks that passed",
-    "job.json: Time to recover, 95th percentile",
-    "job.json: Under way for",
-    "job.json: Watermark lag",
-    "job.json: Where, for how long, because of which checkpoint",
-}
+_OF_JOB: Final = f'{{job_name="{JOB}"}}'
 
 
 @pytest.fixture
@@ -61,6 +39,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "PYTHONPATH": str(CHECKOUT),
         "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 pyspark-shell",
         "COORD_CONTROL": f"sqlite:///{tmp_path / 'control.db'}",
+        "COORD_CONTROL_HEARTBEAT_SECONDS": "0.5",
+        "COORD_CONTROL_LEASE_SECONDS": "3",
         "COORD_METRICS": "127.0.0.1:0",
     }
 
@@ -80,59 +60,86 @@ def service(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.
 
 @pytest.fixture
 def exporter(environment: dict[str, str]) -> Iterator[str]:
-    command = [sys.executable, "-m", "coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--cache", "1s"]
+    command = [sys.executable, "-m", "coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--cache", "500ms"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1].removesuffix("/metrics")
         process.kill()
 
 
-def config(exporter: str) -> dict[str, Any]:
+def config(folder: Path, exporter: str) -> dict[str, Any]:
     """The settings of the compose file, with the discovery of docs/metrics.md."""
     read: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus/prometheus.yml").read_text(encoding="utf-8"))
     drivers, fleet = read["scrape_configs"]
     del drivers["static_configs"]
     drivers["http_sd_configs"] = [{"url": f"{exporter}/targets", "refresh_interval": "2s"}]
     fleet["static_configs"] = [{"targets": [exporter.removeprefix("http://")]}]
-    return {**read, "global": {"scrape_interval": "1s"}, "rule_files": [str(path) for path in RULES]}
+    often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    return {**read, "global": often, "rule_files": impatient_rules(folder)}
 
 
-def until(server: Prometheus, *queries: str) -> None:
-    """Wait until each of them has had data."""
-    for query in queries:
-        eventually(functools.partial(server.now, query))
-
-
-def test_the_flights_are_found_and_fill_the_dashboards(
+def test_the_flights_are_found_and_no_panel_or_alert_is_without_data(
     service: subprocess.Popen[bytes], exporter: str, tmp_path: Path
 ) -> None:
     database = f"sqlite:///{tmp_path / 'control.db'}"
-    with prometheus(tmp_path / "prometheus", config(exporter)) as server, ControlClient(database) as client:
-        completed = f'coord_control_last_checkpoint_id{{job_name="{JOB}", kind="checkpoint"}}'
-        until(server, completed)
+    with prometheus(tmp_path / "prometheus", config(tmp_path, exporter)) as server, ControlClient(database) as client:
+        server.until(
+            f'coord_control_last_checkpoint_id{{job_name="{JOB}", kind="checkpoint"}}',
+            'coord_control_query_epoch{query="alerts"} > 0',
+        )
         client.wait(client.trigger_savepoint(JOB))
-        until(
-            server,
-            "rate(coord_control_epoch_begin_duration_seconds_count[10s]) > 0",
-            "rate(coord_control_epoch_settle_duration_seconds_count[10s]) > 0",
-            "increase(coord_control_commands_total[10s]) >= 0",
-        )
-        first = client.job(JOB)
-        os.kill(first.pid, signal.SIGKILL)
-        until(
-            server,
-            f'coord_control_generation{{job_name="{JOB}"}} == {first.generation + 1}',
-            f'coord_control_recoveries_total{{job_name="{JOB}", cause="driver_died"}} >= 1',
-            "coord_control_fleet_last_recovery_duration_seconds",
-            'coord_control_fleet_recoveries_last_hour{cause="driver_died"} >= 1',
-            completed,
-            'coord_control_fleet_checkpoints_stored{kind="savepoint"} >= 1',
-        )
+        server.until('increase(coord_control_commands_total{kind="trigger_savepoint", outcome="completed"}[10s]) > 0')
+        freeze_and_kill_a_worker(server, client)
+        kill_the_driver(server, client, service)
+        await_data(server, JOB)
 
-        queries = [
-            *panel_queries(JOB),
-            *((name, without_comparison(rule["expr"])) for name, rule in alert_rules().items()),
-        ]
-        empty = {place for place, expr in queries if not server.ever(expr)}
-        assert sorted(empty - SELDOM) == []
-        assert len(queries) > 3 * len(SELDOM)
+
+def freeze_and_kill_a_worker(server: Prometheus, client: ControlClient) -> None:
+    """One of Spark's Python workers stands still during a savepoint, which is given up, and then it is dead."""
+    frozen = python_workers(client.job(JOB).pid)[0]
+    frozen.suspend()
+    # With one subtask that it was given an epoch does not end.
+    server.until(f"min_over_time(coord_control_closed_gateways{_OF_JOB}[3s]) > 0")
+    savepoint = client.trigger_savepoint(JOB)
+    server.until(
+        'coord_control_checkpoints_in_progress{kind="savepoint"} == 1',
+        'coord_control_blocked_events{cause="checkpoint"} > 0',
+        "coord_control_fleet_blocked_events > 0",
+        'coord_control_fleet_commands_open{kind="trigger_savepoint"} == 1',
+    )
+    eventually(lambda: JOB in server.jobs_with("CoordControlEventsBlocked"))
+    eventually(lambda: JOB in server.jobs_with("CoordControlEpochStuck"))
+    client.wait(client.abort(JOB, command=savepoint.id))
+    server.until('increase(coord_control_checkpoints_failed_total{kind="savepoint"}[10s]) > 0')
+    frozen.kill()
+    server.until('increase(coord_control_recoveries_total{cause="query_failed"}[10s]) > 0')
+    eventually(lambda: not server.firing().keys() & {"CoordControlEventsBlocked", "CoordControlEpochStuck"})
+
+
+def python_workers(driver: int) -> list[psutil.Process]:
+    """The processes in which Spark runs Python for a driver's tasks."""
+    found = []
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also of one that is dead, and that nobody has waited for
+            if "pyspark.daemon" in process.cmdline():
+                found += process.children()
+                break
+    return found
+
+
+def kill_the_driver(server: Prometheus, client: ControlClient, service: subprocess.Popen[bytes]) -> None:
+    """It is missed for a while, because its supervisor stands still, too; then the next one goes on."""
+    first = client.job(JOB)
+    service.send_signal(signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGKILL)
+    waiting = client.trigger_checkpoint(JOB)  # accepted within the lease
+    eventually(lambda: JOB in server.jobs_with("CoordControlDriverDead"))
+    server.until('coord_control_fleet_commands_open{kind="trigger_checkpoint", state="pending"} == 1')
+    service.send_signal(signal.SIGCONT)
+    server.until(
+        f"coord_control_generation{_OF_JOB} == {first.generation + 1}",
+        f'coord_control_recoveries_total{{job_name="{JOB}", cause="driver_died"}} >= 1',
+        'coord_control_fleet_recoveries_last_hour{cause="driver_died"} >= 1',
+    )
+    client.wait(waiting)
+    eventually(lambda: not server.firing().get("CoordControlDriverDead"))

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 import coord_control as cc
 from tests.deploy_kit import DEPLOY
-from tests.prometheus_kit import RULES, Prometheus, alert_rules, panel_queries, prometheus, without_comparison
+from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.conftest import CHECKOUT, MakeStream
 from tests.spark.jobs import SCHEMA, MakeJob, Number, Once, apply, eventually, followed, rows, talk, write
 from tests.spark.streams import FileStream
@@ -30,26 +30,6 @@ from tests.spark.test_metrics import held
 JOB: Final = "job"
 KILLED: Final = "flights"  #: of tests.kill.agent_process
 HELD: Final = 2  #: the epoch that is kept open
-
-#: Nobody wants to wait for the thresholds of production.
-IMPATIENT: Final = {
-    "CoordControlEventsBlocked": ("> 60", "> 0.2"),
-    "CoordControlCheckpointOld": ("> 900", "> 1"),
-    "CoordControlEpochStuck": ("offset 15m", "offset 2s"),
-}
-
-
-def impatient_rules(folder: Path) -> list[str]:
-    """The rules, with some thresholds that are reached soon, and no alert that has to last."""
-    for path in RULES:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for rule in (rule for group in content["groups"] for rule in group["rules"]):
-            before, after = IMPATIENT.get(rule["alert"], ("", ""))
-            assert before in rule["expr"]
-            rule["expr"] = rule["expr"].replace(before, after) if before else rule["expr"]
-            rule.pop("for", None)
-        (folder / path.name).write_text(yaml.safe_dump(content), encoding="utf-8")
-    return [str(folder / path.name) for path in RULES]
 
 
 def config(folder: Path, *targets: str) -> dict[str, Any]:
@@ -107,11 +87,9 @@ def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
     with prometheus(tmp_path / "prometheus", settings) as server, cc.ControlClient(database) as client:
         kill_a_driver(server, tmp_path, processes)
         live(job, client, server, file_stream(SCHEMA), tmp_path)
-        eventually(lambda: KILLED in jobs_of(server, "CoordControlDriverDead"))
+        eventually(lambda: KILLED in server.jobs_with("CoordControlDriverDead"))
 
-        with contextlib.suppress(AssertionError):  # a scrape may still be on its way
-            eventually(lambda: not without_data(server))
-        assert without_data(server) == []
+        await_data(server, JOB)
         assert not server.ever("coord_control_blocked_events > 1000"), "a query without data is seen as one"
 
         # What fires at the end is what was provoked.
@@ -124,20 +102,6 @@ def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
         assert "error expanding template" not in words
 
 
-def without_data(server: Prometheus) -> list[str]:
-    """The panels and alerts whose query has not had a number yet."""
-    empty = [f"{place}: {expr}" for place, expr in panel_queries(JOB) if not server.ever(expr)]
-    for name, rule in alert_rules().items():
-        expr = without_comparison(rule["expr"].replace(*IMPATIENT.get(name, ("", ""))))
-        assert expr != rule["expr"], name
-        empty += [f"{name}: {expr}"] if not server.ever(expr) else []
-    return empty
-
-
-def jobs_of(server: Prometheus, alert: str) -> set[str]:
-    return {each["labels"]["job_name"] for each in server.firing().get(alert, ())}
-
-
 def descriptions(server: Prometheus, alert: str) -> str:
     return " ".join(each["annotations"]["description"] for each in server.firing().get(alert, ()))
 
@@ -145,7 +109,7 @@ def descriptions(server: Prometheus, alert: str) -> str:
 def kill_a_driver(server: Prometheus, tmp_path: Path, processes: contextlib.ExitStack) -> None:
     driver = start(processes, "tests.kill.agent_process", str(tmp_path / "jobs"), str(tmp_path / "control.db"))
     alive = f'coord_control_fleet_job_alive{{job_name="{KILLED}"}} == 1'
-    eventually(lambda: server.now(alive))
+    server.until(alive)
     driver.kill()
 
 
@@ -159,30 +123,30 @@ def live(job: cc.Job, client: cc.ControlClient, server: Prometheus, source: File
     source.add(rows(0))
     job.start("q", write(frame).trigger(processingTime="50 milliseconds"))
     job.start("state", write(timed.dropDuplicatesWithinWatermark(["key"])).trigger(processingTime="50 milliseconds"))
-    eventually(lambda: server.now('coord_control_recoveries_total{cause="query_failed", query="q"} == 0'))
+    server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 0')
     source.add(rows(1))
-    eventually(lambda: server.now('coord_control_recoveries_total{cause="query_failed", query="q"} == 1'))
+    server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 1')
 
     coordinator.is_slow = True
     assert reason(job.trigger_checkpoint()) == "coordinator_timeout"
     coordinator.is_slow = False
     client.wait(client.trigger_checkpoint(JOB))
-    eventually(lambda: JOB in jobs_of(server, "CoordControlCheckpointFailed"))
+    eventually(lambda: JOB in server.jobs_with("CoordControlCheckpointFailed"))
 
     source.add(rows(HELD))
-    eventually(lambda: server.now("coord_control_closed_gateways == 2"))
+    server.until("coord_control_closed_gateways == 2")
     coordinator.context.send(0, Number(number=99))
     savepoint = client.trigger_savepoint(JOB)
-    eventually(lambda: server.now('coord_control_checkpoints_in_progress{kind="savepoint"} == 1'))
+    server.until('coord_control_checkpoints_in_progress{kind="savepoint"} == 1')
     coordinator.context.send(1, Number(number=99))
-    eventually(lambda: server.now('coord_control_blocked_events{cause="checkpoint"} >= 1'))
-    eventually(lambda: server.now("coord_control_fleet_blocked_events >= 2"))
+    server.until('coord_control_blocked_events{cause="checkpoint"} >= 1')
+    server.until("coord_control_fleet_blocked_events >= 2")
     (checkpoint,) = server.now("coord_control_blocked_checkpoint_id")
     because = f"that closed one: {checkpoint['value'][1]}."
     eventually(lambda: because in descriptions(server, "CoordControlEventsBlocked"))
     release.touch()
     client.wait(savepoint)
-    eventually(lambda: server.now('coord_control_fleet_commands_last_hour{kind=~".*savepoint.*"} >= 1'))
+    server.until('coord_control_fleet_commands_last_hour{kind=~".*savepoint.*"} >= 1')
     eventually(lambda: not server.firing().get("CoordControlEventsBlocked"))
     source.add(rows(HELD + 1))  # one more epoch, between two scrapes for sure
-    eventually(lambda: server.now(f'coord_control_query_epoch{{query="q"}} == {HELD + 1}'))
+    server.until(f'coord_control_query_epoch{{query="q"}} == {HELD + 1}')
