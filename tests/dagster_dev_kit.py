@@ -26,10 +26,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from tests import dagster_queries as queries
+from tests.places import CHECKOUT
 
-__all__ = ["CHECKOUT", "DONE", "Check", "DagsterDev", "Entry", "Run", "dagster_dev", "until"]
+__all__ = ["DONE", "Check", "DagsterDev", "Entry", "Run", "dagster_dev", "until"]
 
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
 DONE: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 #: Whatever is waited for must happen; a test that hangs ends here, with the log.
 SECONDS: Final = 120.0

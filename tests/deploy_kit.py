@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from typer.main import get_command
 
-from coord_control.cli.main import app
 from coord_control.control.settings import ControlSettings
 from coord_control.metrics.address import METRICS_VARIABLE
 from examples.flights.server import REPORTS_VARIABLE
+from tests.command_kit import COMMAND, parsed
+from tests.places import CHECKOUT
 
 __all__ = [
     "APPLICATION",
-    "CHECKOUT",
     "COORD_UID",
     "DEPLOY",
     "check_coordctl",
@@ -29,7 +28,6 @@ __all__ = [
     "spark_settings",
 ]
 
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
 DEPLOY: Final = CHECKOUT / "deploy"
 APPLICATION: Final = "/opt/coord-control/app/"  #: where the images have the files of this repository
 COORD_UID: Final = 10001  #: the user of the images
@@ -67,14 +65,7 @@ def check_coordctl(words: Sequence[str]) -> dict[str, Any]:
         click's errors: it would not be understood.
     """
     assert words[0].rpartition("/")[2] == "coordctl"
-    command: Any = get_command(app)
-    context = command.make_context("coordctl", _local(words[1:]))
-    while hasattr(command, "resolve_command"):
-        rest = [*context._protected_args, *context.args]
-        name, command, rest = command.resolve_command(context, rest)
-        context = command.make_context(name, rest, parent=context)
-    params: dict[str, Any] = context.params
-    return params
+    return parsed(_local(words[1:]))
 
 
 def check_script(words: Iterable[str]) -> list[str]:
@@ -122,7 +113,7 @@ def _local(words: Iterable[str]) -> list[str]:
 def _of_coordctl() -> Iterator[str]:
     yield from (METRICS_VARIABLE, "COORD_CONTROL")
     yield from (f"COORD_CONTROL_{field.upper()}" for field in ControlSettings.model_fields if field != "url")
-    waiting: list[Any] = [get_command(app)]
+    waiting: list[Any] = [COMMAND]
     while waiting:
         command = waiting.pop()
         waiting += getattr(command, "commands", {}).values()

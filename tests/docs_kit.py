@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CHECKOUT", "Block", "blocks", "name_of", "pages", "prose"]
+from tests.places import CHECKOUT
 
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
+__all__ = ["Block", "blocks", "name_of", "pages", "prose"]
 
 _FENCE: Final = re.compile(r"^\s*(```+)\s*(\w*)")
 _INDENT: Final = "    "

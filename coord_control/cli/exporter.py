@@ -5,8 +5,10 @@ Threads: the command's thread waits; the server has threads of its own.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Collection
 from types import FrameType
 from typing import Annotated, Final
 
@@ -14,9 +16,10 @@ import typer
 
 from coord_control.cli.durations import parse_seconds
 from coord_control.cli.options import Control
-from coord_control.cli.output import reported, say
+from coord_control.cli.output import reported, say, warn
 from coord_control.control.client import ControlClient
 from coord_control.control.settings import ControlSettings
+from coord_control.errors import CoordControlError
 from coord_control.metrics.address import EXPORTER_PORT, Address
 
 __all__ = ["exporter"]
@@ -72,9 +75,25 @@ def exporter(
             server.start()
             try:
                 say(f"metrics of {client.url} at http://{server.address}/metrics")
+                if not server.is_loopback:
+                    warn(
+                        "everybody who reaches this address can read the metrics, and nothing is encrypted: let a "
+                        "firewall stand before it"
+                    )
+                _warn_of_unknown(client, job or ())
                 _wait_for_end()
             finally:
                 server.close()
+
+
+def _warn_of_unknown(client: ControlClient, jobs: Collection[str]) -> None:
+    if not jobs:
+        return
+    with contextlib.suppress(CoordControlError):  # the database is away, which each scrape says
+        known = {each.job.name for each in client.fleet(jobs).jobs}
+        for name in dict.fromkeys(jobs):
+            if name not in known:
+                warn(f"there is no job {name!r} yet, and no metrics of it; coordctl jobs lists those that there are")
 
 
 def _wait_for_end() -> None:

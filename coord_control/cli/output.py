@@ -38,6 +38,7 @@ __all__ = [
     "reported",
     "say",
     "text_table",
+    "warn",
 ]
 
 _PIPE_WIDTH: Final = 140
@@ -71,6 +72,11 @@ def marked(value: object) -> str:
 def say(text: object) -> None:
     """Print one text as it is."""
     typer.echo(plain(text))
+
+
+def warn(text: object) -> None:
+    """Print to standard error what somebody should think about, and nothing failed."""
+    typer.secho(plain(text), fg=typer.colors.YELLOW, err=True)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:

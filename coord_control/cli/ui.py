@@ -11,11 +11,12 @@ from typing import Annotated, Final
 import typer
 
 from coord_control.cli.options import Control
-from coord_control.cli.output import reported, say
+from coord_control.cli.output import reported, say, warn
 from coord_control.control.client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import PagePackageMissing, PageSettingsInvalid
 from coord_control.exit_codes import ExitCode
+from coord_control.listening import is_loopback
 
 __all__ = ["ui"]
 
@@ -78,7 +79,7 @@ def _serve(client: ControlClient, listen: str, token_file: Path | None, actions:
     try:
         from coord_control.ui.access import read_token
         from coord_control.ui.app import make_app
-        from coord_control.ui.server import address_of, bound, is_loopback, serve
+        from coord_control.ui.server import address_of, bound, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
             raise
@@ -89,7 +90,9 @@ def _serve(client: ControlClient, listen: str, token_file: Path | None, actions:
         say(f"serving {client.url} at {address_of(listener)}")
         if token is not None and token_file is None:
             say(f"the token for its buttons, which is not shown again: {token}")
-        if not is_loopback(listener):
-            warning = "everybody who reaches this address can read the page, and nothing is encrypted"
-            typer.secho(f"{warning}: put a proxy with TLS and a login in front of it", fg=typer.colors.YELLOW, err=True)
+        if not is_loopback(listener.getsockname()[0]):
+            warn(
+                "everybody who reaches this address can read the page, and nothing is encrypted: put a proxy with TLS "
+                "and a login in front of it"
+            )
         serve(make_app(client, token=token, names=names), listener)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 from coord_control.errors.base import CoordControlError, Fault
@@ -234,12 +235,12 @@ class EndpointClosed(EndpointError):
 
 
 class EndpointNotBound(EndpointError):
-    """The driver cannot listen where it was told to."""
-
-    retry = False
+    """Nobody can listen where a driver, an exporter or a page was told to."""
 
     def __init__(self, host: str, ports: range, cause: object) -> None:
         self.host, self.ports = host, ports
+        # Whoever has the port may be about to end; an address of another machine never becomes one of this machine.
+        self.retry = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
         which = str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}" if ports else "an empty range"
         super().__init__(
             f"cannot listen at {host}, port {which}: {cause}; choose another port or range of ports, and an address of "

@@ -9,11 +9,11 @@ Values; any thread.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from typing import Final, Self
 
 from coord_control.errors import MetricsAddressInvalid
+from coord_control.listening import LOOPBACK, split_address
 
 __all__ = ["DRIVER_PORT", "EXPORTER_PORT", "METRICS_VARIABLE", "Address"]
 
@@ -21,10 +21,8 @@ METRICS_VARIABLE: Final = "COORD_METRICS"  #: where the driver of a job serves i
 DRIVER_PORT: Final = 9404
 EXPORTER_PORT: Final = 9405
 
-_LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ("0.0.0.0", "::")
 _OFF: Final = "none"
-_FORM: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]*):(?P<port>\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Address:
         is_named: the user has chosen it: nothing else will do. Otherwise a port that is taken is no matter.
     """
 
-    host: str = _LOOPBACK
+    host: str = LOOPBACK
     port: int = DRIVER_PORT
     is_named: bool = False
 
@@ -47,10 +45,10 @@ class Address:
         Raises:
             MetricsAddressInvalid: it is something else.
         """
-        found = _FORM.fullmatch(text.strip())
-        if found is None or int(found["port"]) > 65535:
+        found = split_address(text)
+        if found is None:
             raise MetricsAddressInvalid(text)
-        return cls(found["host"].strip("[]") or _LOOPBACK, int(found["port"]), is_named=True)
+        return cls(*found, is_named=True)
 
     @classmethod
     def of_driver(cls, given: str | None) -> Self | None:

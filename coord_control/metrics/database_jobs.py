@@ -94,7 +94,7 @@ def _add_agent(of_job: Of, agent: AgentMetrics) -> None:
 def _add_query(of_query: Of, query: QueryRecord) -> None:
     for state in QUERY_STATES:
         of_query.add("fleet_query_state", state == query.state, state)
-    of_query.add("fleet_query_epoch", -1 if query.epoch is None else query.epoch)
+    of_query.add("fleet_query_epoch", query.epoch)
     of_query.add("fleet_query_restarts_total", query.restarts)
     of_query.add("fleet_query_rows_per_second", query.rows_per_second)
     of_query.add("fleet_query_state_rows", query.state_rows)

@@ -65,7 +65,7 @@ def _add_job(job: Of, snapshot: DriverSnapshot) -> None:
 def _add_query(query: Of, status: QueryStatus) -> None:
     for state in QUERY_STATES:
         query.add("query_state", state == status.state, state)
-    query.add("query_epoch", status.committed)
+    query.add("query_epoch", status.committed if status.committed >= 0 else None)
     query.add("query_restarts_total", status.restarts)
     query.add("query_batches_total", status.batches)
     query.add("query_rows_total", status.rows)

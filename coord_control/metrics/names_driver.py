@@ -41,7 +41,7 @@ _QUERIES: Final = (
         ("query", "query_id", "lineage"),
     ),
     gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
-    gauge("query_epoch", "Last epoch of the query that Spark has committed; -1: none.", QUERY),
+    gauge("query_epoch", "Last epoch of the query that Spark has committed; without a sample there is none.", QUERY),
     counter("query_restarts_total", "Restarts of the query in place, by this driver.", QUERY),
     counter("query_batches_total", "Batches of the query that Spark has reported.", QUERY),
     counter("query_rows_total", "Rows that the query has read.", QUERY),

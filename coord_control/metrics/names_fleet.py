@@ -57,7 +57,7 @@ _JOBS: Final = (
 
 _QUERIES: Final = (
     _gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
-    _gauge("query_epoch", "Last epoch of the query that Spark has committed; -1: none.", QUERY),
+    _gauge("query_epoch", "Last epoch of the query that Spark has committed; without a sample there is none.", QUERY),
     _counter("query_restarts_total", "Restarts of the query in place, by its present driver.", QUERY),
     _gauge("query_rows_per_second", "How fast Spark processed the last batch.", QUERY),
     _gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),

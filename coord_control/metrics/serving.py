@@ -1,7 +1,8 @@
 """The HTTP server of metrics: small, bounded, and never in the way of what it measures.
 
 A fixed number of threads answers. As many more clients may wait for one of them, and whoever comes then is hung up on.
-A client that sends nothing or reads nothing gives its thread back after some seconds.
+A client that sends nothing or reads nothing gives its thread back after some seconds. There is no password, so what
+listens on loopback answers no request for a foreign name: :mod:`coord_control.listening` says why.
 
 =====================  =====================================================================================
 ``/metrics``           all metrics in the format that is asked for (text, or OpenMetrics), compressed if wanted
@@ -34,6 +35,7 @@ from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.metrics_core import Metric as Family
 
 from coord_control.errors import EndpointNotBound
+from coord_control.listening import KnownNames, asked_name, is_loopback
 from coord_control.metrics.address import Address
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 
@@ -50,6 +52,7 @@ THREADS: Final = 4
 _CLIENT_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.2
+_PRODUCT: Final = "coord-control"
 
 
 class _Scrape:
@@ -75,6 +78,9 @@ _PROCESS: Final = ProcessCollector(registry=None)
 class _Handler(WSGIRequestHandler):
     timeout = _CLIENT_SECONDS  # of the socket: for each read and each write
 
+    def version_string(self) -> str:
+        return _PRODUCT
+
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug("%s %s", self.address_string(), format % args)
 
@@ -91,7 +97,8 @@ class _Server(WSGIServer):
 
     def __init__(self, address: Address) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self._waiting: queue.Queue[tuple[Any, Any] | None] = queue.Queue(maxsize=THREADS)
+        self._waiting: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
+        self._clients: set[Any] = set()  # that wait for an answer or get one: a thread takes them off
         self._threads = [
             threading.Thread(target=self._answer, name=f"coord-metrics_{number}", daemon=True)
             for number in range(THREADS)
@@ -107,22 +114,26 @@ class _Server(WSGIServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.is_loopback = is_loopback(self.server_name)
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        try:
-            self._waiting.put_nowait((request, client_address))
-        except queue.Full:
+        if len(self._clients) >= 2 * THREADS:
             self.shutdown_request(request)
+            return
+        self._clients.add(request)
+        self._waiting.put((request, client_address))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a client of the metrics went away", exc_info=True)
 
     def server_close(self) -> None:
         super().server_close()
+        for request in self._clients.copy():
+            with contextlib.suppress(OSError):  # has gone
+                request.shutdown(socket.SHUT_RD)  # who has asked still gets the answer; nobody is waited for
         for _ in self._threads:
-            with contextlib.suppress(queue.Full):
-                self._waiting.put_nowait(None)
+            self._waiting.put(None)
 
     def _answer(self) -> None:
         while (taken := self._waiting.get()) is not None:
@@ -131,6 +142,7 @@ class _Server(WSGIServer):
             except Exception:
                 self.handle_error(*taken)
             finally:
+                self._clients.discard(taken[0])
                 self.shutdown_request(taken[0])
 
 
@@ -146,6 +158,9 @@ class MetricsServer:
     def __init__(self, page: Page, address: Address, *, targets: Targets | None = None) -> None:
         self._page, self._wanted, self._targets = page, address, targets
         self._page_lock = threading.Lock()
+        self._is_loopback = True
+        self._is_failing = False
+        self._names = KnownNames([address.host])
         self._closing = threading.Event()
         self._server: _Server | None = None
         self._thread = threading.Thread(target=self._run, name="coord-metrics-server", daemon=True)
@@ -179,6 +194,11 @@ class MetricsServer:
         server = self._server
         return None if server is None else Address(self._wanted.host, server.server_port, self._wanted.is_named)
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it; so it is before it listens."""
+        return self._is_loopback
+
     def close(self) -> None:
         """End it. May be called twice, and without a start."""
         self._closing.set()
@@ -193,6 +213,7 @@ class MetricsServer:
                 raise
             server = _Server(Address(self._wanted.host, 0))
         server.set_app(self._application)
+        self._is_loopback = server.is_loopback
         return server
 
     def _run(self) -> None:
@@ -209,6 +230,17 @@ class MetricsServer:
         server.server_close()
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            # Without one, wsgiref would tell the version of Python.
+            return start_response(status, [*headers, ("Server", _PRODUCT)], *more)
+
+        name = asked_name(environ.get("HTTP_HOST", ""))
+        if self._is_loopback and name not in self._names:
+            text = f"metrics on loopback do not answer to the name {name or 'that was asked for'!r}: use an address\n"
+            return _text(start, HTTPStatus.BAD_REQUEST, text)
+        return self._answer(environ, start)
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/healthz":
             return _text(start_response, HTTPStatus.OK, "ok\n")
@@ -225,15 +257,30 @@ class MetricsServer:
         except ValueError:
             return _text(start_response, HTTPStatus.BAD_REQUEST, f"subtasks is a number up to {MAX_SUBTASKS}\n")
         began = time.monotonic()
-        try:
-            with self._page_lock:
+        with self._page_lock:
+            try:
                 body: list[bytes] = make_wsgi_app(_Scrape(self._page, subtasks))(environ, start_response)
-                return body
-        except Exception as error:
-            _log.warning("x metrics could not be read: %s", error)
-            return _text(start_response, HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
-        finally:
-            _log.debug("a scrape took %.3f s", time.monotonic() - began)
+            except Exception as error:
+                self._note_failure(error)
+                return _text(start_response, HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+            self._note_success()
+        _log.debug("a scrape took %.3f s", time.monotonic() - began)
+        return body
+
+    def _note_failure(self, error: Exception) -> None:
+        _log.debug("metrics could not be read", exc_info=error)
+        if not self._is_failing:
+            _log.warning(
+                "x metrics cannot be read: %s; scrapes get status 503 until they can. If that lasts, look in this log "
+                "for a coordinator that is slow or hangs; DEBUG of coord_control.metrics has the traceback",
+                error,
+            )
+        self._is_failing = True
+
+    def _note_success(self) -> None:
+        if self._is_failing:
+            _log.warning("= metrics can be read again")
+        self._is_failing = False
 
 
 def _subtasks(query: str) -> int:

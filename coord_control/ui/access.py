@@ -12,19 +12,17 @@ Threads: the server's loop; nothing changes after it was made.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coord_control.errors import PageSettingsInvalid
+from coord_control.listening import KnownNames, asked_name
 
 __all__ = ["Guard", "Token", "read_token"]
 
@@ -49,7 +47,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
         self._app = app
-        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+        self._names = KnownNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,21 +60,13 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store" if "etag" not in headers else "no-cache")
             await send(message)
 
-        name = _asked_name(Headers(scope=scope).get("host", ""))
-        if name is not None and self._is_known(name):
+        # Not from the request's URL: where the header makes no sense, that has our own address.
+        name = asked_name(Headers(scope=scope).get("host", ""))
+        if name in self._names:
             await self._app(scope, receive, send_guarded)
             return
         text = f"This server does not answer to the name {name or 'that was asked for'!r}; see --allow-host.\n"
         await PlainTextResponse(text, status_code=400)(scope, receive, send_guarded)
-
-    def _is_known(self, name: str) -> bool:
-        if name.rstrip(".") in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True  # an address is no name that somebody could have pointed at us
 
 
 class Token:
@@ -107,11 +97,3 @@ def read_token(path: Path | None) -> str:
             f"the token in {path} is shorter than {_LEAST_TOKEN} characters; make one with: openssl rand -hex 24"
         )
     return token
-
-
-def _asked_name(host: str) -> str | None:
-    # Not from the request's URL: where the header makes no sense, that has our own address.
-    try:
-        return urlsplit(f"//{host}").hostname if "@" not in host else None
-    except ValueError:  # brackets that do not match
-        return None

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -61,6 +61,7 @@ def make_app(client: ControlClient, *, token: str | None = None, names: Iterable
     """
     pages = _Pages(client, can_act=token is not None)
     routes: list[Route | Mount] = [
+        Route("/healthz", _healthy),
         Route("/", pages.jobs),
         Route("/jobs/{job}", pages.job),
         Route("/jobs/{job}/checkpoints/{checkpoint:int}", pages.checkpoint),
@@ -104,6 +105,10 @@ class _Pages:
 
     def _form(self) -> dict[str, Any]:
         return {"can_act": self._can_act, "key": uuid.uuid4().hex}
+
+
+def _healthy(request: Request) -> Response:
+    return PlainTextResponse("ok\n")  # of the process: the database has pages that say when it is away
 
 
 def _number(text: str | None) -> int | None:

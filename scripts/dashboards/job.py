@@ -39,7 +39,7 @@ def job_dashboard() -> Dashboard:
         "One job as its driver sees it: what is blocked, checkpoints, epochs, recoveries, commands, endpoint, agent.",
         (
             variable("job", "Job", "label_values(coord_control_job_up, job_name)", all_=False),
-            variable("query", "Query", f"label_values(coord_control_query_epoch{{{JOB}}}, query)"),
+            variable("query", "Query", f"label_values(coord_control_query_state{{{JOB}}}, query)"),
             variable("operator", "Operator", f"label_values(coord_control_operator_subtasks{{{QUERY}}}, operator)"),
         ),
         (_blocked(), _checkpoints(), epochs(), channels(), _recoveries(), _commands(), endpoint(), driver()),

@@ -30,7 +30,8 @@ from coord_control.storage.records import CheckpointKind, CheckpointState, JobRe
 from tests.acceptance import delays_job
 from tests.acceptance.dagster_pages import Person
 from tests.browser_kit import Screen, browser
-from tests.dagster_dev_kit import CHECKOUT, dagster_dev, until
+from tests.dagster_dev_kit import dagster_dev, until
+from tests.places import CHECKOUT
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
 

@@ -22,7 +22,8 @@ import pytest
 import yaml
 
 from coord_control.control.client import ControlClient
-from tests.deploy_kit import CHECKOUT, DEPLOY
+from tests.deploy_kit import DEPLOY
+from tests.places import CHECKOUT
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.jobs import eventually
 

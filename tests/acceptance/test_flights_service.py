@@ -17,7 +17,8 @@ from typing import IO, Final
 import pytest
 
 from coord_control.control.client import ControlClient
-from tests.deploy_kit import CHECKOUT, DEPLOY
+from tests.deploy_kit import DEPLOY
+from tests.places import CHECKOUT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tests.deploy_kit import CHECKOUT, COORD_UID, DEPLOY, check_variables, is_pinned
+from tests.deploy_kit import COORD_UID, DEPLOY, check_variables, is_pinned
+from tests.places import CHECKOUT
 
 IMAGES: Final = DEPLOY / "images"
 DOCKERFILE: Final = IMAGES / "Dockerfile"

@@ -16,7 +16,6 @@ from coord_control.exit_codes import NO_RESTART, ExitCode
 from coord_control.metrics.address import DRIVER_PORT, EXPORTER_PORT
 from examples.flights.service import PORT, options_of
 from tests.deploy_kit import (
-    CHECKOUT,
     COORD_UID,
     DEPLOY,
     check_coordctl,
@@ -254,14 +253,10 @@ def test_the_driver_may_do_what_spark_does_and_no_more() -> None:
 @pytest.mark.parametrize("spec", PODS)
 def test_probes_ask_for_what_is_served(spec: dict[str, Any]) -> None:
     ports = {port["name"]: port["containerPort"] for port in container(spec).get("ports", ())}
-    served = {DRIVER_PORT: "/healthz", EXPORTER_PORT: "/healthz", 8765: "/static/icon.svg"}
+    served = {DRIVER_PORT: "/healthz", EXPORTER_PORT: "/healthz", 8765: "/healthz"}
     probes = [value["httpGet"] for key, value in container(spec).items() if key.endswith("Probe")]
     assert all(probe["path"] == served[ports[probe["port"]]] for probe in probes)
     assert len(probes) == (3 if ports else 0)
     for port in set(ports.values()) & served.keys():
         text = " ".join(map(str, container(spec)["command"] + container(spec).get("env", [])))
         assert f"0.0.0.0:{port}" in text
-
-
-def test_the_page_has_the_file_that_its_probe_asks_for() -> None:
-    assert (CHECKOUT / "coord_control/ui/static/icon.svg").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import shutil
@@ -12,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from coord_control.exit_codes import NO_RESTART, ExitCode
+from coord_control.errors import EndpointNotBound
+from coord_control.exit_codes import NO_RESTART, ExitCode, exit_code_of
 from coord_control.metrics.address import DRIVER_PORT, EXPORTER_PORT
 from examples.flights.service import PORT, options_of
 from tests.deploy_kit import DEPLOY, check_coordctl, check_script, check_variables, documents, seconds
@@ -110,6 +112,18 @@ def test_exit_codes_mean_what_coordctl_means() -> None:
     assert {int(code) for code in found["RestartPreventExitStatus"][0].split()} == {int(code) for code in NO_RESTART}
     assert found["SuccessExitStatus"] == [str(int(ExitCode.STOPPED))]
     assert found["KillMode"] == ["mixed"]
+
+
+@pytest.mark.parametrize("name", ["exporter", "ui"])
+def test_what_another_start_can_help_is_started_again(name: str) -> None:
+    found = settings(SYSTEMD / f"coord-control-{name}.service")
+    assert found["Restart"] == ["on-failure"]
+    never = {int(code) for code in found["RestartPreventExitStatus"][0].split()}
+    assert never == {int(code) for code in NO_RESTART - {ExitCode.FENCED}}
+    taken = EndpointNotBound("127.0.0.1", range(1, 2), OSError(errno.EADDRINUSE, "taken"))
+    assert exit_code_of(taken) not in never
+    # Longer apart than the five starts within ten seconds after which systemd gives up.
+    assert float(found["RestartSec"][0]) * 5 > 10
 
 
 def test_the_driver_has_time_to_stop() -> None:

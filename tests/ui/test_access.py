@@ -74,6 +74,14 @@ def test_a_name_can_be_allowed(client: ControlClient) -> None:
     assert visitor.get("/", headers={"host": "other.example.org"}).status_code == 400
 
 
+def test_a_probe_asks_nothing_of_the_database(tmp_path: Path) -> None:
+    with ControlClient(settings=control_settings(tmp_path / "control.db")) as client:
+        answer = Visitor(make_app(client, token=TOKEN)).get("/healthz")
+        assert (answer.status_code, answer.text) == (200, "ok\n")
+        assert not (tmp_path / "control.db").exists()
+        assert Visitor(make_app(client)).get("/healthz", headers={"host": "evil.example"}).status_code == 400
+
+
 # Headers.
 
 

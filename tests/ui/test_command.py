@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import coord_control.ui
-from coord_control.errors import PageSettingsInvalid
+from coord_control.errors import EndpointNotBound, PageSettingsInvalid
 from coord_control.exit_codes import ExitCode
-from coord_control.ui.server import address_of, bound, is_loopback
+from coord_control.ui.server import address_of, bound
 from tests.cli_kit import invoke
 
 
@@ -39,28 +39,26 @@ def test_a_token_file_without_buttons_is_a_mistake(tmp_path: Path) -> None:
 def test_an_address_in_use_is_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         result = invoke(tmp_path, "ui", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
-    assert result.exit_code == ExitCode.CONFIG
-    assert "choose another port with --listen" in result.output
+    assert result.exit_code == ExitCode.TEMPORARY  # whoever has it may be about to end
+    assert "choose another port" in result.output
 
 
-@pytest.mark.parametrize("address", ["", "8765", ":8765", "host:", "host:x", "127.0.0.1:70000", "127.0.0.1:²"])
+@pytest.mark.parametrize("address", ["", "8765", "host:x", "127.0.0.1:70000"])
 def test_what_is_no_address_is_said(address: str) -> None:
     with pytest.raises(PageSettingsInvalid, match=r"127\.0\.0\.1:8765"):
         bound(address)
 
 
 def test_where_it_listens() -> None:
-    with bound("127.0.0.1:0") as here, bound("0.0.0.0:0") as everywhere:
-        port = here.getsockname()[1]
-        assert address_of(here) == f"http://127.0.0.1:{port}/"
-        assert (is_loopback(here), is_loopback(everywhere)) == (True, False)
+    for address in ("127.0.0.1:0", ":0"):
+        with bound(address) as here:
+            assert address_of(here) == f"http://127.0.0.1:{here.getsockname()[1]}/"
 
 
 def test_an_address_of_the_sixth_version_has_brackets() -> None:
     try:
         listener = bound("[::1]:0")
-    except PageSettingsInvalid:
+    except EndpointNotBound:
         pytest.skip("this machine has no IPv6")
     with listener:
         assert address_of(listener).startswith("http://[::1]:")
-        assert is_loopback(listener)

@@ -6,14 +6,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from typer.main import get_command
 
-from coord_control.cli.main import app
 from coord_control.control.settings import ControlSettings
-from tests.docs_kit import CHECKOUT, blocks, name_of, pages, prose
+from tests.command_kit import COMMAND, parsed
+from tests.docs_kit import blocks, name_of, pages, prose
+from tests.places import CHECKOUT
 
 #: What works at once, whatever else is said; some of it changes the user's shell.
 EAGER: Final = frozenset({"--help", "--version", "--install-completion", "--show-completion"})
@@ -29,17 +29,6 @@ _BREAK: Final = re.compile(r"\s*\n\s*(?:#:? )?")
 _VARIABLE: Final = re.compile(r"\bCOORD_[A-Z0-9_]*[A-Z0-9]\b")
 #: Metavariables of prose: `coordctl savepoint ...`, a list of names, or what is meant to be left out.
 _LEFT_OUT: Final = frozenset({"...", "…"})
-
-
-def _parsing_only(command: Any) -> Any:
-    """The command and those below it, as they parse and check their arguments, without what they do."""
-    command.callback = lambda **_: None
-    for each in getattr(command, "commands", {}).values():
-        _parsing_only(each)
-    return command
-
-
-COMMAND: Final = _parsing_only(get_command(app))
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
@@ -79,7 +68,7 @@ def refusal(arguments: Sequence[str], *, is_complete: bool = True) -> str | None
         script.parent.mkdir(parents=True, exist_ok=True)
         script.touch()
     try:
-        COMMAND.main(words, prog_name="coordctl", standalone_mode=False)
+        parsed(words)
     except Exception as error:  # click's, from whichever copy of click typer brings
         names = {each.__name__ for each in type(error).__mro__}
         if "UsageError" not in names:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from coord_control import exit_codes
 from coord_control.errors import (
     CoordinatorFailed,
     DamagedRecord,
+    EndpointNotBound,
     Fenced,
     InvalidName,
     InvalidTransition,
@@ -32,6 +35,8 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
         (_DAMAGED, ExitCode.DATA),
         (StoreUnavailable("/jobs/a", "create", "disk full"), ExitCode.TEMPORARY),
         (CoordinatorFailed("op", "start", "Traceback ..."), ExitCode.TEMPORARY),
+        (EndpointNotBound("h", range(1, 2), OSError(errno.EADDRINUSE, "taken")), ExitCode.TEMPORARY),
+        (EndpointNotBound("h", range(1, 2), OSError(errno.EADDRNOTAVAIL, "not of this machine")), ExitCode.DATA),
         (Fenced("job", 1, 2), ExitCode.FENCED),
         (InvalidTransition("Gateway", "open", "close"), ExitCode.INTERNAL),
         (QueryFailed("q", 3, "the task failed"), ExitCode.FAILED),

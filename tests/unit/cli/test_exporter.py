@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+
+import pytest
 
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
@@ -14,6 +17,7 @@ from tests.cli_kit import run
 from tests.metrics_kit import read
 
 SECONDS = 60.0
+UNKNOWN = "there is no job 'flihgts' yet, and no metrics of it; coordctl jobs lists those that there are\n"
 
 
 def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: ControlStore) -> None:
@@ -21,9 +25,12 @@ def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: Contr
     kit.put_job(store, "orders")
     command = [sys.executable, "-m", "coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--job", kit.JOB]
     environment = {**os.environ, "COORD_CONTROL": kit.settings(tmp_path).url}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    command += ["--job", "flihgts", "--job", "flihgts"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             said = process.stdout.readline()
             assert said.startswith("metrics of sqlite:///")
             with urllib.request.urlopen(said.split()[-1], timeout=SECONDS) as answer:
@@ -33,15 +40,30 @@ def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: Contr
             assert found.all("fleet_job_alive", job_name="orders") == []
             with urllib.request.urlopen(said.split()[-1].replace("/metrics", "/targets"), timeout=SECONDS) as answer:
                 assert json.loads(answer.read()) == []  # the driver of this test serves none
+            assert process.stderr.readline() == UNKNOWN  # nothing comes after it
             process.send_signal(signal.SIGTERM)
             assert process.wait(SECONDS) == 0
+            assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+def test_who_can_read_what_is_served_beyond_loopback_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coord_control.cli.exporter._wait_for_end", lambda: None)
+    warning = "everybody who reaches this address can read the metrics"
+    assert warning in run(tmp_path, "exporter", "--listen", "0.0.0.0:0")
+    assert warning not in run(tmp_path, "exporter", "--listen", "127.0.0.1:0")
 
 
 def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
     assert "metrics cannot be served at 'nowhere'" in run(tmp_path, "exporter", "--listen", "nowhere", code=78)
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named_and_may_be_had_later(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"127.0.0.1, port {port}:" in run(tmp_path, "exporter", "--listen", f":{port}", code=75)
+
+
+def test_an_address_of_another_machine_is_named(tmp_path: Path) -> None:
     assert "cannot listen at 192.0.2.1, port 9405" in run(tmp_path, "exporter", "--listen", "192.0.2.1:9405", code=65)

@@ -22,7 +22,7 @@ def test_an_address_is_host_and_port_and_without_a_host_loopback(text: str, host
 
 
 @pytest.mark.parametrize(
-    "text", ["", "9404", "host", "host:", "host:x", ":65536", "a b:1", "http://host:1", "::1:9404"]
+    "text", ["", "9404", "host", "host:", "host:x", ":65536", ":²", ":٣", "a b:1", "http://host:1", "::1:9404"]
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(MetricsAddressInvalid, match=r"give HOST:PORT, for example") as raised:

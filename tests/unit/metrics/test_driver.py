@@ -150,6 +150,13 @@ def test_a_query_says_its_state_and_what_spark_has_told_of_it() -> None:
     assert found.get("query_state_rows") == 5
 
 
+def test_a_query_without_a_commit_has_no_epoch() -> None:
+    nothing_yet = QueryStatus(QUERY, "running", -1, 0, None)
+    found = scrape(snapshot(status=JobStatus(JOB, 3, (nothing_yet,), (), 0, 0)))
+    assert found.all("query_epoch") == []
+    assert found.get("query_state", state="running") == 1
+
+
 def test_the_states_are_those_that_a_query_can_have() -> None:
     assert {state.value for state in QueryState} == set(QUERY_STATES)
 

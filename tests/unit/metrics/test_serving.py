@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import logging
 import socket
 import threading
 import time
@@ -140,6 +141,57 @@ def test_a_page_that_cannot_be_made_is_an_answer_and_the_next_one_works() -> Non
         assert get(address)[0] == 200
 
 
+def test_scrapes_that_fail_are_said_once_and_so_is_their_end(caplog: pytest.LogCaptureFixture) -> None:
+    left = [3]
+
+    def page_of_a_job(subtasks: int) -> Iterable[Family]:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise TimeoutError("the driver's loop has not answered")
+        return page(subtasks)
+
+    with caplog.at_level(logging.WARNING, "coord_control.metrics"), serving(page_of_a_job) as address:
+        statuses = [get(address)[0] for _ in range(5)]
+        assert statuses == [503, 503, 503, 200, 200]
+        failing, over = (record.getMessage() for record in caplog.records)
+        assert "the driver's loop has not answered; scrapes get status 503 until they can" in failing
+        assert over == "= metrics can be read again"
+        left[0] = 1
+        assert get(address)[0] == 503
+        assert "has not answered" in caplog.records[-1].getMessage()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/nowhere"])
+def test_the_version_of_python_is_nobodys_business(path: str) -> None:
+    with serving() as address:
+        assert get(address, path)[1]["server"] == "coord-control"
+        with socket.create_connection((address.host, address.port), timeout=SECONDS) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n" + b"a: b\r\n" * 101 + b"\r\n")  # more than Python takes
+            with client.makefile("rb") as answer:
+                assert b"\r\nServer: coord-control\r\n" in answer.read()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9404", "localhost:9404", "[::1]", "10.1.2.3:1", socket.gethostname()])
+def test_on_loopback_addresses_and_names_of_this_machine_are_answered_to(host: str) -> None:
+    with serving() as address:
+        assert get(address, Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/targets", "/healthz"])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9404", "127.0.0.1.evil.example", "[::1", "", "@"])
+def test_on_loopback_foreign_names_are_refused(host: str, path: str) -> None:
+    with serving() as address:
+        status, _, body = get(address, path, Host=host)
+    assert status == 400
+    assert b"do not answer to the name" in body
+    assert b"coord_control_" not in body
+
+
+def test_beyond_loopback_any_name_will_do() -> None:
+    with serving(address=Address("0.0.0.0", 0, is_named=True)) as address:
+        assert get(Address(port=address.port), Host="exporter.streams.svc:9405")[0] == 200
+
+
 def test_clients_that_say_nothing_do_not_keep_others_out() -> None:
     with serving() as address, contextlib.ExitStack() as stack:
         for _ in range(THREADS - 1):
@@ -155,6 +207,37 @@ def test_more_clients_than_fit_are_hung_up_on_and_no_thread_is_added() -> None:
         ]
         assert silent[-1].recv(1) == b""
         assert len(coord_threads()) == THREADS + 1
+
+
+def test_the_end_waits_for_no_client_that_is_silent_and_leaves_no_thread() -> None:
+    with contextlib.ExitStack() as stack:
+        with serving() as address:
+            silent = [
+                stack.enter_context(socket.create_connection((address.host, address.port), timeout=SECONDS))
+                for _ in range(2 * THREADS + 1)
+            ]
+            assert silent[-1].recv(1) == b"", "threads and queue are full"
+        assert [each.recv(1) for each in silent] == [b""] * len(silent)
+        eventually(lambda: not coord_threads())
+
+
+def test_who_has_asked_before_the_end_still_gets_the_answer() -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def page_of_a_job(subtasks: int) -> Iterable[Family]:
+        is_asked.set()
+        assert may_answer.wait(SECONDS)
+        return page(subtasks)
+
+    with socket.socket() as client:
+        with serving(page_of_a_job) as address:
+            client.settimeout(SECONDS)
+            client.connect((address.host, address.port))
+            client.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            assert is_asked.wait(SECONDS)
+        may_answer.set()
+        with client.makefile("rb") as answer:
+            assert b"coord_control_database_up 1" in answer.read()
 
 
 def test_nothing_is_left_after_the_end() -> None:
