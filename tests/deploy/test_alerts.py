@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from coord_control.protocol.failures import FailureReason
-from tests.deploy_kit import CHECKOUT, DEPLOY
+from tests.deploy_kit import DEPLOY
+from tests.places import CHECKOUT
 from tests.prometheus_kit import RULES, alert_rules, promtool
 
 PAGE: Final = CHECKOUT / "docs/operations/alerts.md"
@@ -158,6 +159,38 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
+#: Alerts that there are two reasons for: the other one.
+OTHER_CASES: Final[dict[str, Case]] = {
+    # A job that never had a checkpoint, beside one that has them, and one that is younger.
+    "CoordControlCheckpointOld": Case(
+        {
+            fleet("driver_start_time_seconds"): "0x20",
+            fleet("job_alive"): "1x20",
+            fleet("last_checkpoint_timestamp_seconds", kind="savepoint"): "0+60x20",
+            fleet("driver_start_time_seconds", OTHER): "0x20",
+            fleet("job_alive", OTHER): "1x20",
+            fleet("last_checkpoint_timestamp_seconds", OTHER, kind="checkpoint"): "0+60x20",
+            fleet("driver_start_time_seconds", {"job_name": "young"}): "300x20",
+            fleet("job_alive", {"job_name": "young"}): "1x20",
+            fleet("driver_start_time_seconds", {"job_name": "over"}): "0x20",
+            fleet("job_alive", {"job_name": "over"}): "0x20",
+        },
+        15,
+        16,
+    ),
+    "CoordControlCommandWaits": Case(
+        {
+            fleet("oldest_open_command_timestamp_seconds", kind="verify", state="claimed"): "0x20",
+            fleet("oldest_open_command_timestamp_seconds", kind="stop", state="claimed"): "0+60x20",
+            fleet("oldest_open_command_timestamp_seconds", kind="send_event", state="claimed"): "-3600x20",
+        },
+        15,
+        16,
+        {**JOB, "kind": "verify", "state": "claimed"},
+    ),
+}
+
+
 def without_annotations(folder: Path) -> list[str]:
     """The rules again; promtool compares every word of an alert, and the words are not what is tested here."""
     names = []
@@ -198,7 +231,7 @@ def test_prometheus_loads_them_with_the_settings_of_the_compose_file(tmp_path: P
 
 def test_every_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     assert CASES.keys() == alert_rules().keys()
-    stories = [story(name, case) for name, case in CASES.items()]
+    stories = [story(name, case) for name, case in (*CASES.items(), *OTHER_CASES.items())]
     content = {"rule_files": without_annotations(tmp_path), "evaluation_interval": "1m", "tests": stories}
     (tmp_path / "stories.yml").write_text(yaml.safe_dump(content), encoding="utf-8")
     promtool("test", "rules", tmp_path / "stories.yml")
