@@ -132,6 +132,12 @@ class CheckpointWork:
         for name in list(self._boundaries):
             self._missing[name].look_for_next()
         if self._measured_by is not None and time.monotonic() >= self._measured_by:
+            _log.info(
+                "= checkpoint %d: %.0f s after it failed the job has not told what it had measured; its statistics do "
+                "without",
+                self.checkpoint,
+                _MEASURED_SECONDS,
+            )
             self._measured(())
 
     def captured(self, captured: QueryCaptured) -> None:

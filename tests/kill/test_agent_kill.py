@@ -17,7 +17,7 @@ from coord_control.durable.files import LocalFiles, join
 from coord_control.durable.restore_log import newest_restore
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.commands import CommandRequest
-from coord_control.storage.records import CommandKind, CommandRecord, CommandState
+from coord_control.storage.records import CheckpointState, CommandKind, CommandRecord, CommandState
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, OPERATOR, control_settings, open_store
 
@@ -31,7 +31,6 @@ _ENDING: Final = ("after:claim", "before:stop", "after:stop", "before:finish", "
 CASES: Final = [
     *((CommandKind.TRIGGER_CHECKPOINT, step) for step in (*_COMMON, "before:submit", "after:submit")),
     *((CommandKind.TRIGGER_SAVEPOINT, step) for step in (*_COMMON, "after:submit")),
-    *((CommandKind.ABORT, step) for step in _COMMON),
     *((CommandKind.VERIFY, step) for step in _COMMON),
     *((CommandKind.DISPOSE, step) for step in (*_COMMON, "after:progress", "before:dispose", "after:dispose")),
     *(
@@ -44,6 +43,14 @@ CASES: Final = [
     *((CommandKind.RESTORE, step) for step in (*_ENDING, "after:progress", "before:restore", "after:restore")),
 ]
 
+#: Steps of the first driver and of the second one: it dies while it takes the command over.
+TAKING_OVER: Final = [
+    (CommandKind.SEND_EVENT, "after:accept"),
+    (CommandKind.DISPOSE, "after:progress"),
+    (CommandKind.STOP_WITH_SAVEPOINT, "before:stop"),
+    (CommandKind.RESTORE, "after:restore"),
+]
+
 
 class Site:
     """A storage, a database, and the processes on them."""
@@ -54,8 +61,9 @@ class Site:
         self._cleanup = cleanup
         cleanup.callback(self.store.close)
 
-    def start(self, step: str | None = None) -> subprocess.Popen[bytes]:
-        arguments = [self.root, self.database, *([step] if step else [])]
+    def start(self, *step: str) -> subprocess.Popen[bytes]:
+        """A driver; see :mod:`tests.kill.agent_process` for what can follow the step at which it dies."""
+        arguments = [self.root, self.database, *step]
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.kill.agent_process", *arguments], stdin=subprocess.PIPE
         )
@@ -112,15 +120,57 @@ def test_a_command_has_one_right_outcome_wherever_its_driver_dies(site: Site, ki
     site.running(victim, generation)
     command = site.ask(kind, **_payload(kind, saved))
     assert victim.wait(_SECONDS) == _KILLED
-    code = _finish(site, kind, command)
+    code = _finish(site, command)
+    _check(site, kind, _completed(site, command), code)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("when", ["before:adopt", "after:adopt"])
+@pytest.mark.parametrize(("kind", "step"), TAKING_OVER, ids=lambda value: str(value).replace(":", "-"))
+def test_a_driver_that_dies_while_it_takes_a_command_over_leaves_it_to_the_next(
+    site: Site, kind: CommandKind, step: str, when: str
+) -> None:
+    saved = _saved(site) if kind in (CommandKind.DISPOSE, CommandKind.RESTORE) else None
+    first = site.start(step)
+    site.running(first, 2 if saved else 1)
+    command = site.ask(kind, **_payload(kind, saved))
+    assert first.wait(_SECONDS) == _KILLED
+    assert site.start(when).wait(_SECONDS) == _KILLED
+    code = _finish(site, command)
+    _check(site, kind, _completed(site, command), code)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("step", _COMMON)
+def test_an_abort_comes_true_wherever_the_driver_of_the_checkpoint_dies(site: Site, step: str) -> None:
+    victim = site.start(step, "under-way")
+    site.running(victim, 1)
+    _eventually(lambda: [entry.id for entry in site.store.checkpoints.list(JOB)] == [1])
+    command = site.ask(CommandKind.ABORT, checkpoint=1)
+    assert victim.wait(_SECONDS) == _KILLED
+    _finish(site, command)
+    assert _completed(site, command).result == {"checkpoint": 1}
+    assert site.store.checkpoints.get(JOB, 1).state is CheckpointState.FAILED
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("step", _COMMON)
+def test_an_abort_of_a_checkpoint_that_never_was_is_refused_wherever_its_driver_dies(site: Site, step: str) -> None:
+    victim = site.start(step)
+    site.running(victim, 1)
+    command = site.ask(CommandKind.ABORT, checkpoint=17)
+    assert victim.wait(_SECONDS) == _KILLED
+    _finish(site, command)
+    assert site.outcome(command).state is CommandState.REFUSED
+
+
+def _completed(site: Site, command: str) -> CommandRecord:
+    """It was done, and this was said once."""
     done = site.outcome(command)
-    if kind is CommandKind.ABORT:
-        assert done.state is CommandState.REFUSED, done
-        return
     assert done.state is CommandState.COMPLETED, done
     said = [entry.outcome for entry in site.store.audit.list(JOB, subject=command)]
     assert said.count("completed") == 1, said
-    _check(site, kind, done, code)
+    return done
 
 
 def _saved(site: Site) -> str:
@@ -143,13 +193,11 @@ def _payload(kind: CommandKind, saved: str | None) -> dict[str, Any]:
             return {"ref": "before"}
         case CommandKind.RESTORE:
             return {"ref": "latest"}
-        case CommandKind.ABORT:
-            return {"checkpoint": 17}
         case _:
             return {}
 
 
-def _finish(site: Site, kind: CommandKind, command: str) -> int | None:
+def _finish(site: Site, command: str) -> int | None:
     """Be the supervisor until the command has its outcome; the exit code of the last driver that ended."""
     code: int | None = None
     process = site.start()
