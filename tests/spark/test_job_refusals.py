@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -315,9 +316,11 @@ def test_a_job_that_has_ended_says_so(make_job: MakeJob, source: FileStream) -> 
 def test_a_job_that_cannot_listen_leaves_nothing_behind(make_job: MakeJob, source: FileStream) -> None:
     with make_job("first") as first:
         taken = first._driver.endpoint.address.port
+        before = set(threading.enumerate())
         with pytest.raises(errors.EndpointNotBound, match=f"port {taken}.*choose another port"):
             make_job("second", port=taken)
-        # Its generation was released, so nobody waits for it, and all of its threads have ended.
+        assert not {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("coord-")}
+        # Its generation was released, so nobody waits for it.
         with make_job("second") as second:
             assert second.generation == 2
             assert second._driver.claim.is_previous_released()
