@@ -10,7 +10,8 @@ With `--finish` the queries process what is there and end; then the output is re
 and what it writes from then on, and is served, is another story: it has a folder of its own.
 
 With COORD_KILL_CLUSTER (its URL, the driver's port, the port under which executors reach it) the job runs on that
-standalone cluster, where some attempts are so slow that Spark starts a second one beside them.
+standalone cluster, where some attempts are so slow that Spark starts a second one beside them, and where one of them
+stops when it is asked to (`freezing.py`).
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from pyspark.sql import DataFrame, SparkSession
 import coord_control as cc
 from coord_control.errors import CheckpointNotCompleted, JobClosed
 from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Report, Violation, story_folder, violated
+from tests.kill.freezing import is_only_saving, stop_if_asked, under_way
 from tests.kill.pausing import pause_if_asked
 
 _OUTPUT: Final = "n long, subtask int, epoch long, first_order long, last_order long, first_report long"
 _INPUT: Final = "n LONG, key LONG"
 _ATTEMPTS: Final = 3  # of a task, see the master
 _SLOW_SECONDS: Final = 5.0
+_HEARTBEAT_SECONDS: Final = 8
 _CLUSTER: Final = os.environ.get("COORD_KILL_CLUSTER", "").split()
 #: Why a checkpoint of a job may come to nothing whose batches fail on purpose.
 _EXPECTED: Final = {"query_restarting", "query_failed", "job_ending", "not_running"}
@@ -140,6 +143,8 @@ class Worker:
             ledger.sent.enter(report)
             subtask.send(report)
         self._fail("after", subtask.epoch, subtask.index, once_in=8)
+        if _CLUSTER:
+            stop_if_asked(self.folder)
 
     def stumble(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Behind the operator: a failure at the end of the rows comes after the acknowledgement."""
@@ -263,6 +268,13 @@ def on_a_cluster() -> dict[str, str]:
         # Any free executor takes any task, and rows that a killed one held are not asked for again and again.
         "spark.locality.wait": "0s",
         "spark.shuffle.io.retryWait": "1s",
+        "spark.shuffle.io.maxRetries": "1",
+        # An executor that stands still is given up within seconds, and whoever waits for its rows gives up as well. The
+        # time limits of all that Spark asks (spark.network.timeout) stay as they are.
+        "spark.executor.heartbeatInterval": "1s",
+        "spark.network.timeoutInterval": "1s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": f"{_HEARTBEAT_SECONDS}s",
+        "spark.shuffle.io.connectionTimeout": "5s",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.5",
@@ -274,7 +286,12 @@ def save_again_and_again(job: cc.Job, folder: Path) -> None:
     """Take checkpoints, and now and then a savepoint, until the job ends."""
     for number in itertools.count(1):
         try:
-            handle = job.trigger_savepoint() if number % 3 == 0 else job.trigger_checkpoint()
+            is_savepoint = number % 3 == 0 or is_only_saving(folder)
+            handle = job.trigger_savepoint() if is_savepoint else job.trigger_checkpoint()
+            while handle.id is None and not handle.done:
+                time.sleep(0.02)
+            if handle.id is not None:
+                under_way(folder, handle.request.kind.value, handle.id)
             handle.wait()
         except JobClosed:
             return

@@ -6,12 +6,23 @@ executor are cut, in three ways; Spark's own connections stay. Spark starts seco
 without being asked for. In the end every row and every event was there exactly once, gateways are open, and every
 savepoint that says so is complete.
 
+A machine is cut off from everything too: all of its processes are stopped (SIGSTOP) during an epoch and a savepoint,
+when one of its attempts lacks nothing but its acknowledgement. Spark misses the heartbeats, gives the executor up, and
+runs its tasks elsewhere. When others have committed the epoch the machine goes on, as if the network were back: the
+Python workers first, so that the late acknowledgement comes, with its state and its events, and is refused; then the
+executor, which Spark does not know any more; the worker last, which only then hears that it is to end that executor.
+
+The long version also stops an executor alone, whose worker goes on. There Spark's order reaches the worker at once: a
+SIGTERM, which waits until the executor goes on, and after 10 s a SIGKILL, which does not. So that JVM never runs again,
+or only to end; its Python workers do for moments, and whether one of them comes to its acknowledgement is chance.
+
 The short version runs with all tests. The long one does all of it several times (`make kill-long`); COORD_KILL_SEED is
 the seed.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import socket
@@ -22,11 +33,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from coord_control.ids import CheckpointId
 from tests.kill.audit import audit, check_counts, check_output, recovered
 from tests.kill.cut import Cut, Network
+from tests.kill.freezing import Freezer, Stop
 from tests.kill.life import HANG_SECONDS, Trial, Victim
 from tests.kill.saved import Saved, check_nothing_is_left, check_saved
 from tests.kill.standalone import Standalone, Worker
@@ -35,6 +48,14 @@ pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
 _WORKERS: Final = 2
 _SILENT_SECONDS: Final = 3.0
+_GIVEN_UP: Final = "Executor heartbeat timed out"
+
+
+class Frozen(enum.Enum):
+    """What stands still."""
+
+    MACHINE = "an executor and its worker: it cannot be told to end"
+    EXECUTOR = "an executor: its worker kills it"
 
 
 class World:
@@ -44,6 +65,8 @@ class World:
         self.trial = trial
         port = _free_port()
         self.network = Network(port)
+        self.freezer = Freezer()
+        self.stop = Stop(trial.folder)
         self.cluster = Standalone(folder, {**trial.marked(), "PYSPARK_PYTHON": sys.executable}, trial.wait_for)
         trial.environment = {
             "COORD_KILL_CLUSTER": f"{self.cluster.url} {port} {self.network.port}",
@@ -90,6 +113,56 @@ class World:
         self.network.heal()
         self.get_on()
 
+    def freeze(self, what: Frozen) -> None:
+        """Let an executor stand still until Spark has given it up, and go on when others have done its work."""
+        trial, stop = self.trial, self.stop
+        attempt = self._stopped_attempt()
+        executor = next(
+            above.pid for above in psutil.Process(attempt).parents() if above.pid in self.cluster.executors()
+        )
+        worker = self._worker_of(executor).process.pid
+        given_up = self._given_up()
+        self.freezer.freeze(worker if what is Frozen.MACHINE else executor)
+        savepoint = stop.savepoint()
+        stop.pass_others()
+        trial.wait_for(lambda: self._given_up() > given_up, "Spark to give an executor up")
+        trial.wait_for_epochs(2)  # the second one begins when the job knows that the first one is over
+        trial.wait_for(lambda: stop.savepoint() != savepoint, f"savepoint {savepoint} to be over, well or not")
+        stop.let_go()
+        self.freezer.wake_python()
+        if what is Frozen.MACHINE:
+            trial.wait_for(lambda: stop.answer() is not None, "the late acknowledgement")
+            assert str(stop.answer()).startswith("AttemptRefused")
+        before = _newest_savepoint(trial)
+        self.freezer.wake(executor)
+        trial.wait_for_epochs(1)
+        trial.wait_for(lambda: _newest_savepoint(trial) > before, f"a savepoint after {before}")
+        self.freezer.wake_all()
+        trial.wait_for(lambda: executor not in self.cluster.executors(), "the executor to be ended")
+        trial.wait_for(lambda: executor not in self.network.executors(), "the executor's connections to end")
+        stop.forget()
+
+    def _stopped_attempt(self) -> int:
+        """The process id of an attempt that stands where only its acknowledgement lacks; a savepoint is under way."""
+        trial, stop = self.trial, self.stop
+        stop.save()
+        trial.wait_for(self._saves, "a savepoint")
+        stop.ask()
+        trial.wait_for(lambda: stop.stopped() is not None, "an attempt to stop")
+        trial.wait_for(self._saves, "a savepoint beside it")
+        attempt = stop.stopped()
+        assert attempt is not None
+        return attempt
+
+    def _saves(self) -> bool:
+        """Whether a savepoint is under way."""
+        number = self.stop.savepoint()
+        return number is not None and not (self.trial.job / "checkpoints" / str(number) / "_completed").exists()
+
+    def _given_up(self) -> int:
+        """How many executors Spark has lost because it heard nothing of them."""
+        return self.trial.log(self.trial.lives).read_text(errors="replace").count(_GIVEN_UP)
+
     def kill_driver(self) -> None:
         """``kill -9`` of the driver's Python; its JVM ends by itself."""
         assert self.driver is not None
@@ -111,6 +184,7 @@ class World:
 def world(trial: Trial, tmp_path: Path) -> Iterator[World]:
     world = World(trial, tmp_path / "cluster")
     yield world
+    world.freezer.wake_all()
     world.network.close()
     world.cluster.close()
 
@@ -135,7 +209,11 @@ def _run(world: World, rounds: int) -> None:
         print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
 
     world.begin()
-    for _ in range(rounds):
+    passed("the first driver gets on")
+    for number in range(rounds):
+        what = list(Frozen)[number % len(Frozen)]
+        world.freeze(what)
+        passed(f"given up, and came back: {what.name}")
         world.kill_executor()
         passed("an executor was killed")
         for how in Cut:
