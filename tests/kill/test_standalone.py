@@ -10,8 +10,8 @@ A machine is cut off from everything too: all of its processes are stopped (SIGS
 when one of its attempts lacks nothing but its acknowledgement. Spark misses the heartbeats, gives the executor up, and
 runs its tasks elsewhere. When others have committed the epoch the machine goes on, as if the network were back: the
 Python workers first, so that the late acknowledgement comes, with its state and its events, and is refused; then the
-executor, which hears that Spark does not know it any more, and ends by itself; the worker last, which is only then asked
-to end an executor that has gone.
+executor, which hears that Spark does not know it any more, and ends by itself; the worker last, which only then
+is asked to end an executor that has gone.
 
 The long version also stops an executor alone, whose worker goes on. There Spark's order reaches the worker at once: a
 SIGTERM, which waits until the executor goes on, and after 10 s a SIGKILL, which does not. So that JVM never runs again,
