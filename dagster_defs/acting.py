@@ -162,8 +162,6 @@ def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
 
 def fork(asking: Asking, config: ForkConfig) -> Metadata:
     """``fork_streaming_job``."""
-    if config.as_name == asking.job:
-        raise nothing_done("a fork needs a name of its own; to set the job itself back, use restore_streaming_job")
     shown = restore(asking.context, asking.client, _wish(asking, config, config.as_name))
     asking.tell(f"start a driver with a job named {config.as_name} and the same root: it goes on from there")
     return shown

@@ -24,7 +24,7 @@ from coord_control.control.commands import Refusal, RestoreResult
 from coord_control.durable.checks import Verdict
 from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.durable.restore_log import RestoreRecord, newest_restore, read_restore
-from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
+from coord_control.durable.restoring_offline import RestoreRequest, check_fork_name, check_restore, restore_job
 from coord_control.errors import CommandRefused, JobRunning
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 from dagster_defs import markdown
@@ -48,6 +48,9 @@ class Wish:
         as_name: a new job goes on from it, beside this one; None: the job itself.
         verify: read all files of the checkpoint; a driver does that in any case.
         force: also when the job's driver may live where we cannot look.
+
+    Raises:
+        ForkNameTaken: ``as_name`` is the job itself.
     """
 
     job: str
@@ -57,6 +60,9 @@ class Wish:
     verify: bool = True
     force: bool = False
     timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_fork_name(self.job, self.as_name)
 
     @property
     def target(self) -> str:
@@ -137,7 +143,7 @@ def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: 
             "preflight": preflight_table(result.checks),
         }
     )
-    if wish.as_name is None or wish.as_name == wish.job:
+    if wish.as_name is None:
         shown |= _started_again(context, client, job, deadline)
     return shown
 

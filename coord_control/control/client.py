@@ -31,6 +31,7 @@ from coord_control.control.importing import read_savepoint
 from coord_control.control.reading import ControlReader
 from coord_control.control.waiting import OnProgress, Wait, raise_if_not_running, result_of
 from coord_control.durable.checkpoint_folder import Storage
+from coord_control.durable.restoring_offline import check_fork_name
 from coord_control.errors import OperatorNotFound, RequestInvalid
 from coord_control.storage.records import (
     AuditRecord,
@@ -147,7 +148,11 @@ class ControlClient(ControlReader):
             ref: an id, a label, ``latest``, or a path.
             allow_non_restored_state: queries and operators may come and go.
             as_name: another job goes on from it, beside this one, which is left alone.
+
+        Raises:
+            ForkNameTaken: ``as_name`` is the job itself; nothing was recorded.
         """
+        check_fork_name(job, as_name)
         command = _made(commands.Restore, ref=ref, allow_non_restored_state=allow_non_restored_state, as_name=as_name)
         return self._submit(job, command, key, expires_seconds)
 

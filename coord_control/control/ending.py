@@ -158,7 +158,7 @@ class RestoreExecution(ThreadedExecution):
 
     def work(self) -> Outcome | None:
         payload, port, place = self._payload, self._place.port, self._place
-        is_fork = payload.as_name is not None and payload.as_name != port.facts.name
+        is_fork = payload.as_name is not None
         if not is_fork and not place.is_supervised:
             return _not_supervised("restore")
         meant = dict(self._command.progress or {})
@@ -171,7 +171,7 @@ class RestoreExecution(ThreadedExecution):
             root=port.facts.root,
             job=port.facts.name,
             ref=meant["path"],
-            fork=payload.as_name if is_fork else None,
+            fork=payload.as_name,
             allow_non_restored_state=payload.allow_non_restored_state,
         )
         path, checks = check_restore(port.files, port.storage, request)

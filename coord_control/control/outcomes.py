@@ -17,6 +17,7 @@ from coord_control.errors import (
     CoordControlError,
     EventInvalid,
     Fault,
+    ForkNameTaken,
     InvalidName,
     JobClosed,
     JobRunning,
@@ -41,6 +42,7 @@ _REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (
     (EventInvalid, Refusal.EVENT_INVALID),
     (NoSuchSubtask, Refusal.UNKNOWN_SUBTASK),
     (InvalidName, Refusal.PAYLOAD_INVALID),
+    (ForkNameTaken, Refusal.PAYLOAD_INVALID),
     (ValidationError, Refusal.PAYLOAD_INVALID),
     (JobClosed, Refusal.JOB_CLOSED),
 )

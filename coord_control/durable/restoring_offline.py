@@ -22,10 +22,10 @@ from coord_control.durable.preflight import check_files, check_job, check_sinks,
 from coord_control.durable.repartitioning import Repartition, check_repartition
 from coord_control.durable.restore_log import RestoreRecord
 from coord_control.durable.restoring import prepare_restore
-from coord_control.errors import Fenced, InvalidName
+from coord_control.errors import Fenced, ForkNameTaken, InvalidName
 from coord_control.ids import is_valid_name
 
-__all__ = ["OfflineRestore", "RestoreRequest", "check_restore", "restore_job"]
+__all__ = ["OfflineRestore", "RestoreRequest", "check_fork_name", "check_restore", "restore_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RestoreRequest:
 
     Attributes:
         job: whose checkpoint it is, when ``ref`` is an id, a label or ``latest``; and the job that goes on from it.
-        fork: another job that goes on from it, beside the original; None: the job itself.
+        fork: another job that goes on from it, beside the original; None: the job itself. Not the job's own name.
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
         shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
@@ -53,6 +53,7 @@ class RestoreRequest:
         for name in (self.job, self.fork):
             if name is not None and not is_valid_name(name):
                 raise InvalidName("job", name)
+        check_fork_name(self.job, self.fork)
 
     @property
     def target(self) -> str:
@@ -68,6 +69,16 @@ class OfflineRestore:
     checks: tuple[Check, ...]
     linked_bytes: int
     copied_bytes: int
+
+
+def check_fork_name(job: str, fork: str | None) -> None:
+    """Refuse a fork that has the name of its original: whoever asks for one does not mean to set the job itself back.
+
+    Raises:
+        ForkNameTaken: it has.
+    """
+    if fork == job:
+        raise ForkNameTaken(job)
 
 
 def check_restore(files: Files, storage: Storage, request: RestoreRequest) -> tuple[str, list[Check]]:

@@ -5,7 +5,7 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, AssetKeyTaken
-        - NonRestoredState, RestoredQueryUnused, RestoreRefused, RescaleFailed
+        - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed
     - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
@@ -121,6 +121,7 @@ from coord_control.errors.user import (
     EventInvalid,
     EventTooLarge,
     EventTypesChanged,
+    ForkNameTaken,
     InvalidModel,
     InvalidName,
     JobNotFound,
@@ -192,6 +193,7 @@ __all__ = [
     "EventTypesChanged",
     "Fault",
     "Fenced",
+    "ForkNameTaken",
     "FrameInvalid",
     "GenerationSuperseded",
     "InvalidModel",

@@ -18,6 +18,7 @@ __all__ = [
     "EventInvalid",
     "EventTooLarge",
     "EventTypesChanged",
+    "ForkNameTaken",
     "InvalidModel",
     "InvalidName",
     "LineageMismatch",
@@ -57,6 +58,17 @@ class InvalidName(DeclarationError):
         super().__init__(
             f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a "
             "letter or digit"
+        )
+
+
+class ForkNameTaken(DeclarationError):
+    """A fork was asked for under the name of the very job that it is taken from: that would set the job itself back."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(
+            f"a fork needs a name of its own, and {job!r} is the job itself; to set that back, leave the name of the "
+            "fork (--as, as_name) out; to let a new job go on beside it, choose another name"
         )
 
 

@@ -172,6 +172,14 @@ def test_restore_checks_first_and_tells_what_it_did(root: str) -> None:
     assert lineage_of(root, "copy") == "lineage-000001"
 
 
+@pytest.mark.parametrize("options", [(), ("--check",)])
+def test_a_fork_is_not_taken_for_a_restore_of_the_job_itself(root: str, options: tuple[str, ...]) -> None:
+    run("savepoint", "create", "flights", "--root", root)
+    said = run("restore", "flights", "1", "--root", root, "--as", "flights", *options, code=78)
+    assert "'flights' is the job itself" in said
+    assert lineage_of(root) == "lineage-000001"
+
+
 def test_a_damaged_savepoint_is_refused(root: str) -> None:
     run("savepoint", "create", "flights", "--root", root)
     victim = Path(root, "flights", "savepoints", "1", "queries", "delays", "spark", "commits", "3")

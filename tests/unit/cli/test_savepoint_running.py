@@ -112,6 +112,13 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
     assert kinds == [("restore", "7", None), ("restore", str(Path.cwd() / "savepoints/one"), "other")]
 
 
+def test_a_fork_of_a_running_job_under_its_own_name_is_not_even_asked_for(
+    tmp_path: Path, root: str, store: ControlStore
+) -> None:
+    assert "leave the name of the fork (--as" in run(tmp_path, "restore", "flights", "7", "--as", "flights", code=78)
+    assert store.commands.list("flights") == ()
+
+
 def test_a_restore_that_cannot_be_says_why(tmp_path: Path, root: str) -> None:
     outcome = kit.refused(Refusal.RESTORE_REFUSED, "query raw would be left behind")
     with kit.driver(tmp_path, lambda store, command: outcome):

@@ -315,6 +315,17 @@ def test_a_restart_is_completed_by_the_next_driver(world: World) -> None:
     assert world.outcome(command).result == {"generation": 2}
 
 
+def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: World) -> None:
+    driver, _ = world.driver(is_supervised=True)
+    world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT))
+
+    outcome = world.outcome(world.ask(CommandKind.RESTORE, ref="latest", as_name=JOB))
+
+    assert outcome.error is not None
+    assert (outcome.state, outcome.error.code) == (CommandState.REFUSED, "PAYLOAD_INVALID")
+    assert not driver.ended.is_set()
+
+
 def test_a_command_that_nobody_understands_is_refused(world: World) -> None:
     world.driver()
     done = world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT, label="x" * 1000))

@@ -24,6 +24,7 @@ from coord_control.durable.spark_files import export_query
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import (
     Fenced,
+    ForkNameTaken,
     JobRunning,
     NothingToSave,
     RestoreRefused,
@@ -206,6 +207,11 @@ def test_a_fork_begins_above_the_generation_of_the_original(files: MemoryFiles) 
     assert original.name == "lineage-000001"
     with pytest.raises(RestoreRefused, match=r"the job has run already.*choose another name"):
         restore_job(files, lambda path: files, request)
+
+
+def test_a_fork_under_the_name_of_its_original_is_no_restore_of_it() -> None:
+    with pytest.raises(ForkNameTaken, match=r"'flights' is the job itself.*leave .*--as.* out.*choose another name"):
+        RestoreRequest("/jobs", "flights", "latest", fork="flights")
 
 
 def test_the_check_changes_nothing(files: MemoryFiles) -> None:
