@@ -143,7 +143,7 @@ def action_failure(error: CoordControlError) -> dg.Failure:
 def _next_step(error: CoordControlError) -> str:
     if isinstance(error, CommandTimeout):
         return "Re-execute the run from failure to go on waiting for it."
-    if isinstance(error, JobNotRunning):
+    if isinstance(error, JobNotRunning) and not error.is_restarting:
         return "Here that is start_streaming_job, if its script is known. Then re-execute this run."
     if isinstance(error, KeyReused):
         return "A run that is re-executed from failure asks for the same again: launch a new run for anything else."

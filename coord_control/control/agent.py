@@ -53,6 +53,7 @@ from coord_control.errors import (
 from coord_control.ids import OperatorUid
 from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.records import (
+    ENDED_TO_RESTART,
     AgentMetrics,
     CheckpointState,
     CommandRecord,
@@ -172,6 +173,8 @@ class Agent:
             self._threads[0].join(_CLOSE_SECONDS)
         if not (self._is_fenced or is_fenced):
             self._executor.job_ended()
+            if state is JobState.ENDED and self._executor.is_restarting:
+                reason = ENDED_TO_RESTART
             self._last_words(state, reason, is_clean)
         self._upkeep.close(1.0)
         if self._signal is not None:

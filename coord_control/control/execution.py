@@ -61,6 +61,11 @@ class Ending:
         """Whether the job is ending."""
         return self._restarts is not None
 
+    @property
+    def is_restart(self) -> bool:
+        """Whether the job is ending to be started again."""
+        return self._restarts is True
+
     def begin(self, *, restart: bool) -> bool:
         """Take the right to end the job; False: a command of the other sort has it."""
         with self._lock:

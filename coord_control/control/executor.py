@@ -114,6 +114,11 @@ class Executor:
         """Whether a command is ending the job."""
         return self._place.ending.has_begun
 
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a command is ending the job to have it started again."""
+        return self._place.ending.is_restart
+
     def take(self, command: CommandRecord) -> None:
         """Carry out a command that this driver has claimed, from the beginning; once per command."""
         if command.id in self:

@@ -53,6 +53,8 @@ def human_time(moment: datetime | None) -> str:
 
 def state_text(job: JobRecord) -> str:
     """What a job is, which is not what its driver last said when that driver is gone."""
+    if job.is_restarting:
+        return "restarting"
     if job.is_alive or job.ended_at is not None:
         return job.state.value
     return f"lost since {human_time(job.heartbeat_at)}"

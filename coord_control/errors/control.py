@@ -85,15 +85,26 @@ class CommandNotCancellable(ControlError):
 
 
 class JobNotRunning(ControlError):
-    """A command was refused because no driver could take it; it is recorded as refused."""
+    """A command was refused because no driver could take it; it is recorded as refused.
+
+    Args:
+        is_restarting: its driver has ended to be started again; starting another one would only fence that one off.
+    """
 
     fault = Fault.EXTERNAL
     retry = True
 
-    def __init__(self, job: str, since: str, reason: str = "", command: str | None = None) -> None:
+    def __init__(
+        self, job: str, since: str, reason: str = "", command: str | None = None, *, is_restarting: bool = False
+    ) -> None:
         self.job, self.since, self.reason, self.command = job, since, reason, command
-        why = f" ({reason})" if reason else ""
-        super().__init__(f"job {job!r} is not running since {since}{why}; start it with: coordctl run <its script>")
+        self.is_restarting = is_restarting
+        if is_restarting:
+            what = f"is restarting since {since}: its supervisor starts it again; try again in a moment"
+        else:
+            why = f" ({reason})" if reason else ""
+            what = f"is not running since {since}{why}; start it with: coordctl run <its script>"
+        super().__init__(f"job {job!r} {what}")
 
 
 class JobStillAlive(ControlError):
@@ -268,7 +279,10 @@ class SchemaMismatch(DatabaseError):
     def __init__(self, database: str, found: str | None, needed: str) -> None:
         self.database, self.found, self.needed = database, found, needed
         if found is None:
-            problem = f"has no tables yet (version {needed} is needed); run: coordctl db upgrade"
+            problem = (
+                f"has no tables yet (version {needed} is needed): a job that is just starting makes them, try again in "
+                "a moment; if none is, run: coordctl db upgrade"
+            )
         elif found < needed:
             problem = f"has version {found} of the tables, and this release needs {needed}; run: coordctl db upgrade"
         else:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import builtins
 import difflib
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row, func, select, update
 
-from coord_control.errors import CommandNotCancellable, CommandNotFound, KeyReused
+from coord_control.errors import CommandNotCancellable, CommandNotFound, JobNotRunning, KeyReused
 from coord_control.storage import tables
 from coord_control.storage.command_rows import (
     OUTCOMES_CHANNEL,
@@ -35,7 +35,7 @@ from coord_control.storage.command_rows import (
     write_audit,
 )
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive
+from coord_control.storage.job_rows import alive, restarting
 from coord_control.storage.jobs import COMMANDS_CHANNEL, find, job_not_found, locked_generation
 from coord_control.storage.record import to_json
 from coord_control.storage.records import (
@@ -402,18 +402,19 @@ def _new_row(transaction: Transaction, job: Row[Any], request: CommandRequest) -
         "expires_at": now + timedelta(seconds=request.expires_seconds),
     }
     if not alive(job, now):
-        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job))}
+        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job, now))}
     return values
 
 
-def _not_running(job: Row[Any]) -> CommandError:
+def _not_running(job: Row[Any], now: datetime) -> CommandError:
     since = (job.ended_at or job.heartbeat_at).isoformat(timespec="seconds")
-    why = f" ({job.end_reason})" if job.end_reason else "" if job.ended_at else " (its driver's last heartbeat)"
+    reason = job.end_reason or ("" if job.ended_at else "its driver's last heartbeat")
+    is_restarting = restarting(job, now)
     return CommandError(
         code="JOB_NOT_RUNNING",
-        message=f"job {job.name!r} is not running since {since}{why}; start it with: coordctl run <its script>",
+        message=str(JobNotRunning(job.name, since, reason, is_restarting=is_restarting)),
         retry=True,
-        fields=({"since": since, "reason": job.end_reason},),
+        fields=({"since": since, "reason": reason, "is_restarting": is_restarting},),
     )
 
 

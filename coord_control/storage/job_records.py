@@ -14,6 +14,7 @@ from coord_control.storage.record import Record
 
 __all__ = [
     "ACTIVE_JOB_STATES",
+    "ENDED_TO_RESTART",
     "AgentMetrics",
     "EventType",
     "GatewayRecord",
@@ -42,6 +43,9 @@ class JobState(enum.StrEnum):
 
 #: A driver in one of these states should be sending heartbeats.
 ACTIVE_JOB_STATES: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+
+#: The ``end_reason`` of a driver that has ended on request, for its supervisor to start it again.
+ENDED_TO_RESTART: Final = "stopped, to be started again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,7 @@ class JobRecord(Record):
 
     Attributes:
         is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
+        is_restarting: by that clock, its driver has ended a moment ago, to be started again by its supervisor.
     """
 
     name: str
@@ -212,6 +217,7 @@ class JobRecord(Record):
     heartbeat_at: datetime
     lease_seconds: float
     is_alive: bool
+    is_restarting: bool = False
     ended_at: datetime | None = None
     end_reason: str = ""
     is_supervised: bool = False

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Row
 
 from coord_control.storage.records import (
     ACTIVE_JOB_STATES,
+    ENDED_TO_RESTART,
     AgentMetrics,
     JobRecord,
     JobState,
@@ -24,13 +25,22 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 
-__all__ = ["alive", "job_record"]
+__all__ = ["alive", "job_record", "restarting"]
+
+#: How long a job that ended to be started again is believed to be on its way: its supervisor may have died meanwhile.
+_RESTART: Final = timedelta(minutes=1)
 
 
 def alive(row: Row[Any], now: datetime) -> bool:
     """Say whether the driver of a job's row counts as alive."""
     lease = timedelta(seconds=row.lease_seconds)
     return row.state in ACTIVE_JOB_STATES and bool(row.heartbeat_at + lease >= now)
+
+
+def restarting(row: Row[Any], now: datetime) -> bool:
+    """Say whether the driver of a job's row has ended only to be started again, a moment ago."""
+    is_asked = row.is_supervised and row.state == JobState.ENDED and row.end_reason == ENDED_TO_RESTART
+    return bool(is_asked and row.ended_at + _RESTART >= now)
 
 
 def job_record(
@@ -43,6 +53,7 @@ def job_record(
         **values,
         state=JobState(row.state),
         is_alive=alive(row, now),
+        is_restarting=restarting(row, now),
         live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
         agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
         queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}),

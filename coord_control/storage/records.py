@@ -45,6 +45,7 @@ from coord_control.storage.history_records import (
 )
 from coord_control.storage.job_records import (
     ACTIVE_JOB_STATES,
+    ENDED_TO_RESTART,
     AgentMetrics,
     EventType,
     GatewayRecord,
@@ -66,6 +67,7 @@ from coord_control.storage.record import (
 
 __all__ = [
     "ACTIVE_JOB_STATES",
+    "ENDED_TO_RESTART",
     "FINISHED_COMMAND_STATES",
     "AgentMetrics",
     "AuditRecord",

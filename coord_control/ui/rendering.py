@@ -35,6 +35,7 @@ _MOODS: Final = {
     "in_progress": "busy",
     "starting": "busy",
     "stopping": "busy",
+    "restarting": "busy",
     "pending": "busy",
     "claimed": "busy",
 }

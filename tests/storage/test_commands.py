@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from coord_control.errors import (
     CommandNotCancellable,
@@ -17,8 +19,9 @@ from coord_control.errors import (
     KeyReused,
     RecordRefused,
 )
+from coord_control.storage import tables
 from coord_control.storage.database import Database
-from coord_control.storage.records import CommandError, CommandKind, CommandState, Outcome
+from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, Outcome
 from coord_control.storage.store import ControlStore
 from tests.storage.kit import JOB, register, request
 
@@ -79,6 +82,28 @@ def test_the_same_key_is_the_same_command(store: ControlStore) -> None:
     assert len(store.audit.list(JOB)) == 1
     assert store.commands.of_key(JOB, first.key) == store.commands.get(first.id)
     assert store.commands.of_key(JOB, "another") is None
+
+
+def test_a_job_that_is_being_started_again_says_so_for_a_minute_at_most(store: ControlStore) -> None:
+    register(store, is_supervised=True)
+    store.jobs.ended(JOB, 1, reason=ENDED_TO_RESTART)
+    assert store.jobs.get(JOB).is_restarting
+    error = store.commands.submit(request()).error
+    assert error is not None
+    assert "try again in a moment" in error.message
+    with store.database.transaction() as transaction:  # its supervisor has died since
+        long_ago = transaction.now - timedelta(seconds=61)
+        transaction.execute(update(tables.jobs).values(ended_at=long_ago))
+    assert not store.jobs.get(JOB).is_restarting
+    error = store.commands.submit(request()).error
+    assert error is not None
+    assert "coordctl run" in error.message
+
+
+def test_a_job_that_nobody_supervises_is_not_being_started_again(store: ControlStore) -> None:
+    register(store)
+    store.jobs.ended(JOB, 1, reason=ENDED_TO_RESTART)
+    assert not store.jobs.get(JOB).is_restarting
 
 
 def test_a_job_that_does_not_run_refuses_at_once_and_the_refusal_is_kept(store: ControlStore) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.client import ControlClient
-from coord_control.storage.records import CheckpointState, JobState
+from coord_control.storage.records import ENDED_TO_RESTART, CheckpointState, JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run, run_json
@@ -59,6 +59,15 @@ def test_a_job_that_is_over_says_since_when_and_why(tmp_path: Path, store: Contr
 
     assert "not running since" in shown
     assert "ValueError: boom" in shown
+
+
+def test_a_job_that_is_being_started_again_is_restarting(tmp_path: Path, store: ControlStore) -> None:
+    assert store.jobs.get("flights").is_supervised
+    store.jobs.ended("flights", 1, reason=ENDED_TO_RESTART)
+
+    assert "restarting" in run(tmp_path, "jobs")
+    assert "job flights: restarting, generation 1" in run(tmp_path, "show", "flights")
+    assert "its supervisor starts it again; try again in a moment" in run(tmp_path, "stop", "flights", code=75)
 
 
 @pytest.mark.parametrize("command", ["show", "watch", "logs", "stop", "recoveries", "generations", "forget"])

@@ -311,8 +311,10 @@ def test_a_restart_is_completed_by_the_next_driver(world: World) -> None:
     eventually(lambda: driver.ended.is_set() and world.store.jobs.get(JOB).state is JobState.ENDED)
     assert driver.is_restarting
     assert world.store.commands.get(command).state is CommandState.CLAIMED
+    assert world.store.jobs.get(JOB).is_restarting
     world.driver(is_supervised=True)
     assert world.outcome(command).result == {"generation": 2}
+    assert not world.store.jobs.get(JOB).is_restarting
 
 
 def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: World) -> None:
@@ -324,6 +326,13 @@ def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: 
     assert outcome.error is not None
     assert (outcome.state, outcome.error.code) == (CommandState.REFUSED, "PAYLOAD_INVALID")
     assert not driver.ended.is_set()
+
+
+def test_a_stop_of_a_supervised_job_is_no_restart(world: World) -> None:
+    world.driver(is_supervised=True)
+    world.outcome(world.ask(CommandKind.STOP))
+    eventually(lambda: world.store.jobs.get(JOB).state is JobState.ENDED)
+    assert not world.store.jobs.get(JOB).is_restarting
 
 
 def test_a_command_that_nobody_understands_is_refused(world: World) -> None:
