@@ -93,11 +93,11 @@ def _of_sqlite(cause: sqlite3.Error, database: str) -> CoordControlError:
 
 def _of_postgresql(cause: BaseException | None, database: str) -> CoordControlError:
     state: str | None = getattr(cause, "sqlstate", None)
-    text = str(cause).strip().splitlines()
+    text = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    # The first line only: it has the cause, and the next ones give advice, or may show a value of the row.
+    first = text[0] if text else state or type(cause).__name__
     if state is not None:
-        # The first line only: the next ones may show a value of the row.
         kind = next((kind for prefix, kind in _POSTGRESQL if state.startswith(prefix)), DatabaseUnavailable)
-        return kind(database, text[0] if text else state)
-    if any(words in str(cause) for words in _NOT_ALLOWED):
-        return DatabaseForbidden(database, text[-1])
-    return DatabaseUnavailable(database, text[-1] if text else type(cause).__name__)
+        return kind(database, first)
+    refusal = next((line for line in text if any(words in line for words in _NOT_ALLOWED)), None)
+    return DatabaseUnavailable(database, first) if refusal is None else DatabaseForbidden(database, refusal)

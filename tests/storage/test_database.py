@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -85,7 +86,7 @@ def test_an_empty_postgresql_database_gets_its_tables_from_the_first_writer_not_
     postgresql_url: str,
 ) -> None:
     database = opened(postgresql_url)
-    with pytest.raises(SchemaMismatch, match="coordctl db upgrade"):
+    with pytest.raises(SchemaMismatch, match=r"a job that is just starting makes them.*coordctl db upgrade"):
         ControlStore(database).jobs.list()
     register(ControlStore(database))
     assert database.schema_version() == schema.NEWEST
@@ -295,6 +296,16 @@ def test_a_password_that_is_given_apart_is_used_and_not_shown() -> None:
     assert url.password == "hunter2"
     assert display(url) == "postgresql://ada:***@host/db"
     assert parse_url("postgresql://ada:own@host/db", "hunter2").password == "own"
+
+
+def test_a_server_that_does_not_listen_is_said_with_its_cause() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens: refused
+        database = Database(f"postgresql://ada@127.0.0.1:{nobody.getsockname()[1]}/db")
+        with pytest.raises(DatabaseUnavailable, match="failed: Connection refused; jobs keep running") as caught:
+            database.check_schema()
+    database.close()
+    assert "\t" not in str(caught.value)
 
 
 def test_errors_of_a_connection_show_no_password(tmp_path: Path) -> None:
