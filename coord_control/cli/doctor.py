@@ -13,12 +13,12 @@ from typing import Annotated, Final
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from coord_control import environment
 from coord_control.cli.durations import parse_seconds
+from coord_control.cli.output import console
 from coord_control.driver_process import driver_environment
 from coord_control.environment import Check, Status
 
@@ -110,18 +110,16 @@ def _last_line(text: str) -> str:
 
 
 def _print(checks: list[Check], skipped: list[str]) -> None:
-    console = Console()
+    out = console()
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("check", "status", "found", "expected"):
         table.add_column(title, overflow="fold")
     for check in checks:
         status = f"[{_COLOURS[check.status]}]{check.status.value}[/]"
         table.add_row(escape(check.name), status, escape(check.found), escape(check.expected))
-    console.print(table)
+    out.print(table)
     for check in checks:
         if check.next_step:
-            console.print(
-                f"[{_COLOURS[check.status]}]{escape(check.name)}[/]: {escape(check.next_step)}", soft_wrap=True
-            )
+            out.print(f"[{_COLOURS[check.status]}]{escape(check.name)}[/]: {escape(check.next_step)}", soft_wrap=True)
     if skipped:
-        console.print(f"not checked: {', '.join(skipped)}", style="dim")
+        out.print(f"not checked: {', '.join(skipped)}", style="dim")

@@ -11,7 +11,7 @@ import typer
 
 from coord_control.cli.asking import connected
 from coord_control.cli.options import Control, Job, JobName, Json, Limit
-from coord_control.cli.output import human_seconds, human_time, plain, print_json, print_table, say
+from coord_control.cli.output import confirm, human_seconds, human_time, print_json, print_table, say
 
 __all__ = ["audit", "forget", "generations", "recoveries"]
 
@@ -101,7 +101,7 @@ def forget(
     with connected(control, as_json) as client:
         record = client.job(job)
         if not yes:
-            typer.confirm(f"forget all about job {plain(record.name)}?", abort=True, err=True)
+            confirm(f"forget all about job {record.name}?")
         client.forget(job)
         if as_json:
             print_json({"job": job, "forgotten": True})

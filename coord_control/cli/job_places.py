@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import typer
 
@@ -19,7 +20,9 @@ from coord_control.control.client import ControlClient
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["known_job", "root_of", "running_job", "tell_verified", "tell_way"]
+__all__ = ["root_of", "running_job", "tell_verified", "tell_way"]
+
+_SAY_WHERE: Final = "say where the jobs are, with --root or COORD_ROOT"
 
 
 @contextlib.contextmanager
@@ -28,8 +31,11 @@ def running_job(control: str | None, job: str, root: str | None) -> Iterator[Con
 
     Args:
         root: where the caller says that the job lies: another job of this name, below another root, is not meant.
+
+    Raises:
+        JobNotFound, typer.BadParameter: as :func:`root_of`, before anything is said about the job.
     """
-    found = _asked(control, job)
+    found = _asked(control, job, must=root is None)
     if found is None:
         yield None
         return
@@ -39,29 +45,19 @@ def running_job(control: str | None, job: str, root: str | None) -> Iterator[Con
         yield client if is_meant else None
 
 
-def known_job(control: str | None, job: str) -> JobRecord | None:
-    """What the control database knows of a job; None: nothing, or there is no such database."""
-    found = _asked(control, job)
-    if found is None:
-        return None
-    client, record = found
-    client.close()
-    return record
-
-
 def root_of(control: str | None, job: str, root: str | None) -> str:
     """The root of a job: the one that was given, or the one that the control database knows.
 
     Raises:
-        typer.BadParameter: neither.
+        JobNotFound: the control database knows no such job; the message names those with a similar name.
+        typer.BadParameter: there is no control database to be asked.
     """
     if root is not None:
         return absolute(root)
-    record = known_job(control, job)
-    if record is None:
-        raise typer.BadParameter(
-            f"the control database knows no job {plain(job)!r}: say where the jobs are, with --root or COORD_ROOT"
-        )
+    found = _asked(control, job, must=True)
+    assert found is not None, "it must be known"
+    client, record = found
+    client.close()
     return record.root
 
 
@@ -82,16 +78,23 @@ def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> No
         typer.echo(plain(f"the control database was not told: {error}"), err=True)
 
 
-def _asked(control: str | None, job: str) -> tuple[ControlClient, JobRecord] | None:
-    try:
-        client = ControlClient(control)
-    except NoControlPlane:
-        return None
-    try:
-        return client, client.job(job)
-    except (DatabaseNotFound, JobNotFound):
-        pass
-    except DatabaseError as error:
-        typer.echo(plain(f"the control database was not asked: {error}"), err=True)
-    client.close()
-    return None
+def _asked(control: str | None, job: str, *, must: bool) -> tuple[ControlClient, JobRecord] | None:
+    """The job as the control database knows it; None: it does not, and nothing else says that it ``must``."""
+    with contextlib.ExitStack() as stack:
+        try:
+            client = stack.enter_context(ControlClient(control))
+            record = client.job(job)
+        except JobNotFound as error:
+            if must:
+                raise JobNotFound(job, error.root, error.near, _SAY_WHERE) from error
+            return None
+        except (NoControlPlane, DatabaseError) as error:
+            if must:
+                raise typer.BadParameter(
+                    plain(f"no control database says where job {job!r} is ({error}): {_SAY_WHERE}")
+                ) from error
+            if not isinstance(error, (NoControlPlane, DatabaseNotFound)):
+                typer.echo(plain(f"the control database was not asked: {error}"), err=True)
+            return None
+        stack.pop_all()  # the caller closes it
+        return client, record

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coord_control.cli import (
     checkpoint,
@@ -26,7 +27,34 @@ from coord_control.cli import (
 
 __all__ = ["app"]
 
+
+class _Commands(TyperGroup):
+    """Says of an option of a command that stands before the command where it belongs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0].partition("=")[0] if args else ""
+        behind = first.startswith("--") and first not in _names_of(self) and first != "--help"
+        if behind and (name := _first_with(self, first)) is not None:
+            raise typer.BadParameter(f"{first} stands behind the command, as in: coordctl {name} {first} ...")
+        return super().parse_args(ctx, args)
+
+
+def _first_with(group: Any, option: str) -> str | None:
+    for name, below in group.commands.items():
+        if option in _names_of(below):
+            return str(name)
+        inner = _first_with(below, option) if isinstance(below, TyperGroup) else None
+        if inner is not None:
+            return f"{name} {inner}"
+    return None
+
+
+def _names_of(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Operate long-running PySpark Structured Streaming jobs.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they may hold secrets

@@ -27,6 +27,7 @@ from coord_control.exit_codes import exit_code_of
 
 __all__ = [
     "checks_table",
+    "confirm",
     "console",
     "human_bytes",
     "human_seconds",
@@ -41,7 +42,7 @@ __all__ = [
     "warn",
 ]
 
-_PIPE_WIDTH: Final = 140
+_PIPE_WIDTH: Final = 100_000  # nothing is folded there: who copies or searches a path needs it in one piece
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.REFUSED: "red"}
 
 
@@ -79,6 +80,21 @@ def warn(text: object) -> None:
     typer.secho(plain(text), fg=typer.colors.YELLOW, err=True)
 
 
+def confirm(question: object) -> None:
+    """Go on only when somebody says yes to the question.
+
+    Raises:
+        typer.Abort: somebody says no, or nobody is there to answer.
+    """
+    try:
+        is_agreed = typer.confirm(plain(question), err=True)
+    except typer.Abort:
+        typer.echo("\nno answer, and so nothing was done; --yes does it without the question", err=True)
+        raise
+    if not is_agreed:
+        raise typer.Abort
+
+
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     # What JSON itself does not escape, and a terminal obeys, stands in strings only.
     typer.echo(CONTROLS.sub(_spelled_json, json.dumps(value, indent=indent, default=str, ensure_ascii=False)))
@@ -106,9 +122,9 @@ def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def console() -> Console:
-    """As wide as the terminal; wide enough for a table elsewhere."""
+    """As wide as the terminal; elsewhere as wide as what is printed."""
     found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, _PIPE_WIDTH))
+    return found if found.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def checks_table(checks: Sequence[Check]) -> None:

@@ -12,7 +12,7 @@ import typer
 from coord_control.cli.asking import connected, finish
 from coord_control.cli.job_places import root_of, running_job, tell_way
 from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
-from coord_control.cli.output import human_bytes, plain, print_json, reported, say
+from coord_control.cli.output import confirm, human_bytes, print_json, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client import ControlClient
 from coord_control.durable.disposal import dispose_without_owner
@@ -112,14 +112,14 @@ def import_(
 
 def _asked(client: ControlClient, job: str, ref: str, yes: bool, key: str | None) -> CommandRecord:
     if not yes:
-        typer.confirm(plain(f"have the driver of job {job} remove {ref}?"), abort=True, err=True)
+        confirm(f"have the driver of job {job} remove {ref}?")
     return client.dispose(job, ref, key=key)
 
 
 def _dispose_on_storage(ref: str, job: str | None, root: str | None, yes: bool, as_json: bool) -> None:
     entry = catalog_of(ref, job, root).resolve(reference(ref))
     if not yes:
-        typer.confirm(plain(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?"), abort=True, err=True)
+        confirm(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?")
     folder = join(absolute(root), job) if root and job else entry.path.rpartition("/")[0]
     is_gone = dispose_without_owner(storage_of(folder), folder, entry, storage_of)
     if as_json:

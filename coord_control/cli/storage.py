@@ -53,7 +53,7 @@ def catalog_of(ref: str, job: str | None, root: str | None) -> Catalog:
         base = absolute(root)
         return Catalog(storage_of(base), existing_job(base, job), storage_of)
     if "/" not in ref:
-        raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job and --root")
+        raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job or COORD_JOB")
     # Savepoints can be anywhere; the list of no job has it.
     folder = absolute(ref)
     return Catalog(storage_of(folder), join(folder, "no-job"), storage_of)

@@ -55,6 +55,22 @@ def test_the_version_is_shown_without_a_command() -> None:
     assert result.stdout.startswith("coordctl ")
 
 
+@pytest.mark.parametrize(("option", "command"), [("--control", "jobs"), ("--sample=1", "savepoint show")])
+def test_an_option_before_the_command_is_said_to_belong_behind_it(option: str, command: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "x", *command.split()])
+
+    assert result.exit_code == 2
+    assert "stands behind the command, as in: coordctl " in result.output
+    assert f"{command} {option.partition('=')[0]} ..." in result.output
+
+
+def test_an_option_that_no_command_has_is_no_option() -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--contrl", "x", "jobs"])
+
+    assert result.exit_code == 2
+    assert "No such option: --contrl" in result.output
+
+
 def test_an_option_that_is_no_duration_is_a_usage_error(tmp_path_factory: pytest.TempPathFactory) -> None:
     script = tmp_path_factory.mktemp("script") / "script.py"
     script.write_text("")

@@ -48,6 +48,15 @@ def test_tables_and_lines_show_markup_as_it_is(capsys: pytest.CaptureFixture[str
     assert not any(map(_is_obeyed, out))
 
 
+def test_a_pipe_gets_a_path_in_one_piece(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "/jobs/" + "a-long-name/" * 40
+    print_table("", ("id", "path", "also"), [(1, path, path)])
+
+    [line] = [line for line in capsys.readouterr().out.splitlines() if path in line]
+    assert line.count(path) == 2
+
+
 def test_an_error_is_plain_and_has_its_fields_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     error = CommandFailed("c1", "send_event", "EVENT_INVALID", NASTY, fields=({"loc": ["a"], "msg": "b"},))
 

@@ -131,7 +131,7 @@ def test_a_reference_that_means_nothing_is_answered_with_what_is_near(root: str,
     run("savepoint", "create", "flights", "--root", root, "--label", "before-the-upgrade")
     arguments = ("--job", "flights", "--root", root)
     assert "did you mean before-the-upgrade?" in run("savepoint", "show", "before-upgrade", *arguments, code=78)
-    assert "say of which job" in run("savepoint", "show", "end", code=2)
+    assert "say of which job, with --job or COORD_JOB" in run("savepoint", "show", "end", code=2)
     assert "did you mean flights?" in run("savepoint", "create", "flihgts", "--root", root, code=78)
     assert "did you mean flights?" in run("restore", "flihgts", "latest", "--root", root, code=78)
     assert not (tmp_path / "jobs" / "flihgts").exists()

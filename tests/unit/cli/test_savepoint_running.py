@@ -64,8 +64,21 @@ def test_another_job_of_that_name_below_another_root_is_not_asked(tmp_path: Path
 
 
 def test_a_job_that_nobody_knows_needs_a_root(tmp_path: Path, root: str) -> None:
-    assert "say where the jobs are" in run(tmp_path, "savepoint", "create", "unknown", code=2)
-    assert "say where the jobs are" in run(tmp_path, "restore", "unknown", "latest", code=2)
+    for command in (("savepoint", "create", "unknown"), ("restore", "unknown", "latest")):
+        said = run(tmp_path, *command, code=78)
+        assert "say where the jobs are, with --root" in said
+        assert "it does not run" not in said
+
+
+def test_a_job_that_the_database_does_not_know_is_answered_with_what_is_near(tmp_path: Path, root: str) -> None:
+    assert "did you mean flights?" in run(tmp_path, "savepoint", "create", "flihgts", code=78)
+    assert "did you mean flights?" in run(tmp_path, "savepoint", "dispose", "1", "--job", "flihgts", code=78)
+    assert "did you mean flights?" in run(tmp_path, "restore", "flihgts", "latest", code=78)
+
+
+def test_without_a_control_database_a_job_needs_a_root(tmp_path: Path) -> None:
+    assert "say where the jobs are, with --root" in run(tmp_path, "savepoint", "create", "flights", code=2)
+    assert not (tmp_path / "control.db").exists()
 
 
 def test_a_database_that_cannot_be_asked_is_said_and_the_storage_has_the_last_word(tmp_path: Path, root: str) -> None:
@@ -81,10 +94,13 @@ def test_a_database_that_cannot_be_asked_is_said_and_the_storage_has_the_last_wo
 
 def test_the_driver_of_a_running_job_disposes_when_somebody_says_yes(tmp_path: Path, root: str) -> None:
     with kit.driver(tmp_path, lambda store, command: kit.completed(path="/s/7", checkpoint=7)) as taken:
-        run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="n\n", code=1)
+        refused = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="n\n", code=1)
+        unanswered = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="", code=1)
         shown = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="y\n")
 
     assert "have the driver of job flights remove 7?" in shown
+    assert "--yes does it without the question" in unanswered
+    assert "--yes" not in refused
     assert "/s/7 does not exist any more" in shown
     assert _asked(taken) == [("dispose", {"ref": "7"})]
 
