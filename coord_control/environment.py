@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coord_control.errors import AlreadyExists, StoreError
+from coord_control.errors import AlreadyExists, JavaMissing, StoreError
 
 if TYPE_CHECKING:
     from coord_control.durable.files import Files
@@ -43,6 +43,7 @@ __all__ = [
     "check_storage",
     "find_java",
     "local_path",
+    "require_java",
 ]
 
 #: The same ranges as in pyproject.toml.
@@ -110,12 +111,29 @@ class Java:
 
 def find_java(environment: Mapping[str, str]) -> Java | None:
     """Look for Java where Spark's launcher does: JAVA_HOME if it is set, else PATH."""
+    place = _java_place(environment)
+    return None if place is None else Java(*place, _java_banner(place[0]))
+
+
+def require_java(environment: Mapping[str, str]) -> None:
+    """Look whether there is a Java at all, without the second that asking it for its version takes.
+
+    Raises:
+        JavaMissing: there is none, in the words of :func:`check_java`.
+    """
+    place = _java_place(environment)
+    if place is not None and shutil.which(place[0]) is not None:
+        return
+    check = check_java(None if place is None else Java(*place, None))
+    raise JavaMissing(check.found, check.next_step)
+
+
+def _java_place(environment: Mapping[str, str]) -> tuple[str, str] | None:
     home = environment.get("JAVA_HOME")
     if home:
-        path = str(Path(home) / "bin" / "java")
-        return Java(path, "JAVA_HOME", _java_banner(path))
+        return str(Path(home) / "bin" / "java"), "JAVA_HOME"
     on_path = shutil.which("java", path=environment.get("PATH"))
-    return None if on_path is None else Java(on_path, "PATH", _java_banner(on_path))
+    return None if on_path is None else (on_path, "PATH")
 
 
 def check_java(java: Java | None) -> Check:

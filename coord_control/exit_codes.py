@@ -13,7 +13,7 @@ sysexits.h where it has a fitting name, and the shell's 128 + signal where a sig
 | 75   | TEMPORARY   | an error that says of itself that another try can help               | restarts             |
 | 76   | RESTART     | asked to be started again: a restart or a restore on request         | restarts at once     |
 | 77   | FENCED      | another driver owns the job: a restart would fence that one in turn  | ends                 |
-| 78   | CONFIG      | the job's declaration, data model or syntax is wrong: change the code | ends                |
+| 78   | CONFIG      | wrong declaration, data model or syntax, no such module, no Java     | ends                 |
 | 130  | INTERRUPTED | stopped on request (SIGINT), cleanly                                 | ends; was asked to   |
 | 137  | KILLED      | did not stop within the grace period and was killed                  | ends; was asked to   |
 | 143  | STOPPED     | stopped on request (SIGTERM), cleanly                                | ends if it was asked |
@@ -54,13 +54,17 @@ class ExitCode(enum.IntEnum):
 NO_RESTART: Final = frozenset({ExitCode.USAGE, ExitCode.DATA, ExitCode.FENCED, ExitCode.CONFIG})
 
 
-def exit_code_of(error: BaseException) -> int:
+def exit_code_of(error: BaseException, *, is_start: bool = False) -> int:
     """Return the exit code for an error that ended a driver.
+
+    Args:
+        is_start: whether the script had no job yet: what it cannot import then, the next driver cannot either. Later,
+            an import is one of many things that a machine in trouble fails at.
 
     The first error of this package in the chain of explicit causes decides, because its fields say whose fault it is
     and whether a retry can help; a ``QueryFailed`` only passes on what ended the query.
     """
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) or (is_start and isinstance(error, ImportError)):
         return ExitCode.CONFIG
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED

@@ -5,11 +5,13 @@ Threading: the command's thread is the supervisor's; signal handlers only put in
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,6 +20,7 @@ import typer
 
 from coord_control.cli.detach import default_log_file, detach
 from coord_control.cli.durations import parse_seconds
+from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
 from coord_control.driver_process import (
     ALLOW_VARIABLE,
@@ -28,12 +31,14 @@ from coord_control.driver_process import (
     QueueInbox,
     driver_environment,
 )
+from coord_control.environment import require_java
 from coord_control.supervisor import Policy, StopRequested, supervise
 
 __all__ = ["run"]
 
 
 def run(
+    context: typer.Context,
     script: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The Python script of the driver.")
     ],
@@ -117,8 +122,8 @@ def run(
 
     A driver that ends with exit code 0 has finished its job, with 76 it asks to be started again. Exit codes 2, 65,
     77 and 78 say that a restart would not help (command line, damaged records, fenced off by another driver, wrong
-    declaration) and end coordctl with the same code. All others are restarted. Asked to stop, coordctl ends with
-    143 (SIGTERM) or 130 (SIGINT), or with 137 when it had to kill the driver.
+    declaration, no such module, no Java) and end coordctl with the same code. All others are restarted. Asked to
+    stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137 when it had to kill the driver.
 
     A restore is applied once: a driver that is restarted, or run again with the same REF, goes on from where the job
     stands by then. To go back to the same checkpoint again, say coordctl restore.
@@ -128,6 +133,10 @@ def run(
 
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
+    with reported(as_json=False):
+        if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):  # Spark Connect: Java is on another machine
+            require_java(os.environ)
+    _warn_of_misplaced(context, args or [])
     log = None
     if detached:
         log = (log_file or default_log_file(script)).resolve()
@@ -154,6 +163,13 @@ def run(
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
     raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+
+
+def _warn_of_misplaced(context: typer.Context, args: Sequence[str]) -> None:
+    ours = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)}
+    names = [each.partition("=")[0] for each in itertools.takewhile(lambda each: each != "--", args)]
+    if misplaced := [name for name in dict.fromkeys(names) if name.startswith("--") and name in ours]:
+        warn(f"{', '.join(misplaced)}: passed to the script, as it stands behind it; options of coordctl run go before")
 
 
 def _log_to_stderr() -> None:

@@ -21,6 +21,7 @@
         - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, NothingToSave
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
+    - JavaMissing                    Spark cannot start on this machine
     - SparkLost                      the driver's JVM, or its Spark context, is gone
     - QueryFailed                    a query ended for good; the cause is chained
     - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
@@ -96,6 +97,7 @@ from coord_control.errors.system import (
     EndpointUnreachable,
     Fenced,
     FrameInvalid,
+    JavaMissing,
     JobClosed,
     JobRunning,
     MissingRecord,
@@ -199,6 +201,7 @@ __all__ = [
     "InvalidModel",
     "InvalidName",
     "InvalidTransition",
+    "JavaMissing",
     "JobClosed",
     "JobNameTaken",
     "JobNotFound",

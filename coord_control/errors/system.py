@@ -22,6 +22,7 @@ __all__ = [
     "EndpointUnreachable",
     "Fenced",
     "FrameInvalid",
+    "JavaMissing",
     "JobClosed",
     "JobRunning",
     "MissingRecord",
@@ -235,16 +236,22 @@ class EndpointClosed(EndpointError):
 
 
 class EndpointNotBound(EndpointError):
-    """Nobody can listen where a driver, an exporter or a page was told to."""
+    """Nobody can listen where a driver, an exporter or a page was told to.
 
-    def __init__(self, host: str, ports: range, cause: object) -> None:
+    Args:
+        setting: what says where; left out for the endpoint of a job.
+    """
+
+    def __init__(
+        self, host: str, ports: range, cause: object, setting: str = "Job(port=..., bind_address=...)"
+    ) -> None:
         self.host, self.ports = host, ports
         # Whoever has the port may be about to end; an address of another machine never becomes one of this machine.
         self.retry = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
         which = str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}" if ports else "an empty range"
         super().__init__(
-            f"cannot listen at {host}, port {which}: {cause}; choose another port or range of ports, and an address of "
-            "this machine"
+            f"cannot listen at {host}, port {which}: {cause}; choose another port, or an address of "
+            f"this machine, with {setting}"
         )
 
 
@@ -266,6 +273,16 @@ class FrameInvalid(EndpointError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(f"invalid frame: {problem}")
+
+
+class JavaMissing(CoordControlError):
+    """Spark cannot start on this machine: it has no Java."""
+
+    fault = Fault.USER
+
+    def __init__(self, found: str, next_step: str) -> None:
+        self.found, self.next_step = found, next_step
+        super().__init__(f"Spark needs Java: {found}; {next_step}; coordctl doctor checks this machine for all of it")
 
 
 class SparkLost(CoordControlError):

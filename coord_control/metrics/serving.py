@@ -183,7 +183,8 @@ class MetricsServer:
         except OSError as error:
             if must:
                 port = self._wanted.port
-                raise EndpointNotBound(self._wanted.host, range(port, port + 1), error) from error
+                # Who must have its address is coordctl exporter.
+                raise EndpointNotBound(self._wanted.host, range(port, port + 1), error, "--listen") from error
             _log.warning("= metrics cannot be served at %s yet: %s", self._wanted, error)
         self._thread.start()
         return self.address

@@ -36,7 +36,7 @@ from typing import Final
 
 from coord_control.driver_process import GRACE_VARIABLE, LIFELINE_VARIABLE
 from coord_control.exit_codes import ExitCode, exit_code_of
-from coord_control.spark import shutdown
+from coord_control.spark import beginning, shutdown
 
 __all__ = ["main"]
 
@@ -126,7 +126,7 @@ def _run(argv: Sequence[str]) -> tuple[int, str | None]:
     except BaseException as error:
         error.__traceback__ = _from_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        return exit_code_of(error), _summary(error)
+        return exit_code_of(error, is_start=not beginning.has_begun()), _summary(error)
     return ExitCode.FINISHED, None
 
 

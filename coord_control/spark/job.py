@@ -36,7 +36,7 @@ from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.statistics_history import Overview
 from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
-from coord_control.spark import shutdown
+from coord_control.spark import beginning, shutdown
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.control_plane import ControlPlane
 from coord_control.spark.hadoop_files import files_for
@@ -165,7 +165,9 @@ class Job:
                 raise requested
             if self._driver.closed.is_set():  # fenced already
                 self._plane.close(self._driver)
-        if self._metrics is not None and self._driver.closed.is_set():
+        if not self._driver.closed.is_set():
+            beginning.tell(name, self.generation, is_visible=self._plane is not None)
+        elif self._metrics is not None:
             self._metrics.close()
 
     def operator(

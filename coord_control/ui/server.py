@@ -5,6 +5,8 @@ Threads: the calling thread runs the loop; the pages are read on threads of thei
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from typing import Final
 
@@ -35,7 +37,13 @@ def bound(listen: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server(address, family=family, backlog=_WAITING)
     except OSError as error:
-        raise EndpointNotBound(host, range(port, port + 1), error) from error
+        raise EndpointNotBound(host, range(port, port + 1), _plain(error), "--listen") from error
+
+
+def _plain(error: OSError) -> OSError:
+    # Python's own text names the address once more. (The errors of a resolver have other numbers, and no such text.)
+    number = error.errno
+    return OSError(number, os.strerror(number)) if number is not None and number in errno.errorcode else error
 
 
 def address_of(listener: socket.socket) -> str:

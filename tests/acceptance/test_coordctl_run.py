@@ -113,6 +113,56 @@ def test_a_script_that_ends_has_finished_the_job(script: Callable[[str], Path], 
 
     assert out == f"__main__ ['--days', '30', '--master', 'mine'] {path.parent} {path}\n"
     assert "the job is finished (exit code 0)" in err
+    assert err.startswith("--master: passed to the script, as it stands behind it; options of coordctl run go before")
+
+
+def test_what_the_script_alone_knows_or_is_marked_as_its_own_is_no_mistake(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    _, err = start(script(""), "--days", "30", "-n", "--", "--master", "mine").communicate()
+
+    assert "passed to the script" not in err
+
+
+@pytest.mark.parametrize(("home", "found"), [("", "no JAVA_HOME, no java on PATH"), ("/no/java", "cannot be run")])
+def test_without_java_nothing_is_started(
+    script: Callable[[str], Path], start: Run, monkeypatch: pytest.MonkeyPatch, home: str, found: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", home)
+    monkeypatch.setenv("PATH", "/no/programs")
+    process = start(script(""))
+    _, err = process.communicate()
+
+    assert process.returncode == 78
+    assert found in err
+    assert "coordctl doctor" in err
+    assert "driver started" not in err
+
+
+def test_spark_connect_needs_no_java_here(
+    script: Callable[[str], Path], start: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/no/java")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
+    process = start(script(""))
+    process.communicate()
+
+    assert process.returncode == 0
+
+
+def test_a_job_says_that_it_runs_and_how_to_look_at_it(script: Callable[[str], Path], start: Run) -> None:
+    path = script("""
+        from coord_control.spark import beginning
+        beginning.tell("flights", 3, is_visible=True)
+        beginning.tell("hidden", 1, is_visible=False)
+        import no_such_module
+    """)
+    process = start(path, options=["--max-restarts", "0"])
+    _, err = process.communicate()
+
+    assert "job flights runs, generation 3; look: coordctl show flights; stop: coordctl stop flights\n" in err
+    assert "job hidden runs, generation 1 without a control plane\n" in err
+    assert process.returncode == 1  # a job had begun: that an import fails now need not be for ever
 
 
 def test_every_driver_is_told_what_to_restore(script: Callable[[str], Path], start: Run, tmp_path: Path) -> None:
@@ -179,6 +229,7 @@ def test_the_traceback_is_that_of_the_script(script: Callable[[str], Path], star
         ("from coord_control.errors import Fenced as E; raise E('flights', 1, 2)", 77, "Fenced: job 'flights'"),
         ("from coord_control.errors import DamagedRecord as E; raise E('/a', 'short')", 65, "DamagedRecord: /a is"),
         ("this is no Python", 78, "invalid syntax"),
+        ("import no_such_module", 78, "No module named 'no_such_module'"),
         ("import argparse; argparse.ArgumentParser().parse_args(['--what'])", 2, "exit code 2"),
     ],
 )

@@ -49,6 +49,11 @@ def test_the_fields_of_our_first_error_in_the_chain_decide(error: BaseException,
     assert exit_code_of(error) == code
 
 
+@pytest.mark.parametrize(("is_start", "code"), [(True, ExitCode.CONFIG), (False, ExitCode.FAILED)])
+def test_what_cannot_be_imported_is_for_ever_only_at_the_start(is_start: bool, code: ExitCode) -> None:
+    assert exit_code_of(ModuleNotFoundError("No module named 'flights'"), is_start=is_start) == code
+
+
 def test_a_circle_of_causes_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first

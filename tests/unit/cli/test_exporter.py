@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -62,7 +63,9 @@ def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named_and_may_be_had_later(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"127.0.0.1, port {port}:" in run(tmp_path, "exporter", "--listen", f":{port}", code=75)
+        said = run(tmp_path, "exporter", "--listen", f":{port}", code=75)
+    assert f"127.0.0.1, port {port}: [Errno {errno.EADDRINUSE}] Address already in use; choose" in said
+    assert "with --listen" in said
 
 
 def test_an_address_of_another_machine_is_named(tmp_path: Path) -> None:
