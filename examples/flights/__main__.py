@@ -6,14 +6,12 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Final, TextIO
 
 from py4j.protocol import Py4JError
@@ -24,6 +22,7 @@ from coord_control.errors import CoordControlError
 from coord_control.exit_codes import ExitCode, exit_code_of
 from examples.flights.data import DAYS
 from examples.flights.demo import Demo, Options
+from examples.flights.interrupts import Interrupts
 from examples.flights.progress import Progress
 from examples.flights.report import as_json, is_ok, print_summary
 from examples.flights.server import REPORTS_VARIABLE, DagsterServer, NoDagster
@@ -60,16 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Progress(console) as progress:
             progress.say(f"work folder: {work}\nSpark is starting")
+            interrupts = Interrupts(stop, progress)
             with _dagster(parsed, work, progress.say, stop, stays=stays) as visit:
                 options = _options(parsed, work, visit, stays=stays)
                 demo = Demo(options, progress.show, stop, visit)
                 with spark_session(work, attempts_per_task=3 if parsed.chaos else 1) as spark:
-                    _stop_on_signals(stop)
+                    interrupts.spark_runs(spark)
                     outcome = demo.run(spark)
                     if visit is not None:
                         visit.leave()
     except KeyboardInterrupt:
-        _say(console, "interrupted before the end of the running epochs; --work goes on from here")
+        _say(console, "interrupted before the job was started")
         return ExitCode.INTERRUPTED
     except CoordControlError as error:
         # Spark adds its plan and its stack to a message; the log has all of it.
@@ -204,17 +204,6 @@ def _work_folder(given: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="flights-"))
     given.mkdir(parents=True, exist_ok=True)
     return given.resolve()
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    # After Spark has started: it sets a handler that cancels all work at once.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
 
 
 def _integer(low: int, high: int) -> Callable[[str], int]:

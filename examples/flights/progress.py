@@ -39,6 +39,10 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back; may be called again, from any thread."""
         if self._live is not None:
             self._live.stop()
 
@@ -144,11 +148,15 @@ def _epoch_seconds(query: QueryStatus) -> float:
     return float(query.progress.get("batchDuration", 0)) / 1000
 
 
+def _epoch(query: QueryStatus) -> str:
+    return "no epoch yet" if query.committed < 0 else f"epoch {query.committed}"
+
+
 def _line(moment: Moment) -> str:
     plan, operator = moment.plan, moment.status.operators[0]
     reached = {"alerts": plan.last_day, "airports": moment.airports_day}
     queries = "; ".join(
-        f"{query.name} {query.state}, epoch {query.committed}, day {reached[query.name]}, {query.restarts} restarts"
+        f"{query.name} {query.state}, {_epoch(query)}, day {reached[query.name]}, {query.restarts} restarts"
         for query in moment.status.queries
     )
     blocked = sum(gateway.blocked_total for gateway in moment.gateways)

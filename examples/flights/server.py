@@ -24,7 +24,8 @@ REPORTS_VARIABLE: Final = "FLIGHTS_REPORTS"
 
 HOST: Final = "127.0.0.1"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
-_SETTINGS: Final = "telemetry:\n  enabled: false\n"
+#: Without the pop-up about its community, too, which would be over the first page that is opened.
+_SETTINGS: Final = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
 #: Its home is removed with the work folder: there is nothing that it would have to finish.
 _GRACE_SECONDS: Final = 5.0
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from coord_control.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(400)]
 
@@ -29,13 +34,16 @@ def start(tmp_path: Path) -> Iterator[Run]:
         command = [sys.executable, "-m", "examples.flights", "--json", "--no-dagster", *options]
         environment = {**os.environ, "TMPDIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=_CHECKOUT, env=environment)
+        process = subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, cwd=_CHECKOUT, env=environment, start_new_session=True
+        )
         started.append(process)
         return process
 
     yield run
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -45,6 +53,17 @@ def finish(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
     assert process.returncode == 0, out + err
     result: dict[str, Any] = json.loads(out)
     return result, err
+
+
+def await_line(process: subprocess.Popen[str], text: str) -> None:
+    """Read the progress until there is a line with this."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if text in line:
+            return
+    raise AssertionError("the demo has ended: " + "".join(said))
 
 
 def await_epoch(process: subprocess.Popen[str], epoch: int) -> None:
@@ -57,6 +76,16 @@ def await_epoch(process: subprocess.Popen[str], epoch: int) -> None:
         if rest and int(rest.split(",")[0]) >= epoch:
             return
     raise AssertionError("the demo has ended: " + "".join(said))
+
+
+def jvms(process: subprocess.Popen[str]) -> list[int]:
+    """Those of a demo, also when nobody is left who would end them."""
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(each.pid) == process.pid and each.name() == "java" and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each.pid)
+    return found
 
 
 def assert_right(result: dict[str, Any]) -> None:
@@ -117,6 +146,34 @@ def test_an_interrupted_demo_stops_between_epochs_and_checks_what_is_there(start
     assert not result["complete"]
     assert 0 < result["alerts"]["days"] < 365
     assert "Traceback" not in err
+
+
+def test_a_demo_that_is_interrupted_while_spark_starts_leaves_no_jvm(start: Run) -> None:
+    process = start()
+    while not jvms(process):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "stopping as soon as Spark has started" in err
+    assert "Traceback" not in err
+    while jvms(process):
+        time.sleep(0.1)
+
+
+def test_a_second_interrupt_ends_at_once(start: Run) -> None:
+    process = start()
+    await_line(process, "alerts running, no epoch yet")  # it takes seconds
+    os.killpg(process.pid, signal.SIGINT)
+    await_line(process, "stopping at the end of the running epochs; Ctrl-C again ends at once")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "--work goes on from here" in err
+    assert out == ""
+    while jvms(process):
+        time.sleep(0.1)
 
 
 def test_failing_attempts_are_recovered_from(start: Run) -> None:
