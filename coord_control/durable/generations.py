@@ -13,6 +13,7 @@ Threads: any.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import json
@@ -26,7 +27,7 @@ from typing import Any, Final
 import pydantic
 
 from coord_control.durable.files import Files, join
-from coord_control.errors import AlreadyExists, DamagedRecord, UnsupportedFormat
+from coord_control.errors import AlreadyExists, CoordControlError, DamagedRecord, Fenced, UnsupportedFormat
 from coord_control.ids import Generation
 
 __all__ = ["Aliveness", "Claim", "ClaimRecord", "Holder", "Process", "claim", "decide", "may_live", "previous_may_live"]
@@ -87,6 +88,11 @@ class ClaimRecord(_Model):
     holder: Holder
     claimed_at: datetime.datetime
 
+    def __str__(self) -> str:
+        """Who it is, for people; the first process is the driver's Python."""
+        pid = f"process {self.holder.processes[0].pid}" if self.holder.processes else "a driver"
+        return f"{pid} on {self.holder.host} (since {self.claimed_at.isoformat(timespec='seconds')})"
+
 
 class Claim:
     """This driver's generation.
@@ -122,6 +128,15 @@ class Claim:
     def is_released(self, generation: Generation) -> bool:
         """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
         return self._files.exists(_released_path(self._folder, generation))
+
+    def fenced(self, job: str) -> Fenced:
+        """What to tell a driver that is not current any more: who is, as far as the storage can say that now."""
+        newer = None
+        with contextlib.suppress(CoordControlError):  # it is fenced all the same
+            newer = newest_claim(self._files, self._folder)
+        if newer is None or newer[0].generation <= self.generation:
+            return Fenced(job, self.generation)
+        return Fenced(job, self.generation, newer[0].generation, str(newer[0]))
 
     def is_previous_released(self) -> bool:
         """Say whether the driver before this one ended in good order."""

@@ -155,7 +155,8 @@ class GenerationSuperseded(ControlError):
         self.job, self.generation, self.newest, self.holder = job, generation, newest, holder
         where = f" on {holder}" if holder else ""
         super().__init__(
-            f"job {job!r}: generation {newest} of its driver{where} has taken over from generation {generation}"
+            f"job {job!r}: generation {newest} of its driver{where} has taken over from generation {generation}; look: "
+            f"coordctl generations {job}"
         )
 
 

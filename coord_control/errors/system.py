@@ -48,8 +48,7 @@ class Fenced(CoordControlError):
         what = f"generation {newer}" if newer is not None else "a newer generation"
         super().__init__(
             f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one "
-            "driver "
-            "of a job may run at a time"
+            f"driver of a job may run at a time; look which there were: coordctl generations {job}"
         )
 
 

@@ -334,7 +334,7 @@ class JobDriver:
 
     def _verify(self) -> None:
         if not self.claim.is_current():
-            error = Fenced(self.name, self.generation)
+            error = self.claim.fenced(self.name)
             self._fenced(error)
             raise error
 
@@ -399,6 +399,6 @@ class JobDriver:
                 _log.warning("the generation cannot be checked: %s", error)
                 continue
             if not current:
-                self._fenced(Fenced(self.name, self.generation))
+                self._fenced(self.claim.fenced(self.name))
                 self.stop()  # now: the driver after us waits until we say that we have ended
                 return

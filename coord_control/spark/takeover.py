@@ -48,6 +48,7 @@ def take_over(
     claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]), above=above)
     began = time.monotonic()
     claim.found = generations.previous_may_live(claim)
+    _tell(claim, folder)
     while (previous := generations.previous_may_live(claim)) is not Aliveness.DEAD:
         waited = time.monotonic() - began
         if waited > (_ALIVE_SECONDS if previous is Aliveness.ALIVE else _UNKNOWN_SECONDS):
@@ -55,6 +56,30 @@ def take_over(
             break
         time.sleep(_POLL_SECONDS)
     return claim
+
+
+def _tell(claim: Claim, folder: str) -> None:
+    """Say that a job is taken from a driver that runs: whoever has started this one may not have meant to."""
+    previous = claim.previous
+    if previous is None or claim.found is Aliveness.DEAD:
+        return
+    # Its Python alone: after a crash its JVM lives a moment longer.
+    python = previous.holder.model_copy(update={"processes": previous.holder.processes[:1]})
+    found = generations.may_live(python, is_released=claim.is_previous_released())
+    if found is Aliveness.DEAD:
+        return
+    job = folder.rpartition("/")[2]
+    _log.warning(
+        "= job %s %s: generation %d, %s; generation %d takes over now, and that one stops itself. Look: "
+        "coordctl generations %s",
+        job,
+        "has a driver that runs" if found is Aliveness.ALIVE else "has a driver that may still run",
+        previous.generation,
+        previous,
+        claim.generation,
+        job,
+        extra={"action": "taken_over", "job": job},
+    )
 
 
 def cause_of(claim: Claim) -> RecoveryCause:

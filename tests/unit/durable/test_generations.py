@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -45,6 +46,20 @@ class TestClaim:
         assert first.is_current()
         second = claim(files, FOLDER, holder(2))
         assert (first.is_current(), second.is_current()) == (False, True)
+
+    def test_a_fenced_driver_says_who_has_fenced_it(self, files: MemoryFiles) -> None:
+        first = claim(files, FOLDER, holder(1))
+        claim(files, FOLDER, holder(2))
+        claim(files, FOLDER, holder(7, 8, host="there"))
+        error = first.fenced("flights")
+        assert (error.generation, error.newer) == (1, 3)
+        said = r"process 7 on there \(since .*\) has claimed generation 3; .*coordctl generations flights"
+        assert re.search(said, str(error))
+
+    def test_a_driver_is_fenced_also_when_nobody_can_say_by_whom(self, files: MemoryFiles) -> None:
+        first = claim(files, FOLDER, holder(1))
+        files.create(f"{FOLDER}/2.json", b"damaged")
+        assert "another driver has claimed a newer generation" in str(first.fenced("flights"))
 
     def test_an_older_driver_stays_fenced_when_claims_have_been_forgotten(self, files: MemoryFiles) -> None:
         claims = [claim(files, FOLDER, holder(number)) for number in range(30)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from coord_control.durable import generations
 from coord_control.durable.files import join
-from coord_control.durable.generations import Holder
+from coord_control.durable.generations import Aliveness, Holder
 from coord_control.ids import Generation
 from coord_control.spark import takeover
 from coord_control.spark.takeover import take_over
@@ -58,9 +59,12 @@ def test_the_first_driver_waits_for_nobody(files: MemoryFiles, session: Any) -> 
     assert [process.pid for process in record.holder.processes] == [os.getpid(), os.getpid()]
 
 
-def test_nobody_waits_for_a_driver_that_said_that_it_has_ended(files: MemoryFiles, session: Any) -> None:
+def test_nobody_waits_for_a_driver_that_said_that_it_has_ended(
+    files: MemoryFiles, session: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     take_over(files, FOLDER, session).release()
     assert take_over(files, FOLDER, session).generation == 2
+    assert caplog.text == ""
 
 
 def test_nobody_waits_for_a_driver_whose_processes_are_gone(files: MemoryFiles, session: Any) -> None:
@@ -70,7 +74,20 @@ def test_nobody_waits_for_a_driver_whose_processes_are_gone(files: MemoryFiles, 
     assert take_over(files, FOLDER, session).generation == 2
 
 
-def test_a_driver_that_can_be_seen_is_fenced_first_and_then_waited_for(files: MemoryFiles, session: Any) -> None:
+def test_a_jvm_that_outlives_its_python_for_a_moment_is_no_driver_that_somebody_lost(
+    files: MemoryFiles, session: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(takeover, "_ALIVE_SECONDS", 0.0)
+    holder = Holder.of([os.getpid()])
+    gone = holder.processes[0].model_copy(update={"pid": ended_process()})
+    generations.claim(files, CLAIMS, holder.model_copy(update={"processes": (gone, *holder.processes)}))
+    assert take_over(files, FOLDER, session).found is Aliveness.ALIVE
+    assert "has a driver that" not in caplog.text
+
+
+def test_a_driver_that_can_be_seen_is_fenced_first_and_then_waited_for(
+    files: MemoryFiles, session: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     first = take_over(files, FOLDER, session)
     claims: list[Generation] = []
 
@@ -79,12 +96,15 @@ def test_a_driver_that_can_be_seen_is_fenced_first_and_then_waited_for(files: Me
 
     waiting = threading.Thread(target=second)
     waiting.start()
-    while first.is_current():
-        pass
+    while first.is_current() or not caplog.messages:
+        assert waiting.is_alive()
     assert claims == []  # it has claimed, and does nothing before we have said that we have ended
     first.release()
     waiting.join(30.0)
     assert claims == [2]
+    [said] = caplog.messages
+    assert f"job job has a driver that runs: generation 1, process {os.getpid()} on {socket.gethostname()}" in said
+    assert "coordctl generations job" in said
 
 
 @pytest.mark.parametrize(
@@ -108,3 +128,4 @@ def test_a_driver_that_does_not_end_is_not_waited_for_for_ever(
     with caplog.at_level(logging.WARNING):
         assert take_over(files, FOLDER, session).generation == 2
     assert "it is fenced off and going on without it" in caplog.text
+    assert f"a driver that {'may still run' if changes else 'runs'}: generation 1" in caplog.text
