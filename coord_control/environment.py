@@ -118,14 +118,22 @@ def find_java(environment: Mapping[str, str]) -> Java | None:
 def require_java(environment: Mapping[str, str]) -> None:
     """Look whether there is a Java at all, without the second that asking it for its version takes.
 
+    Where Spark's launcher reads a ``spark-env.sh``, which may name one, that is left to it.
+
     Raises:
         JavaMissing: there is none, in the words of :func:`check_java`.
     """
     place = _java_place(environment)
-    if place is not None and shutil.which(place[0]) is not None:
+    if (place is not None and shutil.which(place[0]) is not None) or _has_spark_env(environment):
         return
     check = check_java(None if place is None else Java(*place, None))
     raise JavaMissing(check.found, check.next_step)
+
+
+def _has_spark_env(environment: Mapping[str, str]) -> bool:
+    home = environment.get("SPARK_HOME")
+    folder = environment.get("SPARK_CONF_DIR") or (None if home is None else os.path.join(home, "conf"))
+    return folder is not None and os.path.exists(os.path.join(folder, "spark-env.sh"))
 
 
 def _java_place(environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ import pytest
 from coord_control import environment
 from coord_control.durable.files import LocalFiles
 from coord_control.environment import Java, Status
-from coord_control.errors import AlreadyExists
+from coord_control.errors import AlreadyExists, JavaMissing
 
 _GIB = 1024**3
 
@@ -61,6 +61,17 @@ def test_java_home_is_taken_before_path_as_spark_does(tmp_path: Path) -> None:
         str(tmp_path / "path" / "java"), "PATH", 'openjdk version "17.0.1"\n'
     )
     assert environment.find_java({"PATH": str(tmp_path)}) is None
+
+
+@pytest.mark.parametrize("variable", ["SPARK_HOME", "SPARK_CONF_DIR"])
+def test_a_java_that_sparks_own_settings_may_name_is_not_asked_for(tmp_path: Path, variable: str) -> None:
+    folder = tmp_path / "conf" if variable == "SPARK_HOME" else tmp_path
+    folder.mkdir(exist_ok=True)
+    variables = {"PATH": "", variable: str(tmp_path)}
+    with pytest.raises(JavaMissing, match="no java on PATH"):
+        environment.require_java(variables)
+    (folder / "spark-env.sh").touch()
+    environment.require_java(variables)
 
 
 def test_a_java_home_without_java_is_not_passed_over(tmp_path: Path) -> None:
