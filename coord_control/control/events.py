@@ -33,7 +33,7 @@ from coord_control.storage.store import ControlStore
 
 __all__ = ["EventDesk"]
 
-_ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch"
+_ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
 _WAITING: Final = "waits for the operator's query to be started"
 
 
