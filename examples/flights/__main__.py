@@ -20,6 +20,7 @@ from rich.console import Console
 
 from coord_control.errors import CoordControlError
 from coord_control.exit_codes import ExitCode, exit_code_of
+from examples.flights.commands import control_address
 from examples.flights.data import DAYS
 from examples.flights.demo import Demo, Options
 from examples.flights.interrupts import Interrupts
@@ -98,7 +99,7 @@ def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None, *, sta
         budget=parsed.budget,
         shift_seconds=parsed.shift,
         chaos=parsed.chaos,
-        control=None if visit is None else _control(work),
+        control=None if visit is None else control_address(work),
     )
 
 
@@ -113,11 +114,6 @@ def _stays(parsed: argparse.Namespace, console: Console) -> bool:
     return not parsed.headless and console.file.isatty()
 
 
-def _control(work: Path) -> str:
-    """A control database of the demo's own: a job of the user's may have the same name."""
-    return f"sqlite:///{work / 'control.db'}"
-
-
 @contextmanager
 def _dagster(
     parsed: argparse.Namespace, work: Path, say: Callable[[str], None], stop: threading.Event, *, stays: bool
@@ -126,7 +122,7 @@ def _dagster(
     if not parsed.dagster:
         yield None
         return
-    environment = {"COORD_CONTROL": _control(work), REPORTS_VARIABLE: str(work / "reports")}
+    environment = {"COORD_CONTROL": control_address(work), REPORTS_VARIABLE: str(work / "reports")}
     try:
         server = DagsterServer(work, environment, parsed.dagster_port)
     except NoDagster as reason:
@@ -134,7 +130,7 @@ def _dagster(
         yield None
         return
     with server:
-        visit = Visit(server, say, stop, stays=stays)
+        visit = Visit(server, control_address(work), say, stop, stays=stays)
         say("Dagster is starting")
         visit.start()
         try:

@@ -1,7 +1,8 @@
 """The demo in Dagster, as Python: ``dagster dev -m examples.flights.definitions``.
 
-The job's assets, checks, sensor and jobs, a schedule that can be switched on, and a downstream asset that is made anew
-with each new savepoint. The demo starts it by itself and tells it where its control database and its pages are.
+The job's assets, checks, sensor and jobs, a schedule that can be switched on, an event of this job that can be launched
+as it is, and a downstream asset that is made anew with each new savepoint. The demo starts it by itself and tells it
+where its control database and its pages are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dagster_defs import (
     build_streaming_definitions,
 )
 from examples.dagster_downstream.report import savepoint_report_definitions
-from examples.flights.server import REPORTS_VARIABLE
+from examples.flights.server import EVENT_JOB, REPORTS_VARIABLE
 
 __all__ = ["FLIGHTS", "SCHEDULE", "defs"]
 
@@ -40,13 +41,32 @@ FLIGHTS: Final = StreamingJobSpec(
     # A year goes by within minutes: the watermark, which waits for a week, is not late.
     checks=CheckBounds(checkpoint_age=3600.0, lag=30 * 86_400.0),
 )
+_SEND: Final = "send_control_event"
+#: In force until the coordinator adapts the thresholds the next time.
+_EVENT: Final = {
+    "operator": "delay-threshold",
+    "event_type": "Thresholds",
+    "payload": {"version": 1, "minutes": {"UA": 45.0}},
+}
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Everything about the job, and what follows from its savepoints."""
     savepoint = StreamingJobTranslator().savepoint_key(FLIGHTS)
+    streaming = build_streaming_definitions(ControlPlaneSpec(jobs=[FLIGHTS]))
     return dg.Definitions.merge(
-        build_streaming_definitions(ControlPlaneSpec(jobs=[FLIGHTS])),
+        streaming,
+        dg.Definitions(jobs=[_event_job(streaming)]),
         savepoint_report_definitions(savepoint, os.environ.get(REPORTS_VARIABLE, "savepoint-reports")),
+    )
+
+
+def _event_job(streaming: dg.Definitions) -> dg.JobDefinition:
+    """``send_control_event``, with an event of the flights in the Launchpad."""
+    return streaming.resolve_job_def(_SEND).graph.to_job(
+        name=EVENT_JOB,
+        description="Sends thresholds to the subtasks, as the coordinator does: United's alerts begin at 45 minutes.",
+        config={"ops": {_SEND: {"config": _EVENT}}},
+        executor_def=dg.in_process_executor,
     )

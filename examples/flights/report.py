@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
+from examples.flights.commands import show_job, show_savepoint
 from examples.flights.data import name_of_day
 from examples.flights.demo import Outcome
 from examples.flights.visit import Visit
@@ -37,7 +38,7 @@ def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit |
         ("airports", f"{facts['airports']['airports']}, {facts['airports']['days']} days"),
         ("epochs", f"alerts {done['epochs']}, airports {facts['airports']['epochs']}; restarts: {restarts}"),
         ("events", f"{events['up']:,} up, {events['down']:,} down; blocked per subtask: {blocked}"),
-        ("files", str(work)),
+        ("files", f"{work}, which stays"),
     ]
     if visit is not None and visit.result is not None:
         lines.append(("savepoint", f"{visit.result.id}, by Dagster's run {visit.result.run_id}: {visit.result.path}"))
@@ -52,6 +53,10 @@ def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit |
     last = "No flight is lost or counted twice." if is_ok(outcome) else "The results do not agree with the input."
     console.print()
     _print(console, Text(last, "bold green" if is_ok(outcome) else "bold red"))
+    console.print()
+    for command in facts["next_steps"].values():
+        _print(console, Text(command))
+    _print(console, Text("README.md goes through a job of your own; docs/dagster.md through Dagster's part.", "dim"))
 
 
 def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[str, Any]:
@@ -65,6 +70,8 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
         "seconds": round(last.seconds, 1),
         "generation": last.status.generation,
         "work": str(work),
+        "control": None if visit is None else visit.control,
+        "next_steps": _next_steps(visit),
         "alerts": {
             "epochs": outcome.epochs["alerts"],
             "restarts": queries["alerts"].restarts,
@@ -103,6 +110,14 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
         "dagster": None if visit is None else visit.facts(),
         "checks": [{"name": check.name, "ok": check.is_ok, "problem": check.problem} for check in outcome.checks],
     }
+
+
+def _next_steps(visit: Visit | None) -> dict[str, str]:
+    """Commands, by what they do; they need neither the job nor Dagster to be there."""
+    steps = {"show_job": show_job(None if visit is None else visit.control)}
+    if visit is not None and visit.result is not None:
+        steps["show_savepoint"] = show_savepoint(visit.result.path)
+    return steps
 
 
 def _print(console: Console, text: Text) -> None:

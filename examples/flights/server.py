@@ -17,10 +17,12 @@ from typing import Final, Self
 
 from examples.flights.graphql import DagsterApi
 
-__all__ = ["REPORTS_VARIABLE", "DagsterServer", "NoDagster"]
+__all__ = ["EVENT_JOB", "REPORTS_VARIABLE", "DagsterServer", "NoDagster"]
 
 #: Names the folder for the pages about savepoints.
 REPORTS_VARIABLE: Final = "FLIGHTS_REPORTS"
+#: The Dagster job that sends an event of the flights.
+EVENT_JOB: Final = "send_thresholds"
 
 HOST: Final = "127.0.0.1"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]

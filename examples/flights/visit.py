@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from examples.flights.commands import show_job
 from examples.flights.graphql import DagsterDoesNotAnswer, DagsterRefuses, Location
-from examples.flights.server import DagsterServer
+from examples.flights.server import EVENT_JOB, DagsterServer
 
 __all__ = ["SavepointRun", "Visit", "addresses"]
 
@@ -45,6 +46,7 @@ class Visit(threading.Thread):
     """Takes one savepoint of the running job through Dagster.
 
     Args:
+        control: address of the job's control database.
         job_stops: is set when somebody wants the job to end.
         stays: the job is wanted for longer than that.
 
@@ -56,12 +58,19 @@ class Visit(threading.Thread):
     """
 
     def __init__(
-        self, server: DagsterServer, say: Callable[[str], None], job_stops: threading.Event, *, stays: bool
+        self,
+        server: DagsterServer,
+        control: str,
+        say: Callable[[str], None],
+        job_stops: threading.Event,
+        *,
+        stays: bool,
     ) -> None:
         super().__init__(name="dagster", daemon=True)
         self.result: SavepointRun | None = None
         self.problem: str | None = None
         self.has_failed = False
+        self.control = control
         self.urls: dict[str, str] = {}
         self._server = server
         self._say = say
@@ -74,10 +83,11 @@ class Visit(threading.Thread):
         try:
             location = self._await_location()
             self.urls = addresses(self._server.url, location)
-            self._say(f"Dagster: {self._server.url}")
+            self._say(self._where())
             self._await(self._job_runs.is_set, None)
             self.result = self._take_savepoint(location)
-            self._say(self._report(self.result))
+            done = self.result
+            self._say(f"Dagster: savepoint {done.id}, {done.size_bytes:,} bytes in {done.seconds:.2f} s: {done.path}")
         except _GivenUp as reason:
             self.problem = str(reason)
         except (DagsterDoesNotAnswer, DagsterRefuses) as error:
@@ -95,9 +105,9 @@ class Visit(threading.Thread):
         return self.is_alive() or (self._stays and self.problem is None)
 
     def facts(self) -> dict[str, Any]:
-        """What has come of it, for JSON."""
+        """What has come of it, for JSON; not the addresses, which are dead when the demo has ended."""
         savepoint = None if self.result is None else asdict(self.result)
-        return {"savepoint": savepoint, "problem": self.problem, "urls": self.urls}
+        return {"savepoint": savepoint, "problem": self.problem}
 
     def leave(self) -> None:
         """Wait for nothing more, and let Dagster end; may be called again."""
@@ -143,16 +153,17 @@ class Visit(threading.Thread):
             if give_up is not None and time.monotonic() > give_up:
                 raise DagsterRefuses(f"nothing has come of it within {seconds:g} s")
 
-    def _report(self, done: SavepointRun) -> str:
+    def _where(self) -> str:
         urls = self.urls
         lines = [
-            f"Dagster: savepoint {done.id}, {done.size_bytes:,} bytes in {done.seconds:.2f} s: {done.path}",
-            f"  Materialize it again, see its metadata and plots:  {urls['savepoint']}",
+            f"Dagster: {urls['dagster']}",
+            f"  Materialize the savepoint, its metadata and plots: {urls['savepoint']}",
             f"  the checks of the job:                             {urls['checks']}",
             f"  a schedule to switch on, a savepoint each minute:  {urls['schedule']}",
             f"  a control event, in force with the next epoch:     {urls['send_control_event']}",
             f"  verify a savepoint, or stop the job:               {urls['jobs']}",
             f"  a page about each new savepoint, made by itself:   {urls['report']}",
+            f"In another terminal: {show_job(self.control)}",
         ]
         return "\n".join(lines)
 
@@ -167,7 +178,7 @@ def addresses(url: str, location: Location) -> dict[str, str]:
         "checks": f"{url}/assets/flights/checkpoint?view=checks",
         "schedule": f"{below}/schedules/flights_every_minute",
         "jobs": f"{below}/jobs",
-        "send_control_event": f"{below}/jobs/send_control_event/playground",
+        "send_control_event": f"{below}/jobs/{EVENT_JOB}/playground",
         "report": f"{url}/assets/flights/savepoint_report",
     }
 

@@ -93,14 +93,22 @@ def test_dagster_takes_a_savepoint_of_the_running_job(start: Start, tmp_path: Pa
     assert savepoint["size_bytes"] > 0
     assert Path(savepoint["path"]).is_relative_to(tmp_path / "work" / "jobs" / "flights")
     assert any(path.is_file() for path in Path(savepoint["path"]).rglob("*"))
-    assert dagster["urls"]["run"].endswith(f"/runs/{savepoint['run_id']}")
-    assert {urlsplit(url).hostname for url in dagster["urls"].values()} == {"127.0.0.1"}
-    for name in ("savepoint", "checks", "schedule", "send_control_event"):
-        assert dagster["urls"][name] in err
+    for step in result["next_steps"].values():
+        done = subprocess.run(step, shell=True, cwd=CHECKOUT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "In another terminal: " + result["next_steps"]["show_job"] in err
+    assert result["control"] in result["next_steps"]["show_job"]
+    urls = [urlsplit(url) for url in re.findall(r"http://\S+", err)]
+    assert {url.hostname for url in urls} == {"127.0.0.1"}
+    ends = ("/assets/flights/savepoint", "/schedules/flights_every_minute", "/jobs/send_thresholds/playground")
+    assert all(any(url.path.endswith(end) for url in urls) for end in ends)
+    before, _, after = err.partition("Dagster: savepoint 1")
+    assert "/playground" in before
+    assert "http://" not in after + out  # they are dead then
     assert "Traceback" not in err
     assert dagster_processes(tmp_path / "work") == []
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", urlsplit(dagster["urls"]["dagster"]).port or 0))
+        socket.create_connection(("127.0.0.1", urls[0].port or 0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -143,7 +151,7 @@ def test_in_a_terminal_the_job_idles_and_can_be_saved_again(start: Start, tmp_pa
     process = start(stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     screen = Screen(ours)
-    screen.await_text("Materialize it again")
+    screen.await_text("Dagster: savepoint 1,")
     screen.await_text("Ctrl-C ends it")
     url = re.search(r"Dagster: (http://127\.0\.0\.1:\d+)", screen.text)
     assert url is not None

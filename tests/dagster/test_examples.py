@@ -12,7 +12,8 @@ from coord_control.storage.records import CheckpointKind, CheckpointRecord
 from dagster_defs.metadata import checkpoint_metadata
 from examples.dagster_downstream.report import page, savepoint_report_definitions
 from examples.flights import definitions
-from examples.flights.server import REPORTS_VARIABLE
+from examples.flights.alerts import Thresholds
+from examples.flights.server import EVENT_JOB, REPORTS_VARIABLE
 from tests import control_kit as kit
 
 SAVEPOINT = dg.AssetKey(["flights", "savepoint"])
@@ -101,6 +102,15 @@ def test_the_report_is_about_the_newest_savepoint(
     assert "* requested_by: `ada`" in text
     assert "* query `alerts`: up to epoch 48" in text
     assert not (tmp_path / "reports" / "savepoint-7.md").exists()
+
+
+def test_the_launchpad_offers_an_event_of_the_flights(defs: dg.Definitions) -> None:
+    job = defs.resolve_job_def(EVENT_JOB)
+    assert job.run_config is not None
+    event = job.run_config["ops"]["send_control_event"]["config"]
+    assert dg.validate_run_config(job)["ops"]["send_control_event"]["config"]["job"] == "flights"
+    assert event["event_type"] == Thresholds.__name__
+    assert Thresholds.model_validate(event["payload"]).minutes == {"UA": 45.0}
 
 
 def test_without_a_savepoint_the_report_says_what_to_do(instance: dg.DagsterInstance, tmp_path: Path) -> None:
