@@ -54,8 +54,9 @@ def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit |
     console.print()
     _print(console, Text(last, "bold green" if is_ok(outcome) else "bold red"))
     console.print()
+    _print(console, Text("What it has left can be looked at:", "dim"))
     for command in facts["next_steps"].values():
-        _print(console, Text(command))
+        _print(console, Text(f"  {command}"))
     _print(console, Text("README.md goes through a job of your own; docs/dagster.md through Dagster's part.", "dim"))
 
 
