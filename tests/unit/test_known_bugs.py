@@ -45,8 +45,8 @@ from tests.unit.durable.checkpoint_kit import (
     check_all_verify,
     check_nothing_is_left,
     completed,
+    driver_after_five_epochs,
     ids,
-    run_epoch,
     shared_files,
 )
 from tests.unit.durable.layout_kit import Directory
@@ -61,9 +61,7 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def driver(files: MemoryFiles) -> Driver:
-    for epoch in range(5):
-        run_epoch(files, epoch)
-    return Driver(files, 1)
+    return driver_after_five_epochs(files)
 
 
 # --- cleaning up -----------------------------------------------------------------------------------------------------

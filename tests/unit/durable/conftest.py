@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.testing.memory_files import MemoryFiles
-from tests.unit.durable.checkpoint_kit import Driver, run_epoch
+from tests.unit.durable.checkpoint_kit import Driver, driver_after_five_epochs
 
 
 @pytest.fixture
@@ -15,6 +15,4 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def driver(files: MemoryFiles) -> Driver:
-    for epoch in range(5):
-        run_epoch(files, epoch)
-    return Driver(files, 1)
+    return driver_after_five_epochs(files)

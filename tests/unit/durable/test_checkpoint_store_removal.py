@@ -38,19 +38,6 @@ class TestRetention:
         assert driver.retain(0) == []
         assert ids(files) == [1]
 
-    def test_what_is_being_made_is_never_touched(self, files: MemoryFiles, driver: Driver) -> None:
-        """FLINK-40384: a cleanup that meets a snapshot in progress. It also shares files with the one that goes."""
-        driver.make(4)
-        pending = driver.claim("checkpoint")
-        snapshot = driver.pin(pending, 4)
-        driver.make(4)
-        assert driver.retain(1) == [1]
-        with pytest.raises(CheckpointInUse, match="being made"):
-            driver.store.dispose(pending)
-        driver.complete(pending, "checkpoint", snapshot)
-        assert ids(files) == [2, 3]
-        check_all_verify(files)
-
     def test_one_that_completes_late_is_not_the_newest(self, files: MemoryFiles, driver: Driver) -> None:
         early = driver.claim("checkpoint")
         snapshot = driver.pin(early, 4)
