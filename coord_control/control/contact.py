@@ -14,6 +14,7 @@ import random
 from typing import Final
 
 from coord_control.errors import CoordControlError
+from coord_control.protocol.outage import Outage
 
 __all__ = ["Contact"]
 
@@ -21,7 +22,6 @@ _log = logging.getLogger("coord_control.control")
 
 _FIRST_SECONDS: Final = 0.25
 _LONGEST_SECONDS: Final = 8.0
-_DOUBLINGS: Final = 10
 
 
 class Contact:
@@ -37,42 +37,36 @@ class Contact:
     def __init__(self, database: str) -> None:
         """``database``: its address, without a password."""
         self._database = database
-        self._in_a_row = 0
-        self._next = 0.0
+        self._outage = Outage(_FIRST_SECONDS, _LONGEST_SECONDS)
         self.failures = 0
         self.last_failure = ""
         self.last_at: datetime.datetime | None = None
 
     @property
     def is_lost(self) -> bool:
-        return self._in_a_row > 0
+        return self._outage.is_on
 
     def is_due(self, now: float) -> bool:
         """Whether it may be tried; ``now`` is monotonic."""
-        return now >= self._next
+        return self.seconds_until_due(now) == 0.0
 
     def seconds_until_due(self, now: float) -> float:
-        return max(0.0, self._next - now)
+        return self._outage.seconds_until_due(now)
 
     def worked(self) -> None:
         """Something was written or read."""
-        if self.is_lost:
+        if self._outage.worked():
             _log.info("= the control database %s is back", self._database, extra={"action": "database_back"})
-        self._in_a_row = 0
-        self._next = 0.0
         self.last_at = datetime.datetime.now(datetime.UTC)
 
     def failed(self, error: CoordControlError, now: float) -> None:
         """A try has failed; said once per outage."""
-        if not self.is_lost:
+        # Not all agents of a fleet at the same moment.
+        if self._outage.failed(now, random.uniform(0.5, 1.0)):
             _log.warning(
                 "x %s; the job runs on, and what happens is written when it is back",
                 error,
                 extra={"action": "database_away"},
             )
-        wait = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(self._in_a_row, _DOUBLINGS))
-        self._in_a_row += 1
         self.failures += 1
         self.last_failure = str(error)
-        # Not all agents of a fleet at the same moment.
-        self._next = now + wait * random.uniform(0.5, 1.0)

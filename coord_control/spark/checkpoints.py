@@ -10,7 +10,9 @@ What happens when is the scheduler's decision (``protocol/scheduling.py``), wher
 4. the generation is verified and ``_metadata`` is written: now the checkpoint exists, and its coordinators are told.
 
 Whatever fails before the last step ends the checkpoint, opens its gateways and leaves nothing; the job goes on. When
-Spark removes a file before it could be pinned, the checkpoint is cut again at a newer epoch, a few times.
+Spark removes a file before it could be pinned, the checkpoint is cut again at a newer epoch, a few times. A storage
+that cannot be read while a commit is waited for ends nothing by itself: the looks go on, less often, until the
+checkpoint's time is over.
 
 Threads: one of its own that runs everything in turn, except that files are pinned and metadata is written on threads
 made for it. Public methods and the core's news may come from any thread.
@@ -35,6 +37,7 @@ from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason, reason_of
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
+from coord_control.protocol.outage import Outage
 from coord_control.protocol.resting import Resting
 from coord_control.protocol.scheduling import Abort, CheckpointScheduler, FailJob, Finished, Start, State
 from coord_control.protocol.statistics import CheckpointStatistics
@@ -51,6 +54,8 @@ _log = logging.getLogger("coord_control.checkpoints")
 
 # To remove a large savepoint on a slow storage takes its time.
 _DISPOSE_SECONDS: Final = 600.0
+# How long a storage that fails is left alone at most; it is short beside the timeout of a checkpoint.
+_LONGEST_LOOK_SECONDS: Final = 2.0
 
 Result = TypeVar("Result")
 
@@ -94,6 +99,7 @@ class CheckpointService:
         self._store = store
         self._catalog = catalog
         self._look_seconds = look_seconds
+        self._outage = Outage(look_seconds, _LONGEST_LOOK_SECONDS)  # of the storage, where commits are looked for
         self._runtime = runtime
         self._options = options
         self._queries = queries
@@ -110,6 +116,7 @@ class CheckpointService:
         self._handles: dict[TicketId, list[CheckpointHandle]] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_wanted = False  # somebody may trigger: all queries of the job have been started
+        self._closing = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="coord-checkpoints", daemon=True)
 
@@ -117,7 +124,6 @@ class CheckpointService:
 
     def start(self) -> None:
         """Take up what earlier drivers have left, and begin to listen."""
-        self._post(self._take_up)
         self._thread.start()
 
     def submit(self, request: CheckpointRequest) -> CheckpointHandle:
@@ -181,6 +187,7 @@ class CheckpointService:
         """Refuse what waits, abort what runs, and end; whoever waits is told."""
         self._post(lambda: self._scheduler.shutdown(time.monotonic()))
         self._inbox.put(None)
+        self._closing.set()
         self._thread.join(timeout_seconds)
         self._is_closed = True
         for handles in list(self._handles.values()):
@@ -211,6 +218,7 @@ class CheckpointService:
     # On the service's thread.
 
     def _run(self) -> None:
+        self._take_up()
         is_closing = False
         while not (is_closing and self._scheduler.is_idle):
             try:
@@ -220,27 +228,54 @@ class CheckpointService:
             if call is None:
                 is_closing = True
                 continue
-            try:
-                call()
-                self._scheduler.tick(time.monotonic())
-                self._apply()
-            except Exception:  # one that goes wrong must not take the others with it
-                _log.exception("x the checkpoint service met an error of its own; please report it")
+            for step in (call, self._tick):  # time goes on, whatever the call has met
+                try:
+                    step()
+                except Exception:  # one that goes wrong must not take the others with it
+                    _log.exception("x the checkpoint service met an error of its own; please report it")
+
+    def _tick(self) -> None:
+        self._scheduler.tick(time.monotonic())
+        self._apply()
 
     def _wait_seconds(self) -> float | None:
+        now, waits = time.monotonic(), []
         if any(work.waits for work in self._works.values()):
-            return self._look_seconds
-        wakeup = self._scheduler.next_wakeup()
-        return None if wakeup is None else max(0.0, wakeup - time.monotonic())
+            waits.append(max(self._look_seconds, self._outage.seconds_until_due(now)))
+        if (wakeup := self._scheduler.next_wakeup()) is not None:
+            waits.append(max(0.0, wakeup - now))
+        return min(waits, default=None)
 
     def _look(self) -> None:
-        for work in list(self._works.values()):
-            work.look()
+        if self._outage.seconds_until_due(time.monotonic()) > 0.0:
+            return  # it is the scheduler that wanted to be woken
+        errors = [error for work in list(self._works.values()) if (error := _error_of(work.look)) is not None]
+        if errors:
+            self._storage_failed(errors[0])
+        elif self._outage.worked():
+            _log.info("= checkpoints: the storage can be read again")
+
+    def _storage_failed(self, error: Exception) -> None:
+        if self._outage.failed(time.monotonic()):
+            bug = None if isinstance(error, CoordControlError) else error
+            _log.warning(
+                "x checkpoints wait for the storage: %s; they are given up when their time is over", error, exc_info=bug
+            )
 
     def _take_up(self) -> None:
-        for request, metadata, path in self._store.completed_requests():
-            self._scheduler.remember(request, metadata, time.monotonic(), path)
-        self._scheduler.skip(self._store.newest_id())
+        # Before any request: one that an earlier driver has carried out must be known, and its id must not be used.
+        while not self._closing.is_set():
+            try:
+                known, newest = list(self._store.completed_requests()), self._store.newest_id()
+            except Exception as error:
+                self._storage_failed(error)
+                self._closing.wait(self._outage.seconds_until_due(time.monotonic()))
+                continue
+            self._outage.worked()
+            for request, checkpoint, path in known:
+                self._scheduler.remember(request, checkpoint, time.monotonic(), path)
+            self._scheduler.skip(newest)
+            return
 
     def _follow_queries(self) -> None:
         states = [query.state for query in self._queries()]
@@ -375,3 +410,11 @@ class CheckpointService:
                 call(work)
             except Exception as error:
                 work.fail(reason_of(error), str(error))
+
+
+def _error_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None

@@ -40,6 +40,7 @@ from coord_control.ids import Epoch, OperatorUid, QueryName
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
+from coord_control.protocol.outage import Outage
 from coord_control.protocol.records import Record
 from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
 from coord_control.spark.agent_port import AgentPort
@@ -383,6 +384,7 @@ class JobDriver:
                 query.committed(Epoch(epoch), progress)
 
     def _watch(self) -> None:
+        outage = Outage(_WATCH_SECONDS, _WATCH_SECONDS)
         while not self.closed.wait(_WATCH_SECONDS):
             if (slow := self.thread.slow()) is not None:
                 _log.warning(
@@ -395,9 +397,12 @@ class JobDriver:
                 )
             try:
                 current = self.claim.is_current()
-            except CoordControlError as error:
-                _log.warning("the generation cannot be checked: %s", error)
+            except Exception as error:  # whatever it is: without this thread nothing would notice a newer driver
+                if outage.failed(time.monotonic()):
+                    _log.warning("x the generation cannot be checked: %s", error)
                 continue
+            if outage.worked():
+                _log.info("= the generation can be checked again")
             if not current:
                 self._fenced(self.claim.fenced(self.name))
                 self.stop()  # now: the driver after us waits until we say that we have ended

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import coord_control as cc
+from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.errors import (
     CheckpointNotCompleted,
     JobClosed,
@@ -246,6 +247,73 @@ def test_a_storage_that_fails_fails_the_checkpoint_and_not_the_job(
         assert reason(job.trigger_checkpoint()) == "disk_full"
     assert job.trigger_checkpoint().wait(SECONDS).id == 2
     goes_on(job, source, coordinator)
+
+
+def test_a_checkpoint_expires_in_time_while_its_storage_fails_and_the_log_says_it_once(
+    make_job: MakeJob,
+    source: FileStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=1.0)), Dialogue()
+
+    def linger(subtask: cc.Subtask[Memory]) -> None:
+        if subtask.epoch == 1:
+            (tmp_path / "running").touch()
+            eventually((tmp_path / "go-on").exists)
+
+    operator = talk(job, coordinator)
+    frame = operator.apply(source.read(), followed(linger), schema="key STRING, value LONG", partition_by=["key"])
+    job.start("q", write(frame))
+    eventually((tmp_path / "running").exists)
+    exists = job._driver.files.exists
+    looks = 0
+
+    def fails(path: str) -> bool:
+        nonlocal looks
+        if "/commits/" not in path:
+            return exists(path)
+        looks += 1
+        raise StoreUnavailable(path, "look", OSError(5, "Input/output error"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job._driver.files, "exists", fails)
+        assert reason(job.trigger_checkpoint()) == "expired"
+    assert looks > 1
+    said = [each for each in caplog.records if each.name == "coord_control.checkpoints" and "storage" in each.message]
+    assert len(said) == 1
+    assert not [each for each in caplog.records if "error of its own" in each.message]
+    (tmp_path / "go-on").touch()
+    eventually(lambda: committed(job) == 2)
+    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    goes_on(job, source, coordinator)
+
+
+def test_requests_wait_until_the_storage_says_what_earlier_drivers_have_done(
+    make_job: MakeJob, source: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    run(job, source, Dialogue())
+    first = job.trigger_checkpoint(key="nightly").wait(SECONDS)
+    job.stop()
+    tries = 0
+    completed = CheckpointStore.completed_requests
+
+    def fails(self: CheckpointStore) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise StoreUnavailable("/checkpoints", "list", OSError(5, "Input/output error"))
+        return completed(self)
+
+    monkeypatch.setattr(CheckpointStore, "completed_requests", fails)
+    job = make_job()
+    run(job, source, Dialogue())
+    again = job.trigger_checkpoint(key="nightly").wait(SECONDS)
+    assert (tries, again.path) == (3, first.path)
+    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    job.stop()
 
 
 def test_too_many_failures_in_a_row_end_the_job_when_that_is_wanted(make_job: MakeJob, source: FileStream) -> None:
