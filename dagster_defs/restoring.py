@@ -4,7 +4,7 @@ The check before a restore shows up in the run in any case, as a table in its me
 when it refuses. A driver makes it by itself and sends the table; for a job that does not run it is made here.
 
 A step that is repeated does not go back twice. What was asked of a driver is found again by its key. What was done on
-the storage is found there: a restore of the same reference that is not older than the first attempt.
+the storage is found there, by the same key: the clocks of Dagster and of the machine that restores may differ.
 
 Threads: the step's.
 """
@@ -12,9 +12,8 @@ Threads: the step's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -23,13 +22,13 @@ from coord_control.control.client import ControlClient
 from coord_control.control.commands import Refusal, RestoreResult
 from coord_control.durable.checks import Verdict
 from coord_control.durable.files import Files, LocalFiles, join, scheme
-from coord_control.durable.restore_log import RestoreRecord, newest_restore, read_restore
+from coord_control.durable.restore_log import RestoreRecord, find_restore
 from coord_control.durable.restoring_offline import RestoreRequest, check_fork_name, check_restore, restore_job
 from coord_control.errors import CommandRefused, JobRunning
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 from dagster_defs import markdown
 from dagster_defs.metadata import NAMESPACE, Metadata, entries
-from dagster_defs.reattach import attempt_key, first_run, newest_request
+from dagster_defs.reattach import attempt_key, newest_request
 from dagster_defs.running import follow
 from dagster_defs.starting import settled_job, supervisor_lives, wait_for_driver
 
@@ -189,6 +188,7 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
         allow_non_restored_state=wish.allow_non_restored_state,
         verify=wish.verify,
         force=wish.force,
+        key=attempt_key(context),
     )
     context.log.info(f"job {wish.job} does not run: its storage in {job.root} is changed")
     path, found = check_restore(files, _local, request)
@@ -220,22 +220,10 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
 
 
 def _restored_before(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> RestoreRecord | None:
-    record = context.instance.get_run_record_by_id(first_run(context))
-    if record is None or scheme(job.root) not in (None, "file"):
+    if scheme(job.root) not in (None, "file"):
         return None
-    restores = _restores_since(join(job.root, wish.target), record.create_timestamp)
-    return next((each for each in restores if each.ref == wish.ref), None)
-
-
-def _restores_since(folder: str, since: datetime) -> Iterator[RestoreRecord]:
-    newest = newest_restore(_LOCAL, folder)
-    for number in range(newest.number if newest is not None else 0, 0, -1):
-        found = read_restore(_LOCAL, folder, number)
-        if found is None:
-            continue
-        if found.committed_at < since:
-            return
-        yield found
+    done = find_restore(_LOCAL, join(job.root, wish.target), attempt_key(context))
+    return done if done is not None and done.ref == wish.ref else None
 
 
 def _storage_of_job(job: JobRecord) -> Files:

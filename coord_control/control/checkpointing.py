@@ -48,7 +48,8 @@ __all__ = [
 
 
 def command_key(command: CommandRecord) -> str:
-    """The idempotency key of the checkpoint that a command asks for: the storage remembers it, whoever drives."""
+    """The idempotency key of the checkpoint or restore that a command asks for: the storage remembers it for every
+    later driver."""
     return f"command:{command.id}"
 
 

@@ -17,7 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coord_control.control.checkpointing import checkpoint_result, progress_of, request_of, result_of_entry
+from coord_control.control.checkpointing import (
+    checkpoint_result,
+    command_key,
+    progress_of,
+    request_of,
+    result_of_entry,
+)
 from coord_control.control.commands import (
     CheckpointResult,
     Refusal,
@@ -173,6 +179,7 @@ class RestoreExecution(ThreadedExecution):
             ref=meant["path"],
             fork=payload.as_name,
             allow_non_restored_state=payload.allow_non_restored_state,
+            key=command_key(self._command),
         )
         path, checks = check_restore(port.files, port.storage, request)
         if any(each.verdict is Verdict.REFUSED for each in checks):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import pydantic
@@ -20,7 +21,7 @@ from coord_control.durable.json_records import read_json_record
 from coord_control.errors import AlreadyExists, Fenced
 from coord_control.ids import CheckpointId, Generation
 
-__all__ = ["RestoreRecord", "commit_restore", "newest_restore", "read_restore"]
+__all__ = ["RestoreRecord", "commit_restore", "find_restore", "newest_restore", "read_restore"]
 
 FORMAT_VERSION: Final = 1
 
@@ -37,7 +38,9 @@ class RestoreRecord(pydantic.BaseModel):
         job: the job that the checkpoint was taken of; another one than this: a fork.
         completed_at: of the checkpoint; with its number and path it tells whether this was the same one.
         ref: what was asked for.
+        key: the idempotency key of the request; None: it had none.
         generation: whose work it is.
+        committed_at: for people; by the clock of the machine that did it.
         queries: the lineages that were built, by query.
         begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
     """
@@ -52,6 +55,7 @@ class RestoreRecord(pydantic.BaseModel):
     job: str
     completed_at: pydantic.AwareDatetime
     ref: str
+    key: str | None = None
     generation: Generation
     committed_at: datetime.datetime
     is_fork: bool = False
@@ -74,8 +78,19 @@ def newest_restore(files: Files, job_folder: str) -> RestoreRecord | None:
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
     """
-    numbers = [int(match[1]) for name in files.list(_folder(job_folder)) if (match := _NAME.fullmatch(name))]
-    return read_restore(files, job_folder, max(numbers)) if numbers else None
+    return next(_newest_first(files, job_folder), None)
+
+
+def find_restore(files: Files, job_folder: str, key: str) -> RestoreRecord | None:
+    """The restore that was committed for a request; None: there is none.
+
+    Args:
+        key: of the request. Times would not do: the clocks of those who ask and of those who restore differ.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: a record cannot be read.
+    """
+    return next((each for each in _newest_first(files, job_folder) if each.key == key), None)
 
 
 def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | None:
@@ -97,6 +112,13 @@ def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecor
         files.create(_path(job_folder, record.number), record.model_dump_json(indent=2).encode())
     except AlreadyExists:
         raise Fenced(job, record.generation, holder="another restore") from None
+
+
+def _newest_first(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
+    numbers = [int(match[1]) for name in files.list(_folder(job_folder)) if (match := _NAME.fullmatch(name))]
+    for number in sorted(numbers, reverse=True):
+        if (record := read_restore(files, job_folder, number)) is not None:
+            yield record
 
 
 def _folder(job_folder: str) -> str:

@@ -128,6 +128,7 @@ def prepare_restore(
     generation: Generation,
     verify_claim: Callable[[], None],
     ref: str,
+    key: str | None = None,
     is_fork: bool,
     allow_non_restored_state: bool = False,
 ) -> PreparedRestore:
@@ -139,6 +140,7 @@ def prepare_restore(
         generation: ours; it was claimed before, and is above the checkpoint's.
         verify_claim: raises when a newer driver has claimed.
         ref: how the checkpoint was asked for.
+        key: the idempotency key of the request, if it has one.
         is_fork: give the queries new ids.
         allow_non_restored_state: let operators come and go when the queries start.
 
@@ -166,6 +168,7 @@ def prepare_restore(
         job=source.metadata.job,
         completed_at=source.metadata.completed_at,
         ref=ref,
+        key=key,
         generation=generation,
         committed_at=datetime.datetime.now(datetime.UTC),
         is_fork=is_fork,

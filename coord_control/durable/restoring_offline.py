@@ -38,6 +38,7 @@ class RestoreRequest:
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
         shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
+        key: an idempotency key, by which ``find_restore`` finds it when it is done; None: nobody asks.
     """
 
     root: str
@@ -48,6 +49,7 @@ class RestoreRequest:
     verify: bool = True
     force: bool = False
     shuffle_partitions: int | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         for name in (self.job, self.fork):
@@ -128,6 +130,7 @@ def restore_job(
                 generation=claim.generation,
                 verify_claim=verify,
                 ref=request.ref,
+                key=request.key,
                 is_fork=_is_fork(source, request),
                 allow_non_restored_state=request.allow_non_restored_state,
             )

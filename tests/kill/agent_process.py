@@ -2,15 +2,19 @@
 
 ``python -m tests.kill.agent_process ROOT DATABASE [STEP] [under-way]``: runs until the job has ended, with the exit
 code that a supervisor would see. A step is ``before:`` or ``after:`` and the name of what is called then, for the first
-time. With ``under-way`` it begins a checkpoint that never becomes complete by itself.
+time. With ``under-way`` it begins a checkpoint that never becomes complete by itself. ``CLOCK_SKEW_SECONDS`` in the
+environment sets this driver's clock forward, or back; the database keeps its own.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import sys
 import threading
+import time
+import types
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -54,9 +58,30 @@ def die_at(step: str) -> None:
     setattr(owner, attribute, replaced)
 
 
+def skew_the_clock(seconds: float) -> None:
+    """Let everything in this process but the database see another time."""
+    delta, real, now = datetime.timedelta(seconds=seconds), datetime.datetime, time.time
+
+    class Skewed(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return real.now(tz) + delta
+
+    module = types.ModuleType("datetime")
+    module.__dict__.update({**vars(datetime), "datetime": Skewed})
+    time.time = lambda: now() + seconds
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("coord_control.") and not name.startswith("coord_control.storage"):
+            for attribute, value in list(vars(loaded).items()):
+                if value is datetime or value is real:
+                    setattr(loaded, attribute, module if value is datetime else Skewed)
+
+
 def main(root: str, database: str, step: str | None = None, checkpoint: str | None = None) -> int:
-    if step is not None:
+    if step:
         die_at(step)
+    if skew := os.environ.get("CLOCK_SKEW_SECONDS"):
+        skew_the_clock(float(skew))
     settings = control_settings(database)
     driver = ScriptedDriver(root, is_automatic=checkpoint is None)
     agent = make_agent(driver, settings, open_store(settings), is_supervised=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -61,11 +62,13 @@ class Site:
         self._cleanup = cleanup
         cleanup.callback(self.store.close)
 
-    def start(self, *step: str) -> subprocess.Popen[bytes]:
+    def start(self, *step: str, skew_seconds: float = 0.0) -> subprocess.Popen[bytes]:
         """A driver; see :mod:`tests.kill.agent_process` for what can follow the step at which it dies."""
         arguments = [self.root, self.database, *step]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.agent_process", *arguments], stdin=subprocess.PIPE
+            [sys.executable, "-m", "tests.kill.agent_process", *arguments],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "CLOCK_SKEW_SECONDS": str(skew_seconds or "")},
         )
         self._cleanup.callback(_end, process)
         return process
@@ -138,6 +141,19 @@ def test_a_driver_that_dies_while_it_takes_a_command_over_leaves_it_to_the_next(
     assert site.start(when).wait(_SECONDS) == _KILLED
     code = _finish(site, command)
     _check(site, kind, _completed(site, command), code)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("skew_seconds", [-3600.0, -20.0, 3600.0])
+def test_a_restore_is_done_once_whatever_the_clocks_of_its_drivers_say(site: Site, skew_seconds: float) -> None:
+    saved = _saved(site)
+    first = site.start("after:restore", skew_seconds=skew_seconds)
+    site.running(first, 2)
+    command = site.ask(CommandKind.RESTORE, **_payload(CommandKind.RESTORE, saved))
+    assert first.wait(_SECONDS) == _KILLED
+    assert site.start("after:adopt", skew_seconds=-skew_seconds).wait(_SECONDS) == _KILLED
+    code = _finish(site, command)
+    _check(site, CommandKind.RESTORE, _completed(site, command), code)
 
 
 @pytest.mark.kill
@@ -229,7 +245,7 @@ def _check(site: Site, kind: CommandKind, done: CommandRecord, code: int | None)
     if kind is CommandKind.RESTORE:
         newest = newest_restore(files, folder)
         assert newest is not None
-        assert newest.path == done.result["path"]
+        assert (newest.number, newest.path) == (1, done.result["path"])
     if kind is CommandKind.STOP_WITH_SAVEPOINT:
         savepoints = [entry.path for entry in entries if entry.is_completed]
         assert savepoints == [done.result["savepoint"]["path"]]

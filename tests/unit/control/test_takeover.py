@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coord_control.control import takeover
 from coord_control.control.checkpointing import command_key
 from coord_control.durable.files import LocalFiles
+from coord_control.durable.restore_log import RestoreRecord, commit_restore
 from coord_control.durable.restoring_offline import RestoreRequest, restore_job
+from coord_control.ids import CheckpointId, Generation
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
+from coord_control.testing.memory_files import MemoryFiles
 from tests.agent_kit import JOB, ScriptedDriver
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -104,6 +111,63 @@ def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
     assert state_of(found) is CommandState.COMPLETED
     unknown = command(CommandKind.RESTORE, payload={"ref": "latest"})
     assert decide(ScriptedDriver(tmp_path), unknown) == takeover.Again()
+
+
+#: Seconds by which the clock of a driver may differ from the database's, either way.
+SKEWS = st.floats(-1e6, 1e6)
+
+
+@given(skew=SKEWS, adopted=st.integers(0, 3), is_fork=st.booleans(), is_done=st.booleans(), others=st.integers(0, 2))
+def test_whether_a_restore_was_done_does_not_depend_on_anybodys_clock(
+    skew: float, adopted: int, is_fork: bool, is_done: bool, others: int
+) -> None:
+    """The restore of generation 5 was committed under generation 6; ``adopted`` drivers died without giving the
+    outcome; people have restored something else since."""
+    files, job = MemoryFiles(), "copy" if is_fork else JOB
+    done_at = NOW + datetime.timedelta(seconds=10.0 + skew)
+    number = itertools.count(1)
+
+    def restored(generation: int, path: str, key: str | None) -> None:
+        record = RestoreRecord(
+            number=next(number),
+            id="x",
+            path=path,
+            checkpoint=CheckpointId(1),
+            job=JOB,
+            completed_at=NOW,
+            ref="1",
+            key=key,
+            generation=Generation(generation),
+            committed_at=done_at,
+            queries={"q": "lineage-000002"},
+        )
+        commit_restore(files, f"/r/{job}", job, record)
+
+    payload = {"ref": "1", "as_name": "copy"} if is_fork else {"ref": "1"}
+    asked = command(CommandKind.RESTORE, generation=5 + adopted, payload=payload, progress={"path": "/r/saved/1"})
+    restored(4, "/r/saved/1", None)  # from the same place, before anybody asked for this one
+    if is_done:
+        # In a folder of its own a fork counts its generations from another number.
+        restored(1 if is_fork else 6, "/r/saved/1", command_key(asked))
+    for other in range(others):
+        restored(10 + other, "/r/saved/2", None)
+    port = SimpleNamespace(files=files, facts=SimpleNamespace(name=JOB, root="/r", generation=20))
+    found = takeover.decide(port, asked, NOW)
+    if is_done:
+        assert state_of(found) is CommandState.COMPLETED
+    else:
+        assert found == takeover.Again()
+
+
+def test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_one(tmp_path: Path) -> None:
+    first = ScriptedDriver(tmp_path)
+    saved = first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT)).wait(0.0)
+    first.stop()
+    files = LocalFiles()
+    request = RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path)
+    asked = command(CommandKind.RESTORE, generation=3, payload={"ref": "latest"}, progress={"path": saved.path})
+    restore_job(files, lambda path: files, request)  # of generation 2
+    assert decide(ScriptedDriver(tmp_path), asked) == takeover.Again()
 
 
 @pytest.mark.parametrize(
