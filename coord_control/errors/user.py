@@ -329,7 +329,7 @@ class SubtaskNotAllowed(UserDataError):
 
 
 class ChannelFull(UserDataError):
-    """Too many events wait for one subtask, or are sent by one in one epoch: neither memory nor a frame is endless."""
+    """Too many events wait for one subtask, or are sent by one in one epoch: neither memory nor a record is endless."""
 
     def __init__(self, operator: str, subtask: int, direction: str, size: int, limit: int) -> None:
         self.operator, self.subtask, self.direction, self.size, self.limit = operator, subtask, direction, size, limit
@@ -340,7 +340,9 @@ class ChannelFull(UserDataError):
         )
         remedy = (
             "a subtask takes its events in its next epoch with rows, and one without rows collects them: send less, or "
-            "spread the keys over the subtasks"
+            "spread the keys over the subtasks. What waits is durable, so each restart finds it: feed rows to that "
+            "subtask, or give the events up with `coordctl mailbox drop JOB "
+            f"{operator} {subtask}` while the job does not run"
             if direction == "down"
             else "send summaries instead of single facts"
         )

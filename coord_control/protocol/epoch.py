@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from coord_control.errors import InvalidTransition
 from coord_control.ids import AttemptId, BarrierId, Epoch, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, Token
-from coord_control.protocol.records import Ack, EventBatch, count
+from coord_control.protocol.records import Ack, EventBatch, count, size
 
 __all__ = [
     "PARTICIPATION",
@@ -136,6 +136,7 @@ class OperatorEpoch:
         "inputs",
         "phase",
         "started_at",
+        "unclaimed_bytes",
         "waiting",
     )
 
@@ -144,6 +145,9 @@ class OperatorEpoch:
         self.barrier = barrier  #: None: run again after a recovery without a begin record
         self.phase = Phase.BEGINNING
         self.inputs: Mapping[SubtaskIndex, tuple[EventBatch, ...]] = {}
+        self.unclaimed_bytes: dict[
+            SubtaskIndex, int
+        ] = {}  #: inputs of subtasks that have not said hello: they may return
         self.waiting: list[tuple[AttemptId, Token]] = []  #: hellos that came before the begin record
         self.before: Mapping[SubtaskIndex, Ack] = {}  #: acks from before a restart, as long as they may count
         self.started_at: float | None = None  #: the first hello; None: nobody has run it
@@ -166,12 +170,16 @@ class OperatorEpoch:
         """The coordinator's state is known and the mailboxes are frozen."""
         self.step(PhaseInput.BEGUN)
         self.inputs = inputs
+        self.unclaimed_bytes = {
+            subtask: size(batches) for subtask, batches in inputs.items() if subtask not in self._participants
+        }
 
     def hello(self, attempt: AttemptId) -> None:
         """An attempt has rows."""
         participant = self._participants.get(attempt.subtask)
         if participant is None:
             participant = self._participants[attempt.subtask] = Participant()
+            self.unclaimed_bytes.pop(attempt.subtask, None)
         participant.step(Input.HELLO)
         participant.alive.add(attempt.task_attempt)
 

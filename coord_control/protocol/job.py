@@ -375,8 +375,11 @@ class JobCore:
         return BarrierId(self._barriers)
 
     def _current(self, uid: OperatorUid, incarnation: int) -> OperatorRun | None:
+        # When its query has failed, too: the next run goes back behind all that is said until then, and a full channel
+        # does not grow.
         operator = self._operators.get(uid)
-        return operator if operator is not None and operator.channel.is_current(incarnation) else None
+        is_current = operator is not None and operator.channel.is_current(incarnation) and self._query_of[uid].running
+        return operator if is_current else None
 
     def _boundary(self, query: _Query) -> Epoch:
         # All operators of a query are cut at the same epoch, whichever of them has begun it already.

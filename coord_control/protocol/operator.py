@@ -38,8 +38,7 @@ from coord_control.protocol.recovery import Outbox, RecoveredOperator
 __all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "Totals"]
 
 
-#: What may wait for one subtask, or be sent by one in one epoch. Half of the largest frame: a welcome carries the
-#: state, and all that waited when the epoch began.
+#: What may wait for one subtask, or be sent by one in one epoch: all of it stands in one begin record, or in one ack.
 MAX_CHANNEL_BYTES: Final = 32 << 20
 
 
@@ -51,6 +50,7 @@ class OperatorSpec:
     parallelism: int
     observes_attempts: bool = False  #: the coordinator wants ready/failed/reset calls; they cost one call per hello
     snapshot_timeout_seconds: float = 60.0
+    channel_bytes: int = MAX_CHANNEL_BYTES  #: what may wait for one subtask
 
 
 @dataclass(slots=True)
@@ -201,10 +201,14 @@ class OperatorRun:
         """
         self.channel.send(subtask, event, now)
         self.totals.events_down += event.length
-        waiting = self.channel.gateways[subtask].waiting_bytes
-        if waiting <= MAX_CHANNEL_BYTES:
-            return None
-        return ChannelFull(self.spec.uid, subtask, "down", waiting, MAX_CHANNEL_BYTES)
+        waiting, limit = self.waiting_bytes(subtask), self.spec.channel_bytes
+        return ChannelFull(self.spec.uid, subtask, "down", waiting, limit) if waiting > limit else None
+
+    def waiting_bytes(self, subtask: SubtaskIndex) -> int:
+        """What waits for a subtask: before and behind its valve, and the inputs of the running epoch that return to it
+        if it turns out to have no rows."""
+        frozen = 0 if self.epoch is None else self.epoch.unclaimed_bytes.get(subtask, 0)
+        return self.channel.gateways[subtask].waiting_bytes + frozen
 
     def control_event(self, number: int) -> None:
         """An event from outside counts from here on: what its coordinator gives as its state contains it."""

@@ -27,7 +27,7 @@ class GatewayStatus:
     blocked_seconds: float  #: time during which at least one event waited, since the last restart of the query
     mailbox: int  #: events that wait for the subtask's next epoch
     outbox: int = 0  #: events of the subtask that wait for the commit of the running epoch
-    waiting_bytes: int = 0  #: of the events that wait for it, in the mailbox and behind barriers
+    waiting_bytes: int = 0  #: of what waits for it: before and behind barriers, and inputs that it has not asked for
     blocked_age_seconds: float = 0.0  #: for how long one has been waiting behind a barrier without a break
 
 
@@ -133,7 +133,7 @@ def _gateways(operator: OperatorRun, now: float) -> tuple[GatewayStatus, ...]:
             blocked_seconds=gateway.blocked_seconds_at(now),
             mailbox=count(gateway.mailbox),
             outbox=sent.get(SubtaskIndex(subtask), 0),
-            waiting_bytes=gateway.waiting_bytes,
+            waiting_bytes=operator.waiting_bytes(SubtaskIndex(subtask)),
             blocked_age_seconds=gateway.blocked_age(now),
         )
         for subtask, gateway in enumerate(operator.channel.gateways)

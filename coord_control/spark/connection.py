@@ -171,7 +171,7 @@ class Connection:
             try:
                 wait = Wait.begin(what, self._patience.answer)
                 self._send(frame, wait)
-                answer = wire.decode_answer(*self._receive(wait))
+                answer = wire.decode_answer(*self._receive_answer(wait))
             except FrameInvalid as error:
                 raise self._broken(f"it sent an {error}") from error
             except BaseException:  # also an interrupt: the answer is still to come
@@ -191,18 +191,36 @@ class Connection:
     def _receive(self, wait: Wait) -> tuple[int, memoryview]:
         """Wait for one frame, and no more than one; the body is valid until the next call."""
         while True:
-            self._prepare(wait)
-            try:
-                size = self._socket.recv_into(self._buffer)
-            except OSError as error:
-                raise self._translate(error, wait) from error
-            if not size:
-                raise self._broken(f"the driver ended it while we waited for {wait.what}; has it stopped or restarted?")
-            frames = list(self._reader.frames(self._buffer[:size]))
+            frames = self._read(wait)
             if len(frames) > 1 or (frames and self._reader.held):
                 raise FrameInvalid("more than one answer to one request")
             if frames:
                 return frames[0]
+
+    def _receive_answer(self, wait: Wait) -> tuple[int, wire.Buffer]:
+        """Wait for one answer, and no more than one, in as many frames as it takes; the body is valid until the next
+        call."""
+        pieces: list[bytes] = []
+        while True:
+            frames = self._read(wait)
+            for number, (kind, body) in enumerate(frames, 1):
+                if kind == wire.Kind.PART:
+                    pieces.append(bytes(body))
+                elif number < len(frames) or self._reader.held:
+                    raise FrameInvalid("more than one answer to one request")
+                else:
+                    return kind, b"".join((*pieces, body)) if pieces else body
+
+    def _read(self, wait: Wait) -> list[tuple[int, memoryview]]:
+        """Wait for bytes; returns the frames that they complete, which are valid until the next call."""
+        self._prepare(wait)
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except OSError as error:
+            raise self._translate(error, wait) from error
+        if not size:
+            raise self._broken(f"the driver ended it while we waited for {wait.what}; has it stopped or restarted?")
+        return list(self._reader.frames(self._buffer[:size]))
 
     def _prepare(self, wait: Wait) -> None:
         if self.is_closed:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from coord_control.errors import FrameInvalid, InvalidTransition
-from coord_control.protocol.messages import Answer, AttemptEnded, Refused, Token
+from coord_control.protocol.messages import Answer, AttemptEnded, Token
 from coord_control.spark import wire
 from coord_control.spark.handshake import Failed, Reason, ServerHandshake
 from coord_control.spark.tls import ServerTls
@@ -65,7 +65,6 @@ class Rejection(enum.Enum):
     FRAME = "frame not well-formed"
     PIPELINED = "request before the answer to the last one was read"
     SLOW = "answer not read in time"
-    ANSWER_TOO_LARGE = "answer too large for a frame; the attempt was refused"
 
 
 _OF_HANDSHAKE: Final = {
@@ -228,16 +227,13 @@ class Peer(asyncio.BufferedProtocol):
             return
         if not self._is_outstanding:
             raise InvalidTransition("connection", "idle", f"answer {type(answer).__name__}")
-        try:
-            frame = wire.encode(answer)
-        except FrameInvalid as error:
-            self._shared.rejected[Rejection.ANSWER_TOO_LARGE] += 1
-            frame = wire.encode(Refused(f"the driver's answer cannot be sent: {error.problem}"))
+        frames = wire.encode_answer(answer)
         self._is_outstanding = False
-        self._shared.frames_out += 1
+        self._shared.frames_out += len(frames)
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("> %s %s, %d bytes", self.name, type(answer).__name__, len(frame))
-        self._send(frame)
+            _log.debug("> %s %s, %d bytes", self.name, type(answer).__name__, sum(map(len, frames)))
+        for frame in frames:
+            self._send(frame)
 
     def abort(self) -> None:
         """End the connection at once; nothing is sent any more."""

@@ -3,6 +3,10 @@
 Why not pickle: a frame is read before anything is known about its sender, so reading one must only ever build the few
 message types listed here. msgspec checks every type while it decodes; whatever does not fit is a :class:`FrameInvalid`.
 
+An answer that is larger than a frame may be is cut: its first pieces travel in frames of the kind PART, the last one in
+a frame of the answer's own kind. So whatever waits for a subtask can be sent to it, also where an earlier release has
+let it grow. Requests are never cut: what a subtask may say fits into one frame.
+
 Why two limits: before a peer has proved that it knows the secret, it may make us hold 1 KiB and no more. Afterwards one
 frame may carry an operator state of 1 MiB and everything that was sent in an epoch.
 
@@ -49,9 +53,11 @@ __all__ = [
     "decode_greeting",
     "decode_request",
     "encode",
+    "encode_answer",
 ]
 
-PROTOCOL_VERSION: Final = 1
+#: 2: answers may come in several frames.
+PROTOCOL_VERSION: Final = 2
 
 #: Kind and body of one frame of an authenticated peer: an operator state (1 MiB) and an epoch's events, with room.
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
@@ -79,6 +85,7 @@ class Kind(enum.IntEnum):
     WELCOME = 32
     ACCEPTED = 33
     REFUSED = 34
+    PART = 35  #: a piece of the answer that follows
 
 
 # The handshake's messages. Every release can read ``version`` of every other one: all other fields have defaults,
@@ -163,6 +170,17 @@ def encode(message: Message) -> bytes:
             "one epoch"
         )
     return _HEADER.pack(length, kind) + body
+
+
+def encode_answer(answer: Answer) -> list[bytes]:
+    """Make the frames of ``answer``: one, or as many as its size takes."""
+    kind, body = _KINDS[type(answer)], _ENCODER.encode(answer)
+    most = MAX_FRAME_BYTES - 1
+    if len(body) <= most:
+        return [_HEADER.pack(len(body) + 1, kind) + body]
+    pieces = [body[at : at + most] for at in range(0, len(body), most)]
+    kinds = [Kind.PART] * (len(pieces) - 1) + [kind]
+    return [_HEADER.pack(len(piece) + 1, each) + piece for each, piece in zip(kinds, pieces, strict=True)]
 
 
 def decode_request(kind: int, body: Buffer) -> Request:

@@ -125,6 +125,18 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         " or self._delivered_since",
         "",
     ),
+    Mutation(
+        "do not count frozen inputs among what waits",
+        OperatorRun.waiting_bytes,
+        ".waiting_bytes + frozen",
+        ".waiting_bytes",
+    ),
+    Mutation(
+        "let a channel grow after its query has failed",
+        JobCore._current,
+        " and self._query_of[uid].running",
+        "",
+    ),
     Mutation("do not record frozen inputs", OperatorRun._begin, "if inputs or ", "if "),
     Mutation(
         "record every begin",

@@ -270,7 +270,7 @@ class Driver:
 
         def post() -> None:
             operator = self.operator(uid)
-            if operator is not None and operator.channel.is_current(incarnation):
+            if operator is not None and self._counts(operator, incarnation):
                 self.invariants.sent(self.core.generation, uid, index, event.uid)
             self.core.send(uid, incarnation, index, batch_of(event), self.now)
             self._check(uid)
@@ -283,7 +283,7 @@ class Driver:
 
         def post() -> None:
             operator = self.operator(uid)
-            if operator is not None and operator.channel.is_current(incarnation):
+            if operator is not None and self._counts(operator, incarnation):
                 self.invariants.answered(self.core.generation, operator, barrier)
             self.core.snapshot_completed(uid, incarnation, barrier, state, self.now)
             self._check(uid)
@@ -475,6 +475,10 @@ class Driver:
 
     def operator(self, uid: OperatorUid) -> OperatorRun | None:
         return next((operator for operator in self.core.operators() if operator.spec.uid == uid), None)
+
+    def _counts(self, operator: OperatorRun, incarnation: int) -> bool:
+        # What a coordinator says once its query has failed has not happened.
+        return operator.channel.is_current(incarnation) and self.core._queries[operator.query].running
 
     def _epochs_of(self, query: QueryName) -> list[Epoch]:
         return [operator.epoch.epoch for operator in self._operators_of(query) if operator.epoch is not None]

@@ -18,7 +18,7 @@ from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.epoch import OperatorEpoch, Phase
 from coord_control.protocol.messages import Acknowledge, AskSnapshot, EpochSettled, Welcome
 from coord_control.protocol.operator import OperatorRun
-from coord_control.protocol.records import Ack, Begin, Record
+from coord_control.protocol.records import Ack, Begin, Record, size
 from coord_control.protocol.recovery import Facts, History, recover
 from coord_control.testing.simulation.checkpoints import Watched
 from coord_control.testing.simulation.spark import Attempt, SparkLog
@@ -150,6 +150,7 @@ class Invariants:
         for index in range(operator.spec.parallelism):
             subtask = SubtaskIndex(index)
             self._check_flow(generation, operator, subtask)
+            self._check_bound(operator, subtask)
             if epoch is None or epoch.barrier is None or epoch.phase is not Phase.RUNNING:
                 continue
             state = operator.channel.gateways[index].state(epoch.barrier)
@@ -178,6 +179,21 @@ class Invariants:
                         f"I5: the gateway of {uid}[{index}] is {state.value} for checkpoint {cut.checkpoint}, not "
                         f"{expected.value}"
                     )
+
+    def _check_bound(self, operator: OperatorRun, subtask: SubtaskIndex) -> None:
+        """What may wait for a subtask without rows is bounded: by the limit, and the event that exceeds it."""
+        epoch = operator.epoch
+        has_come = epoch is not None and epoch.participant(subtask) is not None
+        valve = operator.channel.gateways[subtask]
+        batches = [*valve.mailbox, *valve.held()]
+        if epoch is not None and not has_come:
+            batches += epoch.inputs.get(subtask, ())
+        waiting, largest = size(batches), max((len(batch.payload) for batch in batches), default=0)
+        if waiting > operator.spec.channel_bytes + largest:
+            raise Violation(
+                f"bound: {waiting} bytes wait for {operator.spec.uid}[{subtask}], the limit is "
+                f"{operator.spec.channel_bytes}"
+            )
 
     def _check_flow(self, generation: Generation, operator: OperatorRun, subtask: SubtaskIndex) -> None:
         uid = operator.spec.uid

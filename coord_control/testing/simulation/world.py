@@ -16,7 +16,7 @@ from coord_control.ids import AttemptId, CheckpointId, Epoch, Generation, Operat
 from coord_control.protocol import messages
 from coord_control.protocol.control_events import EventFeed
 from coord_control.protocol.messages import Accepted, Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
-from coord_control.protocol.operator import OperatorSpec
+from coord_control.protocol.operator import MAX_CHANNEL_BYTES, OperatorSpec
 from coord_control.testing.memory_files import MemoryFiles
 from coord_control.testing.simulation.checkpoints import Stored
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
@@ -36,6 +36,8 @@ _MAX_TASK_FAILURES = 3
 #: Whose newest file names the lineage that the job runs; made when everything of it is durable.
 RESTORES = "/job/restores"
 _NO_LIMIT = 1 << 30
+#: A few events.
+_SMALL_CHANNEL_BYTES = 40
 _HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
 
 
@@ -79,6 +81,7 @@ class World:
         self.is_deaf = self.shape.random() < 0.15
         self.max_segments = self.shape.choice((3, 10, 256))
         self.items_limit = self.shape.choice((2, _NO_LIMIT, _NO_LIMIT))
+        channel_bytes = self.shape.choice((_SMALL_CHANNEL_BYTES, *[MAX_CHANNEL_BYTES] * 3))
         names = iter("abc")
         logs: dict[QueryName, SparkLog] = {}
         for number in range(self.shape.choice((1, 1, 2))):
@@ -89,6 +92,7 @@ class World:
                     OperatorUid(next(names)),
                     self.shape.choice((1, 2, 3)),
                     observes_attempts=self.shape.random() < 0.3,
+                    channel_bytes=channel_bytes,
                 )
                 for _ in range(self.shape.choice((1, 2, 2)) if number == 0 else 1)
             ]

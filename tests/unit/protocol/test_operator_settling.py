@@ -13,7 +13,7 @@ from coord_control.protocol.messages import (
     Measurements,
     Refused,
 )
-from coord_control.protocol.operator import MAX_CHANNEL_BYTES
+from coord_control.protocol.operator import MAX_CHANNEL_BYTES, OperatorSpec
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import RecoveredOperator
 from tests.core_kit import OP, QUERY, Stage, answer_to, event, names, of_type
@@ -133,3 +133,59 @@ def test_a_channel_in_which_too_much_waits_fails_the_query() -> None:
     assert "events that wait for subtask 0 take 33554433 bytes, the limit is 33554432; a subtask takes" in str(
         failed.error
     )
+
+
+def grown(stage: Stage, epochs: int) -> list[FailQuery]:
+    """Let events of 10 bytes wait for subtask 1, which never has rows: frozen, returned, and more behind them."""
+    for epoch in range(epochs):
+        stage.hello(0, epoch, epoch)
+        stage.snapshot()
+        for _ in range(3):
+            stage.core.send(OP, stage.incarnation(), SubtaskIndex(1), event("0123456789"), 0.0)
+        if failed := [notice for notice in stage.execute().notices if isinstance(notice, FailQuery)]:
+            return failed
+        stage.ack(0, epoch, epoch)
+        stage.commit(epoch)
+    return []
+
+
+def test_events_that_wait_for_a_subtask_without_rows_are_bounded_over_epochs() -> None:
+    stage = Stage([OperatorSpec(OP, 2, channel_bytes=100)])
+    stage.start()
+    (failed,) = grown(stage, epochs=10)
+    assert isinstance(failed.error, ChannelFull)
+    assert (failed.error.size, failed.error.limit) == (108, 100)  # commas join what was frozen
+    assert "coordctl mailbox drop JOB op 1" in str(failed.error)
+
+
+def test_a_full_channel_does_not_grow_until_its_query_runs_again() -> None:
+    stage = Stage([OperatorSpec(OP, 2, channel_bytes=100)])
+    stage.start()
+    assert grown(stage, epochs=10)
+    (operator,) = stage.core.operators()
+    before = operator.waiting_bytes(SubtaskIndex(1))
+    stage.send(1, "0123456789")
+    assert operator.waiting_bytes(SubtaskIndex(1)) == before
+
+
+def test_inputs_that_a_subtask_has_asked_for_leave_room_for_others() -> None:
+    stage = Stage([OperatorSpec(OP, 2, channel_bytes=100)])
+    stage.start()
+    stage.send(1, "x" * 100)
+    stage.hello(1, 0, 1)
+    stage.snapshot()
+    assert not [notice for notice in stage.send(1, "y" * 100).notices if isinstance(notice, FailQuery)]
+
+
+def test_inputs_of_an_epoch_that_runs_again_count_until_they_are_asked_for() -> None:
+    stage = Stage([OperatorSpec(OP, 2, channel_bytes=100)])
+    stage.start()
+    stage.send(1, "x" * 100)
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.new_driver()
+    stage.start()
+    (operator,) = stage.core.operators()
+    assert operator.waiting_bytes(SubtaskIndex(1)) == 100
+    stage.hello(1, 0, 2)
+    assert operator.waiting_bytes(SubtaskIndex(1)) == 0

@@ -324,7 +324,7 @@ def test_something_else_at_that_port_is_not_tried_again() -> None:
 
 def test_an_impostor_is_recognised() -> None:
     def impostor(sock: socket.socket) -> None:
-        sock.sendall(wire.encode(wire.Challenge(1, b"n" * 32)))
+        sock.sendall(wire.encode(wire.Challenge(2, b"n" * 32)))
         read_frame(sock)
         sock.sendall(wire.encode(wire.Proof(b"p" * 32)))
         said.append(read_frame(sock)[0])
@@ -337,7 +337,7 @@ def test_an_impostor_is_recognised() -> None:
 
 def test_a_driver_of_another_version_is_named_and_told() -> None:
     def newer(sock: socket.socket) -> None:
-        sock.sendall(wire.encode(wire.Challenge(2, b"n" * 32)))
+        sock.sendall(wire.encode(wire.Challenge(3, b"n" * 32)))
         greeting = wire.decode_greeting(*read_frame(sock))
         assert isinstance(greeting, wire.Rejected)
         said.append(greeting.reason)
@@ -345,7 +345,7 @@ def test_a_driver_of_another_version_is_named_and_told() -> None:
     said: list[str] = []
     with (
         ScriptedDriver(newer) as driver,
-        pytest.raises(AuthenticationFailed, match="the driver speaks protocol version 2"),
+        pytest.raises(AuthenticationFailed, match="the driver speaks protocol version 3"),
     ):
         connect(driver.address)
     assert said == ["version"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.errors import AttemptRefused, EndpointClosed, InvalidTransition
+from coord_control.errors import EndpointClosed, InvalidTransition
 from coord_control.protocol.messages import Accepted, Answer, Welcome
+from coord_control.protocol.records import EventBatch
 from coord_control.spark import wire
 from coord_control.spark.connection import connect
 from coord_control.spark.endpoint import Rejection
@@ -82,15 +83,21 @@ def test_an_answer_to_a_connection_that_is_gone_is_dropped() -> None:
         assert handler.crashes.empty()
 
 
-def test_an_answer_that_fits_no_frame_refuses_the_attempt() -> None:
-    handler = kit.Recorder(lambda message: Welcome(bytes(wire.MAX_FRAME_BYTES), ()))
-    with kit.running(handler) as endpoint:
+def test_a_welcome_that_is_larger_than_a_frame_arrives() -> None:
+    welcome = Welcome(b"s", (EventBatch(0, 1, bytes(2 * wire.MAX_FRAME_BYTES)), EventBatch(1, 1, b"{}")))
+    with kit.running(kit.Recorder(lambda message: welcome)) as endpoint:
         connection = connect(endpoint.address)
-        with pytest.raises(AttemptRefused, match=r"alerts\[2\] epoch 17.*the limit is 67108864"):
-            connection.hello(kit.hello())
-        assert endpoint.stats().rejected == {Rejection.ANSWER_TOO_LARGE: 1}
-        assert not connection.is_closed
+        for _ in range(2):  # nothing of the first one is left behind
+            assert connection.hello(kit.hello()) == welcome
+        assert endpoint.stats().frames_out == 6
         connection.close()
+
+
+def test_a_request_does_not_come_in_pieces() -> None:
+    with kit.running(kit.Recorder()) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
+        client.send(wire.encode_answer(Welcome(bytes(wire.MAX_FRAME_BYTES), ()))[0])
+        assert client.next_frame() is None
+        assert endpoint.stats().rejected == {Rejection.FRAME: 1}
 
 
 def test_answers_belong_to_the_loop_thread() -> None:

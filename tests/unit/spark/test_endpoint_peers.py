@@ -92,8 +92,8 @@ def test_a_stranger_that_makes_us_say_much_is_dropped() -> None:
         (wire.encode(kit.hello()), Rejection.HANDSHAKE),
         (wire.encode(wire.Proof(b"p" * 32)), Rejection.HANDSHAKE),
         (wire.encode(wire.Rejected("malformed", "no")), Rejection.HANDSHAKE),
-        (wire.encode(wire.Response(1, b"n" * 32, b"p" * 32)), Rejection.SECRET),
-        (wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)), Rejection.VERSION),
+        (wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)), Rejection.SECRET),
+        (wire.encode(wire.Response(3, b"n" * 32, b"p" * 32)), Rejection.VERSION),
         (wire.encode(wire.Rejected("version", "2")), Rejection.VERSION),
     ],
     ids=["http", "1GiB", "empty", "hello", "proof", "rejected", "secret", "version", "client-version"],
@@ -114,7 +114,7 @@ def test_a_stranger_that_says_something_else_is_dropped_and_counted(data: bytes,
 
 def test_a_client_of_another_version_is_told_why() -> None:
     with kit.running(kit.Recorder()) as endpoint, kit.RawClient(endpoint.address) as client:
-        client.send(wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)))
+        client.send(wire.encode(wire.Response(3, b"n" * 32, b"p" * 32)))
         _, last = client.until_closed()
         rejected = wire.decode_greeting(*last)
         assert isinstance(rejected, wire.Rejected)
@@ -165,7 +165,7 @@ def test_a_client_does_not_talk_to_a_driver_with_another_certificate() -> None:
 
 def test_plain_text_to_an_encrypted_endpoint_is_refused() -> None:
     with kit.running(kit.Recorder(), tls=True) as endpoint, kit.RawClient(endpoint.address) as client:
-        client.send(wire.encode(wire.Response(1, b"n" * 32, b"p" * 32)))
+        client.send(wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)))
         client.socket.recv(1000)
         assert endpoint.stats().rejected == {Rejection.TLS: 1}
 

@@ -110,27 +110,30 @@ def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
 
 @pytest.mark.parametrize("nonce", [b"", b"n" * 31, b"n" * 33])
 def test_nonces_have_one_length(nonce: bytes) -> None:
-    assert failed(give(client(), wire.encode(wire.Challenge(1, nonce)))).reason is Reason.MALFORMED
-    assert failed(give(server(), wire.encode(wire.Response(1, nonce, b"p" * 32)))).reason is Reason.MALFORMED
+    assert failed(give(client(), wire.encode(wire.Challenge(wire.PROTOCOL_VERSION, nonce)))).reason is Reason.MALFORMED
+    assert (
+        failed(give(server(), wire.encode(wire.Response(wire.PROTOCOL_VERSION, nonce, b"p" * 32)))).reason
+        is Reason.MALFORMED
+    )
 
 
 def test_a_client_names_both_versions_and_tells_the_driver() -> None:
-    step = failed(give(client(), wire.encode(wire.Challenge(2, b"n" * 32))))
+    step = failed(give(client(), wire.encode(wire.Challenge(3, b"n" * 32))))
     assert step.reason is Reason.VERSION
-    assert "the driver speaks protocol version 2, the client version 1" in step.why
+    assert "the driver speaks protocol version 3, the client version 2" in step.why
     at_driver = failed(give(server(), step.frame))
     assert at_driver.reason is Reason.VERSION
-    assert "the driver speaks protocol version 2" in at_driver.why
+    assert "the driver speaks protocol version 3" in at_driver.why
 
 
 def test_a_driver_names_both_versions_and_tells_the_client() -> None:
-    step = failed(give(server(), wire.encode(wire.Response(2, b"n" * 32, b"p" * 32))))
+    step = failed(give(server(), wire.encode(wire.Response(3, b"n" * 32, b"p" * 32))))
     assert step.reason is Reason.VERSION
     worker = client()
     proceed(give(worker, server().challenge()))
     at_client = failed(give(worker, step.frame))
     assert at_client.reason is Reason.VERSION
-    assert "the client speaks protocol version 2, the driver version 1" in at_client.why
+    assert "the client speaks protocol version 3, the driver version 2" in at_client.why
 
 
 def test_the_version_is_read_even_when_nothing_else_is_as_today() -> None:
@@ -140,7 +143,7 @@ def test_the_version_is_read_even_when_nothing_else_is_as_today() -> None:
 
 
 @pytest.mark.parametrize(
-    "greeting", [wire.Proof(b"p" * 32), wire.Challenge(1, b"n" * 32), wire.Response(1, b"n" * 32, b"p")]
+    "greeting", [wire.Proof(b"p" * 32), wire.Challenge(2, b"n" * 32), wire.Response(2, b"n" * 32, b"p")]
 )
 def test_frames_at_the_wrong_moment_fail(greeting: wire.Greeting) -> None:
     step = failed(give(server(), wire.encode(greeting)))

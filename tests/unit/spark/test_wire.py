@@ -75,6 +75,7 @@ def test_the_layout_of_a_frame_never_changes() -> None:
         "WELCOME": 32,
         "ACCEPTED": 33,
         "REFUSED": 34,
+        "PART": 35,
     }
 
 
@@ -208,5 +209,12 @@ def test_memory_follows_what_arrived_not_what_was_announced() -> None:
 
 def test_every_message_type_has_a_kind_of_its_own() -> None:
     messages: list[wire.Message] = [*GREETINGS, *ANSWERS, *REQUESTS]
-    assert len({only_frame(message)[0] for message in messages}) == len(wire.Kind)
+    assert len({only_frame(message)[0] for message in messages}) == len(wire.Kind) - 1  # a part is no message
     assert {type(m) for m in REQUESTS} == {Hello, Acknowledge, AttemptEnded}
+
+
+def test_an_answer_is_cut_only_where_it_does_not_fit_into_one_frame() -> None:
+    fits = wire.MAX_FRAME_BYTES - 1 - (len(wire.encode(Refused("x" * (1 << 16)))) - (1 << 16) - 5)
+    assert len(wire.encode_answer(Refused("x" * fits))) == 1
+    whole, rest = wire.encode_answer(Refused("x" * (fits + 1)))
+    assert (whole[4], rest[4], len(rest)) == (wire.Kind.PART, wire.Kind.REFUSED, 6)
