@@ -16,6 +16,7 @@ Threads: any; of one query, one at a time.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from coord_control.errors import (
     LineageMismatch,
     MissingRecord,
     NonRestoredState,
+    NotACheckpoint,
     OperatorsChanged,
     ParallelismChanged,
 )
@@ -50,7 +52,10 @@ __all__ = [
     "Lineage",
     "OperatorRecord",
     "current_lineage",
+    "has_location",
+    "is_same_place",
     "open_lineage",
+    "open_prepared",
     "read_query_id",
     "recorded_lineage",
     "spark_position",
@@ -101,6 +106,7 @@ def open_lineage(
         rescalable: operators that can take another parallelism after a restore.
 
     Raises:
+        NotACheckpoint: there is no Spark checkpoint to adopt; nothing was written.
         OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the declaration does
         not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded
         cannot be used.
@@ -111,6 +117,38 @@ def open_lineage(
         record = _begin(files, lineage, query, operators, checkpoint_location)
         files.create(record_path(folder, name), encode_record(record))
         return _lineage(lineage, record)
+    return _opened(files, folder, name, recorded, operators, checkpoint_location, rescalable)
+
+
+def open_prepared(
+    files: Files,
+    folder: str,
+    name: str,
+    operators: Mapping[OperatorUid, OperatorRecord],
+    checkpoint_location: str | None = None,
+    *,
+    rescalable: Collection[OperatorUid] = (),
+) -> Lineage:
+    """As :func:`open_lineage`, with the lineage of a restore that has not been committed.
+
+    Args:
+        name: of the lineage.
+    """
+    recorded = read_record(files, folder, name)
+    if recorded is None:
+        raise MissingRecord(record_path(folder, name), "the restore that is under way has made it")
+    return _opened(files, folder, name, recorded, operators, checkpoint_location, rescalable)
+
+
+def _opened(
+    files: Files,
+    folder: str,
+    name: str,
+    recorded: LineageRecord,
+    operators: Mapping[OperatorUid, OperatorRecord],
+    checkpoint_location: str | None,
+    rescalable: Collection[OperatorUid],
+) -> Lineage:
     _check_location(recorded, checkpoint_location)
     _check_query_id(files, recorded)
     position = spark_position(files, recorded.checkpoint_location)
@@ -125,7 +163,7 @@ def open_lineage(
     record = recorded.model_copy(update={"operators": {str(uid): one for uid, one in operators.items()}})
     if record != recorded:  # corrected, event types added, or the state model renamed
         files.replace(record_path(folder, name), encode_record(record))
-    return _lineage(lineage, record, restored)
+    return _lineage(join(folder, name), record, restored)
 
 
 def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:
@@ -223,6 +261,8 @@ def _begin(
 ) -> LineageRecord:
     # Spark's metadata file comes first: with a lineage record its id must exist, the other way round it is just read.
     checkpoint = checkpoint_location or join(lineage, "spark")
+    if checkpoint_location is not None:
+        _check_adoptable(files, query, checkpoint)
     return LineageRecord(
         query=query,
         query_id=_query_id(files, checkpoint),
@@ -246,6 +286,16 @@ def _query_id(files: Files, checkpoint: str) -> str:
     except AlreadyExists:
         return read_query_id(files, checkpoint)
     return query_id
+
+
+def _check_adoptable(files: Files, query: QueryName, checkpoint: str) -> None:
+    """A path with a typing error would begin at epoch 0, and any other folder would be written into."""
+    if files.exists(join(checkpoint, "metadata")):
+        return
+    _check_never_ran(files, checkpoint)
+    if not (names := files.list(checkpoint)):
+        raise NotACheckpoint(query, checkpoint, "it does not exist, or is empty")
+    raise NotACheckpoint(query, checkpoint, f"it holds {names[:3]}, and no file 'metadata' with a query id")
 
 
 def _check_never_ran(files: Files, checkpoint: str) -> None:
@@ -272,14 +322,23 @@ def _check_query_id(files: Files, record: LineageRecord) -> None:
 
 
 def _check_location(record: LineageRecord, declared: str | None) -> None:
-    if declared is None:
-        return
-    known = {record.checkpoint_location.rstrip("/")}
+    if declared is not None and not has_location(record, declared):
+        raise LineageMismatch(record.query, record.checkpoint_location, declared)
+
+
+def has_location(record: LineageRecord, declared: str) -> bool:
+    """Whether a lineage has its Spark checkpoint there, or had before it was restored."""
+    known = {record.checkpoint_location}
     # A program that adopted a directory goes on naming it after a restore, which has built another one.
     if record.restored_from is not None and record.restored_from.replaced is not None:
-        known.add(record.restored_from.replaced.rstrip("/"))
-    if declared.rstrip("/") not in known:
-        raise LineageMismatch(record.query, record.checkpoint_location, declared)
+        known.add(record.restored_from.replaced)
+    return any(is_same_place(declared, one) for one in known)
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two paths mean one folder: ``/a/b``, ``file:/a/b`` and ``file:///a/b/`` do."""
+    first, second = (re.sub(r"^file:/+", "/", path).rstrip("/") for path in (one, other))
+    return first == second
 
 
 def _check_restored(

@@ -103,9 +103,10 @@ def _check_sources(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable
     if before == now:
         yield Check("sources", declared.query, Verdict.OK, str(now))
     else:
+        # Spark counts them itself when it plans the query, which a driver lets it do before the restore takes place.
         found = f"{before} before {list(snapshot.sources)}, {now} now"
         way_out = "read the same sources in the same order: offsets belong to a source by its position"
-        yield Check("sources", declared.query, Verdict.REFUSED, found, way_out)
+        yield Check("sources", declared.query, Verdict.WARNING, found, way_out)
 
 
 def _check_state(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[Check]:

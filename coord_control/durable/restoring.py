@@ -65,8 +65,8 @@ class PreparedRestore:
     source: CheckpointSource
     linked_bytes: int
     copied_bytes: int
+    job_folder: str
     _files: Files
-    _job_folder: str
     _verify_claim: Callable[[], None]
 
     def commit(self) -> None:
@@ -77,8 +77,8 @@ class PreparedRestore:
             StoreUnavailable: it may have taken place or not.
         """
         self._verify_claim()
-        job = self._job_folder.rstrip("/").rpartition("/")[2]
-        commit_restore(self._files, self._job_folder, job, self.record)
+        job = self.job_folder.rstrip("/").rpartition("/")[2]
+        commit_restore(self._files, self.job_folder, job, self.record)
 
     def repartition(self, partitions: int, repartition: Repartition) -> None:
         """Have the states of all queries rewritten into so many partitions; only before :meth:`commit`.
@@ -89,7 +89,7 @@ class PreparedRestore:
         metadata, lineages = self.source.metadata, self.record.queries
         try:
             repartition_lineages(
-                self._files, self._job_folder, metadata, lineages, partitions, repartition, self.source.path
+                self._files, self.job_folder, metadata, lineages, partitions, repartition, self.source.path
             )
         except RestoreRefused:
             self._verify_claim()
@@ -98,7 +98,7 @@ class PreparedRestore:
 
     def discard(self) -> None:
         """Remove what was built; only before :meth:`commit`."""
-        remove_leftovers(self._files, self._job_folder)
+        remove_leftovers(self._files, self.job_folder)
 
 
 def is_applied(restore: RestoreRecord | None, source: CheckpointSource, ref: str) -> bool:
@@ -176,7 +176,7 @@ def prepare_restore(
         begun={query: names[query] for query in sorted(begun)},
     )
     return PreparedRestore(
-        record, source, builder.placed.linked, builder.placed.copied, files, job_folder, verify_claim
+        record, source, builder.placed.linked, builder.placed.copied, job_folder, files, verify_claim
     )
 
 

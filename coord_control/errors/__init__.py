@@ -5,7 +5,8 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, AssetKeyTaken
-        - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed
+        - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed, PlanRefused
+        - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning
     - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
@@ -82,6 +83,20 @@ from coord_control.errors.control import (
     RecordRefused,
     SchemaMismatch,
 )
+from coord_control.errors.going_on import (
+    AdoptedQueryRunning,
+    CheckpointLocationConflict,
+    ForkNameTaken,
+    LineageMismatch,
+    NonRestoredState,
+    NotACheckpoint,
+    PlanRefused,
+    QueryNotRestored,
+    QueryNotStarted,
+    RescaleFailed,
+    RestoredQueryUnused,
+    RestoreRefused,
+)
 from coord_control.errors.system import (
     AlreadyExists,
     AttemptRefused,
@@ -123,12 +138,9 @@ from coord_control.errors.user import (
     EventInvalid,
     EventTooLarge,
     EventTypesChanged,
-    ForkNameTaken,
     InvalidModel,
     InvalidName,
     JobNotFound,
-    LineageMismatch,
-    NonRestoredState,
     NoSuchSubtask,
     NotStreaming,
     OperatorReused,
@@ -136,9 +148,6 @@ from coord_control.errors.user import (
     OperatorUnused,
     OutputNotConsumed,
     ParallelismChanged,
-    RescaleFailed,
-    RestoredQueryUnused,
-    RestoreRefused,
     StateInvalid,
     StateTooLarge,
     SubtaskFailed,
@@ -150,12 +159,14 @@ from coord_control.errors.user import (
 )
 
 __all__ = [
+    "AdoptedQueryRunning",
     "AlreadyExists",
     "AssetKeyTaken",
     "AttemptRefused",
     "AuthenticationFailed",
     "ChannelFull",
     "CheckpointInUse",
+    "CheckpointLocationConflict",
     "CheckpointNotCompleted",
     "CheckpointNotFound",
     "CommandCancelled",
@@ -216,6 +227,7 @@ __all__ = [
     "NoControlPlane",
     "NoSuchSubtask",
     "NonRestoredState",
+    "NotACheckpoint",
     "NotStreaming",
     "NothingToSave",
     "OperatorNotFound",
@@ -226,7 +238,10 @@ __all__ = [
     "PagePackageMissing",
     "PageSettingsInvalid",
     "ParallelismChanged",
+    "PlanRefused",
     "QueryFailed",
+    "QueryNotRestored",
+    "QueryNotStarted",
     "RecordNotFound",
     "RecordRefused",
     "RequestInvalid",

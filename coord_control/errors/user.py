@@ -18,21 +18,15 @@ __all__ = [
     "EventInvalid",
     "EventTooLarge",
     "EventTypesChanged",
-    "ForkNameTaken",
     "InvalidModel",
     "InvalidName",
-    "LineageMismatch",
     "NoSuchSubtask",
-    "NonRestoredState",
     "NotStreaming",
     "OperatorReused",
     "OperatorUnused",
     "OperatorsChanged",
     "OutputNotConsumed",
     "ParallelismChanged",
-    "RescaleFailed",
-    "RestoreRefused",
-    "RestoredQueryUnused",
     "StateInvalid",
     "StateTooLarge",
     "SubtaskFailed",
@@ -58,17 +52,6 @@ class InvalidName(DeclarationError):
         super().__init__(
             f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a "
             "letter or digit"
-        )
-
-
-class ForkNameTaken(DeclarationError):
-    """A fork was asked for under the name of the very job that it is taken from: that would set the job itself back."""
-
-    def __init__(self, job: str) -> None:
-        self.job = job
-        super().__init__(
-            f"a fork needs a name of its own, and {job!r} is the job itself; to set that back, leave the name of the "
-            "fork (--as, as_name) out; to let a new job go on beside it, choose another name"
         )
 
 
@@ -183,31 +166,6 @@ class EventTypesChanged(DeclarationError):
         )
 
 
-class NonRestoredState(DeclarationError):
-    """A restored query has other operators than the checkpoint: state would be left behind, or begin empty."""
-
-    def __init__(self, query: str, checkpoint: str, recorded: list[str], declared: list[str]) -> None:
-        self.query, self.checkpoint, self.recorded, self.declared = query, checkpoint, recorded, declared
-        removed, added = sorted(set(recorded) - set(declared)), sorted(set(declared) - set(recorded))
-        found = [f"the state of {removed} would be left behind"] if removed else []
-        found += [f"{added} would begin empty"] if added else []
-        super().__init__(
-            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
-            "restore with allow_non_restored_state"
-        )
-
-
-class RestoredQueryUnused(DeclarationError):
-    """The program starts no query for one of the restored checkpoint."""
-
-    def __init__(self, checkpoint: str, queries: list[str]) -> None:
-        self.checkpoint, self.queries = checkpoint, queries
-        super().__init__(
-            f"the job was restored from {checkpoint}, and does not start the queries {queries} of it: their state "
-            "would be left behind; start them, or restore with allow_non_restored_state"
-        )
-
-
 class JobNotFound(CoordControlError):
     """There is no job of this name, where it was looked for."""
 
@@ -217,37 +175,6 @@ class JobNotFound(CoordControlError):
         self.job, self.root, self.near = job, root, near
         suggestion = f"; did you mean {' or '.join(near)}?" if near else f"; {hint}"
         super().__init__(f"there is no job {job!r} in {root}{suggestion}")
-
-
-class RestoreRefused(DeclarationError):
-    """The check before a restore found something that cannot work; nothing was changed."""
-
-    def __init__(self, checkpoint: str, problems: list[str]) -> None:
-        self.checkpoint, self.problems = checkpoint, problems
-        super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
-
-
-class RescaleFailed(DeclarationError):
-    """An operator's ``rescale`` function did not give what the new subtasks can begin with."""
-
-    def __init__(self, operator: str, problem: str) -> None:
-        self.operator = operator
-        super().__init__(
-            f"operator {operator!r}: its rescale function {problem}; nothing was started, and the checkpoint is as it "
-            "was"
-        )
-
-
-class LineageMismatch(DeclarationError):
-    """A query has its Spark checkpoint in another place than the program says now."""
-
-    def __init__(self, query: str, recorded: str, declared: str) -> None:
-        self.query, self.recorded, self.declared = query, recorded, declared
-        super().__init__(
-            f"query {query!r} has its Spark checkpoint at {recorded}, not at {declared}; leave checkpoint_location "
-            "out, or start "
-            "under another query name"
-        )
 
 
 class UserDataError(CoordControlError):

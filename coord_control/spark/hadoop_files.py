@@ -27,7 +27,7 @@ from coord_control.errors import AlreadyExists, StoreUnavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["HadoopFiles", "files_for"]
+__all__ = ["HadoopFiles", "absolute", "files_for"]
 
 #: Where Spark keeps the class: since 4.1, and before.
 _MANAGER_PACKAGES: Final = (
@@ -56,6 +56,11 @@ def files_for(root: str, spark: SparkSession) -> Files:
     """
     found = scheme(root) or (_default_scheme(spark) if root.startswith("/") else None)
     return LocalFiles() if found == "file" else HadoopFiles(spark)
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same in every process: a local one is relative to the driver's folder."""
+    return path if ":" in path else os.path.abspath(path)
 
 
 def _default_scheme(spark: SparkSession) -> str:

@@ -10,7 +10,6 @@ inside is :mod:`coord_control.spark.job_driver`'s.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -23,10 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.lineage import open_lineage
 from coord_control.errors import (
-    DeclarationError,
     DuplicateOperator,
     InvalidName,
     OperatorUnused,
@@ -39,14 +35,15 @@ from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.spark import beginning, shutdown
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.control_plane import ControlPlane
-from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.metrics import JobMetrics
 from coord_control.spark.operator import Operator
 from coord_control.spark.query import RestartPolicy
 from coord_control.spark.rescaling import RescaleFunction
-from coord_control.spark.restore import JobRestore, declared_query, restore_settings
+from coord_control.spark.restore import JobRestore, restore_settings
 from coord_control.spark.session import use_this_interpreter
+from coord_control.spark.starting import QueryStart, QueryStarts
 from coord_control.spark.stopping import stop_queries
 
 __all__ = ["Job"]
@@ -133,11 +130,11 @@ class Job:
         use_this_interpreter(spark)
         self._spark = spark
         self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
-        root = _absolute(root)
+        root = absolute(root)
         restore_from, allowed = restore_settings(restore_from, allow_non_restored_state)
         restore = None
         if restore_from is not None:
-            ref = _absolute(restore_from) if "/" in restore_from else restore_from
+            ref = absolute(restore_from) if "/" in restore_from else restore_from
             restore = JobRestore.wanted(name, spark, root, ref, allow_non_restored_state=allowed)
         self._driver = JobDriver(
             name,
@@ -154,6 +151,7 @@ class Job:
             restore=restore,
             stop=self.stop,
         )
+        self._starts = QueryStarts(self._driver)
         self.generation = self._driver.generation
         shutdown.register(self.stop)
         if self._metrics is not None:
@@ -236,8 +234,7 @@ class Job:
         if not self._driver.closed.is_set():
             if unused := self._driver.declared.unused():
                 raise OperatorUnused(unused[0])
-            if self._driver.restore is not None:
-                self._driver.restore.check_all_started(self._driver.queries)
+            self._all_declared()
         self._driver.checkpoints.begin()
         with self._driver.changed:
             ended = self._driver.changed.wait_for(self._driver.has_ended, timeout_seconds)
@@ -272,7 +269,7 @@ class Job:
         Raises:
             InvalidName: ``label`` cannot be used.
         """
-        target = target if target is None else _absolute(target)
+        target = target if target is None else absolute(target)
         return self._submit(
             CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="api")
         )
@@ -291,11 +288,12 @@ class Job:
             CheckpointNotCompleted: there is no savepoint; the job runs on.
             TimeoutError: there was none within the time; the job runs on.
         """
-        target = target if target is None else _absolute(target)
+        target = target if target is None else absolute(target)
         request = CheckpointRequest(
             kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="stop with savepoint"
         )
         self._check_open()
+        self._all_declared()
         completed = self._driver.port.savepoint_and_hold(request, timeout_seconds=timeout_seconds)
         self.stop()
         return completed
@@ -358,8 +356,13 @@ class Job:
 
     # Parts.
 
+    def _all_declared(self) -> None:
+        with self._close_lock:
+            self._starts.all_declared()
+
     def _submit(self, request: CheckpointRequest) -> CheckpointHandle:
         self._check_open()
+        self._all_declared()
         self._driver.checkpoints.begin()
         return self._driver.checkpoints.submit(request)
 
@@ -371,31 +374,9 @@ class Job:
         query_name = QueryName(name)
         if not is_valid_name(name):
             raise InvalidName("query", name)
-        if query_name in self._driver.queries:
+        if self._starts.is_known(query_name):
             raise DuplicateOperator("query", name)
         operators = self._driver.declared.in_query(writer, query_name)
-        records = {uid: self._driver.declared.record(uid) for uid in operators}
-        folder = join(self._driver.folder, "queries", name)
         if checkpoint_location is not None:
-            checkpoint_location = self._reachable(checkpoint_location)
-        rescalable = [uid for uid in operators if uid in self._driver.declared.rescales]
-        if self._driver.restore is not None:
-            states = {uid: self._driver.declared.state(uid) for uid in operators}
-            self._driver.restore.starts(declared_query(query_name, writer._df, records, rescalable), states)
-        lineage = open_lineage(
-            self._driver.files, folder, query_name, records, checkpoint_location, rescalable=rescalable
-        )
-        return self._driver.start_query(query_name, writer, operators, lineage).spark_query
-
-    def _reachable(self, location: str) -> str:
-        location = _absolute(location)
-        if isinstance(self._driver.files, LocalFiles) and not isinstance(files_for(location, self._spark), LocalFiles):
-            raise DeclarationError(
-                f"checkpoint_location {location} is on another storage than the job's root {self._driver.folder}; "
-                "choose a root on the storage of the checkpoint"
-            )
-        return location
-
-
-def _absolute(path: str) -> str:
-    return path if ":" in path else os.path.abspath(path)
+            checkpoint_location = self._driver.reachable(checkpoint_location)
+        return self._starts.start(QueryStart(query_name, writer, operators, checkpoint_location))

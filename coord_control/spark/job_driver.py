@@ -32,6 +32,7 @@ from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.seeding import seed_lineage
 from coord_control.errors import (
     CoordControlError,
+    DeclarationError,
     Fenced,
     JobClosed,
     StoreError,
@@ -49,7 +50,7 @@ from coord_control.spark.checkpoint_work import JobDescription
 from coord_control.spark.checkpoints import CheckpointService
 from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.declarations import Declarations
-from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.news import News
 from coord_control.spark.progress import ProgressListener
@@ -61,6 +62,7 @@ from coord_control.spark.session import advertised_host, is_local, retained_epoc
 from coord_control.spark.session import bind_address as spark_address
 from coord_control.spark.subtask import TaskPlan
 from coord_control.spark.takeover import cause_of, take_over
+from coord_control.spark.writers import place, spark_name
 
 __all__ = ["CLOSE_SECONDS", "JobDriver"]
 
@@ -164,9 +166,7 @@ class JobDriver:
         self, name: QueryName, writer: DataStreamWriter, operators: Sequence[OperatorUid], lineage: Lineage
     ) -> ManagedQuery:
         """Start a query in its lineage; one that cannot be started may be corrected and started again."""
-        seeds = {uid: (self.declared.spec(uid).parallelism, self.declared.rescales.get(uid)) for uid in operators}
-        seed_lineage(self.files, lineage, self.generation, seeds)
-        writer = writer.queryName(name).option("checkpointLocation", lineage.checkpoint)
+        writer = place(writer, spark_name(self.name, name, writer), lineage.checkpoint)
         query = self._managed(name, writer, lineage, operators)
         specs = [self.declared.spec(uid) for uid in operators]
         self.runtime.call(lambda core, now: core.add_query(name, lineage.query_id, specs))
@@ -183,6 +183,29 @@ class JobDriver:
         self.last_start = time.monotonic()
         self._query_changed()
         return query
+
+    def seed(self, lineage: Lineage, operators: Sequence[OperatorUid]) -> None:
+        """Put the states of a restored lineage's operators into place, before anything runs in it.
+
+        Raises:
+            RescaleFailed: a user's function did not redistribute them.
+        """
+        seeds = {uid: (self.declared.spec(uid).parallelism, self.declared.rescales.get(uid)) for uid in operators}
+        seed_lineage(self.files, lineage, self.generation, seeds)
+
+    def reachable(self, location: str) -> str:
+        """Return an absolute path on the job's own storage.
+
+        Raises:
+            DeclarationError: it is on another one.
+        """
+        location = absolute(location)
+        if isinstance(self.files, LocalFiles) and not isinstance(files_for(location, self.spark), LocalFiles):
+            raise DeclarationError(
+                f"checkpoint_location {location} is on another storage than the job's root {self.folder}; "
+                "choose a root on the storage of the checkpoint"
+            )
+        return location
 
     def check_open(self) -> None:
         """Raise what has ended the job: JobClosed, or a failure."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -42,6 +41,7 @@ from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
 from coord_control.spark.quiet import quiet
 from coord_control.spark.recoveries import Recoveries
+from coord_control.spark.refusals import refused
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY
 
@@ -418,7 +418,7 @@ class ManagedQuery:
         except Exception:
             is_gone = True
         if not is_gone:
-            return error
+            return refused(self.name, error) or error
         lost = SparkLost(error)
         lost.__cause__ = error
         return lost
@@ -480,8 +480,7 @@ def _stop_quietly(query: StreamingQuery) -> None:
 
 
 def _may_retry(error: BaseException) -> bool:
-    # Spark's analysis of the same plan has the same result every time, and without Spark nothing runs in this driver.
-    if isinstance(error, AnalysisException | SparkLost):
+    if isinstance(error, SparkLost):  # without Spark nothing runs in this driver
         return False
     # What a coordinator raised decides, as it does for a subtask.
     if isinstance(error, CoordinatorFailed) and isinstance(error.__cause__, CoordControlError):

@@ -2,8 +2,8 @@
 
 It takes place in three steps. Before the generation is claimed the checkpoint is found and read, because the claim must
 be above its generation. After the claim its files are checked and put into new lineages, which nobody looks at yet.
-When the program starts its first query, and that fits the checkpoint, the restore is committed: before that, whatever
-goes wrong leaves the job as it was.
+When the program has started all queries of the checkpoint, and all of them fit (:mod:`.starting`), the restore is
+committed: before that, whatever goes wrong leaves the job as it was.
 
 A restore is applied once. A driver that is started again with the same ``restore_from`` just goes on, as long as the
 job's newest restore came from that checkpoint (for ``latest``: was asked for as ``latest``). To go back to it again,
@@ -27,7 +27,8 @@ from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_source import open_checkpoint
 from coord_control.durable.checks import Check, Verdict, refuse
 from coord_control.durable.files import Files, join
-from coord_control.durable.lineage import OperatorRecord
+from coord_control.durable.lineage import Lineage, OperatorRecord, open_prepared
+from coord_control.durable.lineage_record import query_folder
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
 from coord_control.durable.preflight_declared import DeclaredQuery, check_declared
@@ -127,40 +128,88 @@ class JobRestore:
                 allow_non_restored_state=allow,
             )
 
-    def starts(self, declared: DeclaredQuery, states: Mapping[OperatorUid, StateType[Any]]) -> None:
-        """A query is about to be started: compare it with the checkpoint; the first one lets the restore take place.
+    @property
+    def is_committed(self) -> bool:
+        """Whether it has taken place."""
+        return self._is_committed
+
+    def check(self, declared: DeclaredQuery, states: Mapping[OperatorUid, StateType[Any]]) -> None:
+        """Compare a query of the program with the checkpoint.
 
         Args:
             states: the state models of its operators.
 
         Raises:
             RestoreRefused: it does not fit.
-            Fenced: a newer driver owns the job.
         """
         checks = check_declared(self.metadata, declared, allow_non_restored_state=self.allow_non_restored_state)
         self._report([*checks, *check_states(self.metadata, states)])
-        if not self._is_committed:
-            assert self._prepared is not None, "it is prepared when the job is opened"
-            self._prepared.commit()
-            self._is_committed = True
-            record = self._prepared.record
-            _log.info(
-                "= job %s goes on from checkpoint %d (%s)",
-                self.job,
-                record.checkpoint,
-                self.path,
-                extra={"action": "restored", "job": self.job, "checkpoint": record.checkpoint},
-            )
 
-    def check_all_started(self, started: Collection[QueryName]) -> None:
+    def check_plan(self, query: QueryName, refusal: str | None) -> None:
+        """Report what Spark says to a query's plan.
+
+        Args:
+            refusal: None: it has accepted it.
+
+        Raises:
+            RestoreRefused: it has not.
+        """
+        if refusal is not None:
+            way_out = "Spark keeps aggregations, joins and sources as they were: change the query back"
+            self._report([Check("plan", query, Verdict.REFUSED, f"Spark says: {refusal}", way_out)])
+
+    def open(
+        self,
+        files: Files,
+        query: QueryName,
+        operators: Mapping[OperatorUid, OperatorRecord],
+        checkpoint_location: str | None,
+        rescalable: Collection[OperatorUid],
+    ) -> Lineage | None:
+        """Open the new lineage of a query, which nothing uses yet; None: the checkpoint has none of that name.
+
+        Raises:
+            LineageMismatch, NonRestoredState, ParallelismChanged, EventTypesChanged: the declaration does not fit.
+        """
+        prepared = self._prepared
+        assert prepared is not None, "it is prepared when the job is opened"
+        if (name := prepared.record.queries.get(query)) is None:
+            return None
+        folder = query_folder(prepared.job_folder, query)
+        return open_prepared(files, folder, name, operators, checkpoint_location, rescalable=rescalable)
+
+    def commit(self) -> None:
+        """Let the restore take place.
+
+        Raises:
+            Fenced: a newer driver owns the job.
+            StoreUnavailable: it may have taken place or not.
+        """
+        assert self._prepared is not None, "it is prepared when the job is opened"
+        self._prepared.commit()
+        self._is_committed = True
+        record = self._prepared.record
+        _log.info(
+            "= job %s goes on from checkpoint %d (%s)",
+            self.job,
+            record.checkpoint,
+            self.path,
+            extra={"action": "restored", "job": self.job, "checkpoint": record.checkpoint},
+        )
+
+    def missing(self, declared: Collection[QueryName]) -> list[str]:
+        """The queries of the checkpoint that the program has not started yet, sorted."""
+        return sorted(str(query) for query in set(self.metadata.queries) - set(declared))
+
+    def check_none_missing(self, declared: Collection[QueryName]) -> None:
         """The program has started all its queries.
 
         Raises:
-            RestoredQueryUnused: one of the checkpoint is not among them.
+            RestoredQueryUnused: one of the checkpoint is not among them, and must not be left out.
         """
-        unused = sorted(set(self.metadata.queries) - set(started))
-        if unused and self._is_committed and not self.allow_non_restored_state:
-            raise RestoredQueryUnused(self.path, [str(query) for query in unused])
+        unused = self.missing(declared)
+        if unused and not self.allow_non_restored_state:
+            raise RestoredQueryUnused(self.path, unused)
 
     def _report(self, checks: list[Check]) -> None:
         for check in checks:
@@ -209,13 +258,12 @@ def declared_query(
 
 
 def count_sources(frame: DataFrame) -> int:
-    """How many streaming sources a query reads: a DataFrame that is used twice is read once by Spark."""
-    found: list[Any] = []
+    """How many streaming sources a query reads, as Spark counts them: a source that is used twice counts twice."""
+    count = 0
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         node = waiting.pop()
         children = node.children()
         waiting += [children.apply(index) for index in range(children.size())]
-        if not children.size() and node.isStreaming() and not any(node.equals(other) for other in found):
-            found.append(node)
-    return len(found)
+        count += not children.size() and node.isStreaming()
+    return count

@@ -1,0 +1,157 @@
+"""What keeps a query from going on from a state: a checkpoint that does not fit it, or a place that is not its own."""
+
+from __future__ import annotations
+
+from coord_control.errors.user import DeclarationError
+
+__all__ = [
+    "AdoptedQueryRunning",
+    "CheckpointLocationConflict",
+    "ForkNameTaken",
+    "LineageMismatch",
+    "NonRestoredState",
+    "NotACheckpoint",
+    "PlanRefused",
+    "QueryNotRestored",
+    "QueryNotStarted",
+    "RescaleFailed",
+    "RestoreRefused",
+    "RestoredQueryUnused",
+]
+
+
+class NonRestoredState(DeclarationError):
+    """A restored query has other operators than the checkpoint: state would be left behind, or begin empty."""
+
+    def __init__(self, query: str, checkpoint: str, recorded: list[str], declared: list[str]) -> None:
+        self.query, self.checkpoint, self.recorded, self.declared = query, checkpoint, recorded, declared
+        removed, added = sorted(set(recorded) - set(declared)), sorted(set(declared) - set(recorded))
+        found = [f"the state of {removed} would be left behind"] if removed else []
+        found += [f"{added} would begin empty"] if added else []
+        super().__init__(
+            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
+            "restore with allow_non_restored_state"
+        )
+
+
+class RestoredQueryUnused(DeclarationError):
+    """The program starts no query for one of the checkpoint that is to be restored; nothing was changed."""
+
+    def __init__(self, checkpoint: str, queries: list[str]) -> None:
+        self.checkpoint, self.queries = checkpoint, queries
+        super().__init__(
+            f"{checkpoint} was not restored, and nothing was changed: the program does not start the queries {queries} "
+            "of it: their state would be left behind; start them, or restore with allow_non_restored_state"
+        )
+
+
+class RestoreRefused(DeclarationError):
+    """The check before a restore found something that cannot work; nothing was changed."""
+
+    def __init__(self, checkpoint: str, problems: list[str]) -> None:
+        self.checkpoint, self.problems = checkpoint, problems
+        super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
+
+
+class RescaleFailed(DeclarationError):
+    """An operator's ``rescale`` function did not give what the new subtasks can begin with."""
+
+    def __init__(self, operator: str, problem: str) -> None:
+        self.operator = operator
+        super().__init__(
+            f"operator {operator!r}: its rescale function {problem}; nothing was started, and the checkpoint is as it "
+            "was"
+        )
+
+
+class LineageMismatch(DeclarationError):
+    """A query has its Spark checkpoint in another place than the program says now."""
+
+    def __init__(self, query: str, recorded: str, declared: str) -> None:
+        self.query, self.recorded, self.declared = query, recorded, declared
+        super().__init__(
+            f"query {query!r} has its Spark checkpoint at {recorded}, not at {declared}; leave checkpoint_location "
+            "out, or start "
+            "under another query name"
+        )
+
+
+class NotACheckpoint(DeclarationError):
+    """A directory that was to be adopted is no Spark checkpoint."""
+
+    def __init__(self, query: str, path: str, problem: str) -> None:
+        self.query, self.path, self.problem = query, path, problem
+        super().__init__(
+            f"query {query!r}: checkpoint_location {path} is not a Spark checkpoint: {problem}; name the checkpoint "
+            "directory that the query has had, or leave checkpoint_location out to begin with an empty state"
+        )
+
+
+class CheckpointLocationConflict(DeclarationError):
+    """A writer, or the session, has a checkpoint location that the job would not use: state would be left behind."""
+
+    def __init__(self, query: str, said_by: str, own: str, used: str | None) -> None:
+        self.query, self.own, self.used = query, own, used
+        instead = f"at {used}" if used else "under the job's root"
+        super().__init__(
+            f"query {query!r}: {said_by} says that its checkpoint is at {own}, and the job would keep it {instead}, "
+            "where it does not go on from that state; to go on from it, say "
+            f"job.start({query!r}, writer, checkpoint_location={own!r}); not to, leave the writer's or session's "
+            "setting out"
+        )
+
+
+class AdoptedQueryRunning(DeclarationError):
+    """The plain query whose checkpoint was to be adopted still runs in this process."""
+
+    def __init__(self, query: str, path: str, query_id: str) -> None:
+        self.query, self.path, self.query_id = query, path, query_id
+        super().__init__(
+            f"query {query!r}: the Spark query {query_id} still runs on {path}; stop it before the job takes its "
+            "checkpoint over"
+        )
+
+
+class QueryNotStarted(DeclarationError):
+    """A query's handle was used before the restore that it waits for could take place."""
+
+    def __init__(self, query: str, checkpoint: str, missing: list[str]) -> None:
+        self.query, self.checkpoint, self.missing = query, checkpoint, missing
+        super().__init__(
+            f"query {query!r} has not been started: the job is to be restored from {checkpoint}, and its queries start "
+            f"together when all of them have been checked; {missing} are still missing: call job.start() for them, or "
+            "job.await_termination() to say that there are no others"
+        )
+
+
+class QueryNotRestored(DeclarationError):
+    """A query is not in the checkpoint from which the job has just been restored."""
+
+    def __init__(self, query: str, checkpoint: str, restored: list[str]) -> None:
+        self.query, self.checkpoint, self.restored = query, checkpoint, restored
+        super().__init__(
+            f"query {query!r} is not in {checkpoint}, from which the job has been restored with {restored}; it was not "
+            "started, because it would begin empty; when that is meant, say allow_non_restored_state"
+        )
+
+
+class PlanRefused(DeclarationError):
+    """Spark refuses the plan of a query, or the saved state does not fit it; it does so every time."""
+
+    def __init__(self, query: str, why: str) -> None:
+        self.query, self.why = query, why
+        super().__init__(
+            f"Spark refuses the plan of query {query!r}, and nothing was processed: {why}; change the program back, or "
+            "start the query under another name, where it begins empty"
+        )
+
+
+class ForkNameTaken(DeclarationError):
+    """A fork was asked for under the name of the very job that it is taken from: that would set the job itself back."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(
+            f"a fork needs a name of its own, and {job!r} is the job itself; to set that back, leave the name of the "
+            "fork (--as, as_name) out; to let a new job go on beside it, choose another name"
+        )

@@ -1,0 +1,245 @@
+"""A restore that is refused changes nothing, whichever query it is refused for; then the job goes on where it stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import coord_control as cc
+from coord_control.errors import (
+    CoordControlError,
+    QueryFailed,
+    QueryNotRestored,
+    QueryNotStarted,
+    RestoreRefused,
+)
+from coord_control.exit_codes import ExitCode, exit_code_of
+from tests.spark.conftest import MakeStream
+from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, apply, follow, rows, talk, write
+from tests.spark.streams import FileStream
+
+pytestmark = pytest.mark.spark
+
+
+class Stranger(BaseModel):
+    """Not what was saved."""
+
+    reports: str = ""
+
+
+@pytest.fixture
+def other(file_stream: MakeStream) -> FileStream:
+    stream = file_stream(SCHEMA)
+    for epoch in range(3):
+        stream.add(rows(epoch))
+    return stream
+
+
+def counts(frame: DataFrame, *more: Any) -> DataStreamWriter:
+    return write(frame.groupBy("key").agg(F.count("*").alias("n"), *more)).outputMode("update")
+
+
+def first(job: cc.Job, source: FileStream) -> Any:
+    return job.start("a", write(apply(talk(job, Dialogue()), source.read())))
+
+
+def second(job: cc.Job, other: FileStream, uid: str = "op2", parallelism: int = 2, name: str = "b") -> Any:
+    frame = apply(talk(job, Dialogue(), uid, parallelism), other.read())
+    return job.start(name, counts(frame))
+
+
+@pytest.fixture
+def savepoint(make_job: MakeJob, source: FileStream, other: FileStream, tmp_path: Path) -> str:
+    """Of two queries at epoch 2; the job has then gone on to epoch 3."""
+    path = str(tmp_path / "savepoint")
+    with make_job() as job:
+        for query in (first(job, source), second(job, other)):
+            query.processAllAvailable()
+        job.trigger_savepoint(target=path).wait(60)
+    source.add(rows(3))
+    other.add(rows(3))
+    with make_job() as job:
+        for query in (first(job, source), second(job, other)):
+            query.processAllAvailable()
+    return path
+
+
+def committed(make_job: MakeJob, source: FileStream, other: FileStream) -> dict[str, int]:
+    """Where the job stands."""
+    with make_job() as job:
+        first(job, source)
+        second(job, other)
+        return {query.name: query.committed for query in job.status().queries}
+
+
+def changed_parallelism(job: cc.Job, other: FileStream) -> None:
+    second(job, other, parallelism=3)
+
+
+def renamed(job: cc.Job, other: FileStream) -> None:
+    second(job, other, name="c")
+
+
+def renamed_operator(job: cc.Job, other: FileStream) -> None:
+    second(job, other, uid="op3")
+
+
+def removed(job: cc.Job, other: FileStream) -> None:
+    job.await_termination(0.0)
+
+
+def added(job: cc.Job, other: FileStream) -> None:
+    job.start("c", write(other.read()))
+
+
+def changed_model(job: cc.Job, other: FileStream) -> None:
+    operator = job.operator("op2", Dialogue(), parallelism=2, state=Stranger, down=[Number], up=[Report])
+    job.start("b", counts(apply(operator, other.read())))
+
+
+def failing_rescale(job: cc.Job, other: FileStream) -> None:
+    def rescale(subtasks: list[cc.SubtaskSnapshot[Memory]], parallelism: int) -> list[cc.SubtaskSnapshot[Memory]]:
+        raise ValueError("not today")
+
+    operator = job.operator("op2", Dialogue(), parallelism=3, state=Memory, down=[Number], up=[Report], rescale=rescale)
+    job.start("b", counts(apply(operator, other.read())))
+
+
+def changed_aggregation(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame, F.max("value")))
+
+
+def changed_key(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", write(frame.groupBy("value").count()).outputMode("update"))
+
+
+def no_aggregation(job: cc.Job, other: FileStream) -> None:
+    job.start("b", write(apply(talk(job, Dialogue(), "op2"), other.read())))
+
+
+def another_source(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame.union(other.read())))
+
+
+def impossible_output_mode(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame).outputMode("append"))
+
+
+CHANGES: Mapping[Callable[[cc.Job, FileStream], None], str] = {
+    changed_parallelism: "parallelism of op2: 2 before, 3 now",
+    renamed: "query of c: it is not in the checkpoint",
+    renamed_operator: "operator of op2: it is not declared, its state would be left behind",
+    removed: r"not start the queries \['b'\]",
+    added: "query of c: it is not in the checkpoint",
+    changed_model: "states of op2: .* is not a valid Stranger",
+    failing_rescale: "its rescale function .*not today",
+    changed_aggregation: "plan of b: Spark says: .STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    changed_key: "plan of b: Spark says: .STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    no_aggregation: "plan of b: Spark says: .STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    another_source: "plan of b: Spark says: .*1.* sources in the checkpoint offsets and now there are .2.",
+    impossible_output_mode: "plan of b: Spark says: .STREAMING_OUTPUT_MODE",
+}
+
+
+def test_a_second_query_that_does_not_fit_leaves_the_job_where_it_was(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    for change, says in CHANGES.items():
+        with make_job(restore_from=savepoint) as job:
+            handle = first(job, source)
+            with pytest.raises(QueryNotStarted, match=r"\['b'\] are still missing"):
+                handle.processAllAvailable()
+            with pytest.raises(CoordControlError, match=says) as refused:
+                change(job, other)
+            assert exit_code_of(refused.value) == ExitCode.CONFIG
+            assert job.status().queries == ()
+    assert not (tmp_path / "jobs" / "job" / "restores").exists()
+    assert committed(make_job, source, other) == {"a": 3, "b": 3}
+
+
+def test_all_queries_of_a_checkpoint_start_together(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    with make_job(restore_from=savepoint) as job:
+        handle = first(job, source)
+        assert not (tmp_path / "jobs" / "job" / "restores").exists()
+        handles = [handle, second(job, other)]
+        assert (tmp_path / "jobs" / "job" / "restores" / "1.json").exists()
+        for query in handles:
+            query.processAllAvailable()
+        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "b": 3}
+        assert handle.id == job._driver.queries[next(iter(job._driver.queries))].spark_query.id
+        # Nothing is left of what Spark was asked.
+        assert not list((tmp_path / "jobs").rglob("plan-check"))
+        with pytest.raises(QueryNotRestored, match=r"query 'c' is not in .* restored with"):
+            job.start("c", write(other.read()))
+
+
+def test_a_mended_query_is_restored_by_the_same_driver(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str
+) -> None:
+    with make_job(restore_from=savepoint) as job:
+        first(job, source)
+        operator = talk(job, Dialogue(), "op2")
+        frame = apply(operator, other.read())
+        with pytest.raises(RestoreRefused, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"):
+            job.start("b", counts(frame, F.max("value")))
+        query = job.start("b", counts(frame))
+        query.processAllAvailable()
+        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "b": 3}
+
+
+def test_queries_that_may_be_left_out_are_those_that_the_program_has_not_started_when_it_waits(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str
+) -> None:
+    with make_job(restore_from=savepoint, allow_non_restored_state=True) as job:
+        handle = first(job, source)
+        added_one = job.start("c", write(other.read()))
+        assert job.status().queries == ()
+        job.await_termination(0.0)
+        for query in (handle, added_one):
+            query.processAllAvailable()
+        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "c": 3}
+
+
+def test_a_plan_that_does_not_fit_the_state_fails_at_once_and_is_not_started_again(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    with make_job() as job:
+        job.start("q", counts(source.read())).processAllAvailable()
+    source.add(rows(3))
+    with make_job(restart=cc.RestartPolicy(initial_seconds=3600.0)) as job:
+        job.start("q", counts(source.read(), F.max("value")))
+        with pytest.raises(QueryFailed, match=r"Spark refuses the plan of query 'q'.*STATE_STORE_VALUE") as failed:
+            job.await_termination(100)
+        assert job._driver.queries[next(iter(job._driver.queries))].restarts == 0
+    assert exit_code_of(failed.value) == ExitCode.CONFIG
+
+
+def test_one_stream_in_two_branches_is_restored(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+    def branches(job: cc.Job, coordinator: Dialogue) -> DataFrame:
+        frame = source.read()
+        operator = talk(job, coordinator, parallelism=1)
+        good = operator.apply(frame.filter("value % 2 = 0"), follow, schema=SCHEMA, partition_by=["key"])
+        return good.union(frame.filter("value % 2 = 1"))
+
+    path = str(tmp_path / "branches")
+    with make_job() as job:
+        job.start("q", write(branches(job, Dialogue()))).processAllAvailable()
+        job.trigger_savepoint(target=path).wait(60)
+    source.add(rows(3))
+    coordinator = Dialogue()
+    with make_job(restore_from=path) as job:
+        job.start("q", write(branches(job, coordinator))).processAllAvailable()
+    coordinator.check(range(0, 32, 2))
