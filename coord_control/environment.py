@@ -51,7 +51,7 @@ SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
     "pyspark": ">=4.1,<5",
     "pyarrow": ">=18",
     "pandas": ">=2.2,<3",
-    "pydantic": ">=2.11",
+    "pydantic": ">=2.12",
     "msgspec": ">=0.19",
 }
 

@@ -20,7 +20,7 @@ import dagster as dg
 
 from coord_control.control.client import ControlClient
 from coord_control.control.commands import Refusal, RestoreResult
-from coord_control.durable.checks import Verdict
+from coord_control.durable.checks import Verdict, refusal
 from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.durable.restore_log import RestoreRecord, find_restore
 from coord_control.durable.restoring_offline import RestoreRequest, check_fork_name, check_restore, restore_job
@@ -194,9 +194,9 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
     path, found = check_restore(files, _local, request)
     checks = [check.to_json() for check in found]
     _log_checks(context, checks)
-    if problems := [str(check) for check in found if check.verdict is Verdict.REFUSED]:
+    if (refused := refusal(path, found)) is not None:
         raise dg.Failure(
-            f"{path} cannot be restored, and nothing was changed: {'; '.join(problems)}",
+            str(refused),
             metadata={f"{NAMESPACE}preflight": preflight_table(checks)},
             allow_retries=False,
         )

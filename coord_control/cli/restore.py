@@ -12,9 +12,9 @@ from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json, Ke
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
-from coord_control.durable.checks import Check, Verdict
+from coord_control.durable.checks import Check, refusal
 from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
-from coord_control.exit_codes import ExitCode
+from coord_control.exit_codes import exit_code_of
 
 __all__ = ["restore"]
 
@@ -115,14 +115,14 @@ def restore(
 
 
 def _show_check(path: str, checks: list[Check], as_json: bool) -> None:
-    refused = any(check.verdict is Verdict.REFUSED for check in checks)
+    refused = refusal(path, checks)
     if as_json:
-        print_json({"path": path, "refused": refused, "checks": [check.to_json() for check in checks]})
+        print_json({"path": path, "refused": refused is not None, "checks": [check.to_json() for check in checks]})
     else:
         checks_table(checks)
         say(f"{path} {'cannot' if refused else 'can'} be restored; nothing was changed")
     if refused:
-        raise typer.Exit(ExitCode.CONFIG)
+        raise typer.Exit(exit_code_of(refused))
 
 
 def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bool) -> None:

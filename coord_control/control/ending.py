@@ -39,9 +39,9 @@ from coord_control.control.outcomes import cancelled, completed, outcome_of, ref
 from coord_control.control.port import Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.checkpoint_folder import CheckpointEntry
-from coord_control.durable.checks import Verdict
+from coord_control.durable.checks import refusal
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
-from coord_control.errors import CheckpointNotCompleted, RestoreRefused
+from coord_control.errors import CheckpointNotCompleted
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import CheckpointKind
 from coord_control.storage.records import CommandRecord, Outcome
@@ -182,10 +182,8 @@ class RestoreExecution(ThreadedExecution):
             key=command_key(self._command),
         )
         path, checks = check_restore(port.files, port.storage, request)
-        if any(each.verdict is Verdict.REFUSED for each in checks):
-            problems = [str(each) for each in checks if each.verdict is Verdict.REFUSED]
-            table = [each.to_json() for each in checks]
-            return refused(Refusal.RESTORE_REFUSED, str(RestoreRefused(path, problems)), fields=table)
+        if (error := refusal(path, checks)) is not None:
+            return refused(Refusal.RESTORE_REFUSED, str(error), fields=[each.to_json() for each in checks])
         if is_fork:
             return self._restore(request)
         if not place.ending.begin(restart=True):

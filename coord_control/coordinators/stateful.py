@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult
+from coord_control.coordinators.saved_state import parse_saved, problems_of
 from coord_control.errors import StateInvalid
 
 __all__ = ["SnapshotCoordinator", "StatefulCoordinator"]
@@ -58,7 +59,7 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
             # Fields go by their names, whatever aliases the model has for other uses.
             data = self.state.model_dump_json(by_alias=False, warnings="error").encode()
         except PydanticSerializationError as error:
-            raise self._invalid(error) from error
+            raise self._invalid(str(error)) from error
         if data != self._saved:
             self._parse(data)
             self._saved = data
@@ -68,15 +69,15 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         """Go back to ``data``.
 
         Raises:
-            StateInvalid: what was saved does not fit the model any more.
+            StateInvalid: what was saved does not fit the model any more, or has a field that it would drop.
         """
         self.state = self._initial.model_copy(deep=True) if data is None else self._parse(data)
 
     def _parse(self, data: bytes) -> State:
         try:
-            return type(self._initial).model_validate_json(data, by_alias=False, by_name=True)
+            return parse_saved(type(self._initial), data)
         except ValidationError as error:
-            raise self._invalid(error) from error
+            raise self._invalid(problems_of(error)) from error
 
-    def _invalid(self, error: Exception) -> StateInvalid:
-        return StateInvalid(self.context.operator, "the coordinator", type(self._initial).__name__, str(error))
+    def _invalid(self, problems: str) -> StateInvalid:
+        return StateInvalid(self.context.operator, "the coordinator", type(self._initial).__name__, problems)

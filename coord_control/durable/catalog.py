@@ -121,7 +121,8 @@ class Catalog:
             metadata = read_metadata(self._storage(folder), folder)
         if metadata is None:
             parent, _, name = folder.rpartition("/")
-            siblings = [join(parent, sibling) for sibling in _near(name, self._storage(parent).list(parent))]
+            others = [other for other in self._storage(parent).list(parent) if other != name]
+            siblings = [join(parent, sibling) for sibling in _near(name, others)]
             raise CheckpointNotFound(path, f"there is no {METADATA_NAME} in {folder}", siblings)
         return CheckpointEntry.of(folder, metadata)
 

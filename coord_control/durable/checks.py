@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from coord_control.errors import RestoreRefused
 
-__all__ = ["ALLOW", "Check", "Verdict", "refuse"]
+__all__ = ["ALLOW", "Check", "Verdict", "refusal", "refuse"]
 
 #: The way out when operators or queries have come or gone.
 ALLOW: Final = "restore with --allow-non-restored-state (allow_non_restored_state=True)"
@@ -33,6 +33,7 @@ class Check:
     Attributes:
         subject: the query or operator that it is about; empty: all of it.
         way_out: what to do, when it is not ok.
+        is_damage: it is refused because what is stored is damaged, not because of what was asked for.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Check:
     verdict: Verdict
     found: str
     way_out: str = ""
+    is_damage: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict.value}
@@ -56,6 +58,13 @@ def refuse(checkpoint: str, checks: Iterable[Check]) -> None:
     Raises:
         RestoreRefused: with all that was found.
     """
-    problems = [str(check) for check in checks if check.verdict is Verdict.REFUSED]
-    if problems:
-        raise RestoreRefused(checkpoint, problems)
+    if (error := refusal(checkpoint, checks)) is not None:
+        raise error
+
+
+def refusal(checkpoint: str, checks: Iterable[Check]) -> RestoreRefused | None:
+    """Return what :func:`refuse` would raise."""
+    refused = [check for check in checks if check.verdict is Verdict.REFUSED]
+    if not refused:
+        return None
+    return RestoreRefused(checkpoint, list(map(str, refused)), is_damaged=any(check.is_damage for check in refused))

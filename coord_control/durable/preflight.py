@@ -107,7 +107,7 @@ def _files_check(query: QueryName, snapshot: QuerySnapshot, wrong: list[str], lo
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         found = f"missing or damaged: {', '.join(wrong[:_NAMED])}{more}"
-        return Check("files", query, Verdict.REFUSED, found, _OTHER)
+        return Check("files", query, Verdict.REFUSED, found, _OTHER, is_damage=True)
     found = f"{len(snapshot.files)} files, {snapshot.size} bytes; {looked} fit the manifest"
     return Check("files", query, Verdict.OK, found)
 

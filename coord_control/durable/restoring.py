@@ -49,6 +49,7 @@ __all__ = [
     "prepare_restore",
     "queries_of",
     "remove_leftovers",
+    "remove_unborn",
 ]
 
 
@@ -193,6 +194,19 @@ def remove_leftovers(files: Files, job_folder: str) -> None:
             committed = read_restore(files, job_folder, record.restored_from.restore)
             if committed is None or committed.id != record.restored_from.id:
                 _remove_lineage(files, join(folder, name))
+
+
+def remove_unborn(files: Files, job_folder: str) -> bool:
+    """Remove the folder of a job that a restore was to begin and did not; only for the owner of its first claim.
+
+    Returns:
+        False: there is more than the restore has made, and nothing was removed.
+    """
+    made = {"generations", "queries"}
+    if set(files.list(job_folder)) - made or queries_of(files, job_folder):
+        return False
+    files.delete(job_folder)
+    return True
 
 
 def _remove_lineage(files: Files, lineage: str) -> None:

@@ -10,6 +10,8 @@ Threads: the caller's.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coord_control.durable.catalog import Catalog
@@ -17,13 +19,14 @@ from coord_control.durable.checkpoint_folder import Storage
 from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.checks import Check, refuse
 from coord_control.durable.files import Files, join
+from coord_control.durable.generations import Claim
 from coord_control.durable.offline import installed_spark, own_job
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
 from coord_control.durable.repartitioning import Repartition, check_repartition
 from coord_control.durable.restore_log import RestoreRecord
-from coord_control.durable.restoring import prepare_restore
-from coord_control.errors import Fenced, ForkNameTaken, InvalidName
-from coord_control.ids import is_valid_name
+from coord_control.durable.restoring import prepare_restore, remove_unborn
+from coord_control.errors import Fenced, ForkNameTaken, InvalidName, RestoreRefused
+from coord_control.ids import Generation, is_valid_name
 
 __all__ = ["OfflineRestore", "RestoreRequest", "check_fork_name", "check_restore", "restore_job"]
 
@@ -117,7 +120,7 @@ def restore_job(
     with open_checkpoint(storage(path), path) as source:
         checks = _checks(files, source, request)
         refuse(path, checks)
-        with own_job(files, folder, force=request.force, above=source.metadata.generation) as claim:
+        with _own_or_forget(files, folder, request, source.metadata.generation) as claim:
 
             def verify() -> None:
                 if not claim.is_current():
@@ -139,6 +142,20 @@ def restore_job(
                 prepared.repartition(request.shuffle_partitions, repartition)
             prepared.commit()
     return OfflineRestore(prepared.record, tuple(checks), prepared.linked_bytes, prepared.copied_bytes)
+
+
+@contextlib.contextmanager
+def _own_or_forget(files: Files, folder: str, request: RestoreRequest, above: Generation) -> Iterator[Claim]:
+    """As ``own_job``; of a job that began with a restore that failed nothing is left."""
+    is_first = False
+    try:
+        with own_job(files, folder, force=request.force, above=above) as claim:
+            is_first = claim.previous is None
+            yield claim
+    except RestoreRefused:
+        if is_first:
+            remove_unborn(files, folder)
+        raise
 
 
 def _path(files: Files, storage: Storage, request: RestoreRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coord_control.errors.base import Fault
 from coord_control.errors.user import DeclarationError
 
 __all__ = [
@@ -46,10 +47,16 @@ class RestoredQueryUnused(DeclarationError):
 
 
 class RestoreRefused(DeclarationError):
-    """The check before a restore found something that cannot work; nothing was changed."""
+    """The check before a restore found something that cannot work; nothing was changed.
 
-    def __init__(self, checkpoint: str, problems: list[str]) -> None:
+    Args:
+        is_damaged: files of the checkpoint are damaged or missing, as a record that cannot be read is.
+    """
+
+    def __init__(self, checkpoint: str, problems: list[str], *, is_damaged: bool = False) -> None:
         self.checkpoint, self.problems = checkpoint, problems
+        if is_damaged:
+            self.fault = Fault.EXTERNAL
         super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
 
 

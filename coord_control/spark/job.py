@@ -157,6 +157,7 @@ class Job:
         if self._metrics is not None:
             self._metrics.start(self._driver, self._plane)
         if self._plane is not None:
+            self._driver.is_registered = True
             requested = self._plane.start(self._driver)
             if requested is not None:
                 self.stop()

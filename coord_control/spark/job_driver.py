@@ -29,6 +29,7 @@ from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.durable.generations import NO_GENERATION
 from coord_control.durable.lineage import Lineage
 from coord_control.durable.restore_log import newest_restore
+from coord_control.durable.restoring import remove_unborn
 from coord_control.durable.seeding import seed_lineage
 from coord_control.errors import (
     CoordControlError,
@@ -126,6 +127,7 @@ class JobDriver:
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.changed = threading.Condition()
+        self.is_registered = False  #: in the control database
         self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed
         self.closed = threading.Event()
         with contextlib.ExitStack() as opened:
@@ -347,7 +349,16 @@ class JobDriver:
         if any(query.is_active for query in self.queries.values()):
             _log.warning("= job %s: a query has not ended in time; the next driver waits for this one's end", self.name)
             return
+        if self._is_unborn() and remove_unborn(self.files, self.folder):
+            _log.info("= job %s was not restored, and has never run: nothing of it is left", self.name)
+            return
         self.claim.release()
+
+    def _is_unborn(self) -> bool:
+        # The control database remembers generations, and would refuse lower ones. A driver that waits for the job finds
+        # its own claim gone as well, and is fenced.
+        is_pending = self.restore is not None and not self.restore.is_committed and not self.is_registered
+        return is_pending and self.claim.previous is None and self.claim.is_current()
 
     # Called by the runtime and by the writer.
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control import collector
+from coord_control.coordinators.saved_state import parse_saved, problems_of
 from coord_control.errors import (
     EventInvalid,
     EventTooLarge,
@@ -76,7 +77,7 @@ class EventTypes:
         except PydanticSerializationError as error:
             raise EventInvalid(self.operator, model.__name__, str(error)) from error
         except ValidationError as error:
-            raise EventInvalid(self.operator, model.__name__, _problems(error)) from error
+            raise EventInvalid(self.operator, model.__name__, problems_of(error)) from error
         if len(payload) > MAX_EVENT_BYTES:
             raise EventTooLarge(self.operator, model.__name__, len(payload), MAX_EVENT_BYTES)
         return EventBatch(index, 1, payload)
@@ -94,7 +95,7 @@ class EventTypes:
         try:
             return model.model_validate_json(payload, by_alias=False, by_name=True)
         except ValidationError as error:
-            raise EventInvalid(self.operator, name, _problems(error), _fields(error)) from error
+            raise EventInvalid(self.operator, name, problems_of(error), _fields(error)) from error
 
     def schemas(self) -> list[tuple[str, dict[str, Any]]]:
         """Name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any object."""
@@ -121,7 +122,7 @@ class EventTypes:
         try:
             return parser.validate_json(b"[" + batch.payload + b"]", by_alias=False, by_name=True)
         except ValidationError as error:
-            raise EventInvalid(self.operator, model.__name__, _problems(error, skip=1)) from error
+            raise EventInvalid(self.operator, model.__name__, problems_of(error, skip=1)) from error
 
 
 class StateType(Generic[State]):
@@ -135,7 +136,7 @@ class StateType(Generic[State]):
         try:
             self.dump(0, model())
         except ValidationError as error:
-            why = f"every field needs a default, a new subtask begins with {model.__name__}(): {_problems(error)}"
+            why = f"every field needs a default, a new subtask begins with {model.__name__}(): {problems_of(error)}"
             raise InvalidModel(operator, model.__name__, why) from error
         except StateInvalid as error:
             why = f"its default does not come back from JSON: {error.problems}"
@@ -148,15 +149,16 @@ class StateType(Generic[State]):
         """The state of a subtask; None is the default state.
 
         Raises:
-            StateInvalid: the saved state does not fit the model; names the model and the field.
+            StateInvalid: the saved state does not fit the model, or has a field that the model would drop; names the
+                model and the field.
         """
         if data is None:
             return self.model()
         try:
-            return self.model.__pydantic_validator__.validate_json(data, by_alias=False, by_name=True)  # type: ignore[no-any-return]
+            return parse_saved(self.model, data)
         except ValidationError as error:
             where = f"subtask {subtask}"
-            raise StateInvalid(self.operator, where, self.model.__name__, _problems(error)) from error
+            raise StateInvalid(self.operator, where, self.model.__name__, problems_of(error)) from error
 
     def dump(self, subtask: int, state: State, *, before: bytes | None = None) -> bytes:
         """Serialise a state, and check what has changed as it will be checked when it is loaded.
@@ -191,13 +193,6 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
         return model.model_json_schema(by_alias=False)
     except PydanticUserError:  # a field with a validator of its own that says nothing of its JSON
         return {"title": model.__name__, "type": "object"}
-
-
-def _problems(error: ValidationError, skip: int = 0) -> str:
-    return "; ".join(
-        f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {problem['msg']}"
-        for problem in error.errors(include_url=False, include_context=False, include_input=False)
-    )
 
 
 def _fields(error: ValidationError) -> list[dict[str, Any]]:

@@ -232,7 +232,7 @@ def _check_states(uid: OperatorUid, state: StateType[Any], snapshot: OperatorSna
         for subtask, data in snapshot.subtask_states.items():
             state.load(subtask, data)
     except StateInvalid as error:
-        way_out = "let the model accept what an earlier one has saved: give new fields a default"
+        way_out = "let the model accept what an earlier one has saved"
         return Check("states", uid, Verdict.REFUSED, str(error), way_out)
     return Check("states", uid, Verdict.OK, f"{len(snapshot.subtask_states)} are valid for {state.model.__name__}")
 

@@ -243,3 +243,60 @@ def test_one_stream_in_two_branches_is_restored(make_job: MakeJob, source: FileS
     with make_job(restore_from=path) as job:
         job.start("q", write(branches(job, coordinator))).processAllAvailable()
     coordinator.check(range(0, 32, 2))
+
+
+class Recalled(BaseModel):
+    """`Memory` with a field under another name."""
+
+    reports: int = 0
+    numbers: list[int] = []
+    seen: list[int] = []
+
+
+def test_a_renamed_field_of_a_state_is_refused_by_a_restore_and_by_a_restart(
+    make_job: MakeJob, source: FileStream, tmp_path: Path
+) -> None:
+    def query(job: cc.Job, model: type[BaseModel]) -> Any:
+        operator = job.operator("op", Dialogue(), parallelism=2, state=model, down=[Number], up=[Report])
+        return job.start("q", write(apply(operator, source.read())))
+
+    path = str(tmp_path / "savepoint")
+    with make_job() as job:
+        query(job, Memory).processAllAvailable()
+        job.trigger_savepoint(target=path).wait(60)
+    source.add(rows(3))
+    with (
+        make_job(restore_from=path) as job,
+        pytest.raises(RestoreRefused, match="field values: it was saved, the model has no such field"),
+    ):
+        query(job, Recalled)
+    with make_job() as job:
+        query(job, Recalled)
+        with pytest.raises(QueryFailed, match="field values: it was saved, the model has no such field") as failed:
+            job.await_termination(100)
+        assert exit_code_of(failed.value) == ExitCode.CONFIG
+    with make_job() as job:  # nothing was lost
+        coordinator = Dialogue()
+        operator = job.operator("op", coordinator, parallelism=2, state=Memory, down=[Number], up=[Report])
+        job.start("q", write(apply(operator, source.read()))).processAllAvailable()
+    coordinator.check(range(32))
+
+
+def test_a_refused_fork_leaves_nothing(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+    path = tmp_path / "savepoint"
+    with make_job() as job:
+        job.start("q", counts(source.read())).processAllAvailable()
+        job.trigger_savepoint(target=str(path)).wait(60)
+    fork = tmp_path / "jobs" / "fork"
+    with (
+        make_job("fork", restore_from=str(path)) as job,
+        pytest.raises(RestoreRefused, match="STATE_STORE_VALUE_SCHEMA"),
+    ):
+        job.start("q", counts(source.read(), F.max("value")))
+    assert not fork.exists()
+    victim = next((path / "queries" / "q" / "spark" / "offsets").glob("[0-9]*"))
+    victim.write_bytes(b"")
+    with pytest.raises(RestoreRefused, match="missing or damaged") as refused:
+        make_job("fork", restore_from=str(path))
+    assert exit_code_of(refused.value) == ExitCode.DATA
+    assert not fork.exists()

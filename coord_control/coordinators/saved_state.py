@@ -1,0 +1,74 @@
+"""Saved states become models again, and nothing of them is dropped in silence.
+
+A model that has lost a field, or has it under another name, would be valid without what was saved in it. So a field
+that the model does not know is an error, unless the model says itself what becomes of it (``extra`` in its
+``model_config``). A validator of the model (``mode="before"``) can move it to where it belongs now.
+
+Threads: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+__all__ = ["parse_saved", "problems_of"]
+
+State = TypeVar("State", bound=BaseModel)
+
+_UNKNOWN = "extra_forbidden"
+
+
+def parse_saved(model: type[State], data: bytes) -> State:
+    """Return the state that was saved as JSON, by the names of the fields.
+
+    Raises:
+        ValidationError: it does not fit the model, or has a field that the model would drop.
+    """
+    parse: Callable[..., State] = model.__pydantic_validator__.validate_json
+    if "extra" in model.model_config:
+        return parse(data, by_alias=False, by_name=True)
+    try:
+        return parse(data, by_alias=False, by_name=True, extra="forbid")
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors(include_url=False) if problem["type"] == _UNKNOWN]
+        if len(unknown) < error.error_count():
+            raise
+        # Computed fields are saved with the others, and computed again.
+        loaded = parse(data, by_alias=False, by_name=True)
+        kept = loaded.model_dump(mode="json", by_alias=False)
+        if not all(_has(kept, place) for place in unknown):
+            raise
+        return loaded
+
+
+def problems_of(error: ValidationError, skip: int = 0) -> str:
+    """Say which fields are wrong.
+
+    Args:
+        skip: leave out so many steps of the way to a field.
+    """
+    return "; ".join(
+        f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {_message(problem)}"
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _message(problem: Any) -> str:
+    if problem["type"] != _UNKNOWN:
+        return str(problem["msg"])
+    return (
+        "it was saved, the model has no such field, and it would be dropped; move it with a "
+        "model_validator(mode='before'), or say that it may be dropped: model_config = ConfigDict(extra='ignore')"
+    )
+
+
+def _has(value: Any, place: Sequence[int | str]) -> bool:
+    for step in place:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
