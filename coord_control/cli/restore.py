@@ -13,7 +13,9 @@ from coord_control.cli.output import checks_table, human_bytes, print_json, repo
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
 from coord_control.durable.checks import Check, refusal
+from coord_control.durable.files import join
 from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
+from coord_control.durable.undoing import undo_restore
 from coord_control.exit_codes import exit_code_of
 
 __all__ = ["restore"]
@@ -23,7 +25,9 @@ _STOP_FIRST: Final = "{} needs a job that does not run: coordctl stop {}, then r
 
 def restore(
     job: JobName,
-    ref: Annotated[str, typer.Argument(help="What to restore: an id, a label, latest, or a path.")],
+    ref: Annotated[
+        str | None, typer.Argument(help="What to restore: an id, a label, latest, or a path.", show_default=False)
+    ] = None,
     root: AnyRoot = None,
     fork: Annotated[
         str | None,
@@ -36,6 +40,14 @@ def restore(
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", envvar="COORD_CHECK", help="Only say whether it would work; change nothing.")
+    ] = False,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo",
+            envvar="COORD_UNDO",
+            help="Go back to where the job stood before its newest restore; while nothing has been processed since.",
+        ),
     ] = False,
     verify: Annotated[
         bool,
@@ -78,11 +90,17 @@ def restore(
     Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
     once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
     what that means for the sinks. Operators and sources are compared when the driver starts; if they do not fit, it
-    says so before anything runs. --shuffle-partitions takes a Spark, and a local one is started for it.
+    says so before anything runs, and --undo, without REF, takes the restore back. --shuffle-partitions takes a Spark,
+    and a local one is started for it.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
     with reported(as_json):
+        if undo:
+            _undo(job, ref, root_of(control, job, root), force=force, as_json=as_json)
+            return
+        if ref is None:
+            raise typer.BadParameter("name what to restore: an id, a label, latest, or a path")
         if not check:
             with running_job(control, job, root) as client:
                 tell_way(client, job)
@@ -112,6 +130,17 @@ def restore(
             _show_check(path, checks, as_json)
             return
         _show_restore(restore_job(files, storage_of, request, repartition=repartition_states), request, as_json)
+
+
+def _undo(job: str, ref: str | None, root: str, *, force: bool, as_json: bool) -> None:
+    if ref is not None:
+        raise typer.BadParameter("--undo takes the newest restore back, and no REF")
+    existing_job(root, job)
+    undone = undo_restore(storage_of(root), join(root, job), force=force)
+    if as_json:
+        print_json({"undone": undone.model_dump(mode="json")})
+    else:
+        say(f"job {job} stands where it stood before it was restored from {undone.path}")
 
 
 def _show_check(path: str, checks: list[Check], as_json: bool) -> None:

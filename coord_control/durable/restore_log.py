@@ -43,6 +43,7 @@ class RestoreRecord(pydantic.BaseModel):
         committed_at: for people; by the clock of the machine that did it.
         queries: the lineages that were built, by query.
         begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
+        replaced: the lineages that counted before, by query; None: it is not known, or is that of a restore undone.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -61,6 +62,7 @@ class RestoreRecord(pydantic.BaseModel):
     is_fork: bool = False
     queries: dict[str, str]
     begun: dict[str, str] = {}
+    replaced: dict[str, str] | None = None
 
     def lineage_of(self, query: str) -> str | None:
         """The lineage that this restore gives a query; None: it knows nothing of that query."""

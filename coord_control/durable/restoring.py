@@ -175,6 +175,11 @@ def prepare_restore(
         is_fork=is_fork,
         queries={query: names[query] for query in source.metadata.queries},
         begun={query: names[query] for query in sorted(begun)},
+        replaced={
+            query: before.name
+            for query in names
+            if (before := current_lineage(files, query_folder(job_folder, query), query)) is not None
+        },
     )
     return PreparedRestore(
         record, source, builder.placed.linked, builder.placed.copied, job_folder, files, verify_claim

@@ -6,7 +6,8 @@
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, AssetKeyTaken
         - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed, PlanRefused
-        - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning
+        - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning,
+          RestoreNotUndone
     - JobNotFound                    a command names a job that is not there
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
@@ -95,6 +96,7 @@ from coord_control.errors.going_on import (
     QueryNotStarted,
     RescaleFailed,
     RestoredQueryUnused,
+    RestoreNotUndone,
     RestoreRefused,
 )
 from coord_control.errors.system import (
@@ -246,6 +248,7 @@ __all__ = [
     "RecordRefused",
     "RequestInvalid",
     "RescaleFailed",
+    "RestoreNotUndone",
     "RestoreRefused",
     "RestoredQueryUnused",
     "SavepointTargetTaken",

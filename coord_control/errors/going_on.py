@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coord_control.errors.base import Fault
 from coord_control.errors.user import DeclarationError
 
@@ -16,9 +18,13 @@ __all__ = [
     "QueryNotRestored",
     "QueryNotStarted",
     "RescaleFailed",
+    "RestoreNotUndone",
     "RestoreRefused",
     "RestoredQueryUnused",
 ]
+
+#: How to get back after a restore that the program turns out not to fit.
+UNDO: Final = "go back to where the job stood before the restore: coordctl restore JOB --undo"
 
 
 class NonRestoredState(DeclarationError):
@@ -30,8 +36,8 @@ class NonRestoredState(DeclarationError):
         found = [f"the state of {removed} would be left behind"] if removed else []
         found += [f"{added} would begin empty"] if added else []
         super().__init__(
-            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
-            "restore with allow_non_restored_state"
+            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, restore "
+            f"with allow_non_restored_state, or {UNDO}"
         )
 
 
@@ -58,6 +64,17 @@ class RestoreRefused(DeclarationError):
         if is_damaged:
             self.fault = Fault.EXTERNAL
         super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
+
+
+class RestoreNotUndone(DeclarationError):
+    """A restore cannot be undone any more."""
+
+    def __init__(self, job: str, why: str) -> None:
+        self.job, self.why = job, why
+        super().__init__(
+            f"job {job!r} was not set back to where it stood before its restore, and nothing was changed: {why}; "
+            "restore a checkpoint or savepoint of that time"
+        )
 
 
 class RescaleFailed(DeclarationError):

@@ -311,7 +311,7 @@ class CheckpointService:
         return request.label in labels
 
     def _overview(self) -> Overview:
-        if (newest := self._restored()) is not None:
+        if (newest := self._restored()) is not None and newest.path:  # without: the job's only restore was undone
             at = newest.committed_at.timestamp()
             self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
         return self._history.overview()

@@ -6,7 +6,7 @@ safe from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -99,6 +99,11 @@ class Declarations:
             if uid in self.owner:
                 raise OperatorReused(uid, f"query {self.owner[uid]!r}", f"query {query!r}")
         return found
+
+    def disown(self, operators: Iterable[OperatorUid]) -> None:
+        """Forget which query these operators are part of: it has not been started."""
+        for uid in operators:
+            self.owner.pop(uid, None)
 
     def spec(self, uid: OperatorUid) -> OperatorSpec:
         return self._operators[uid].spec

@@ -179,8 +179,7 @@ class JobDriver:
             query.start()
         except BaseException:
             del self.queries[name]
-            for uid in operators:
-                del self.declared.owner[uid]
+            self.declared.disown(operators)
             raise
         self.last_start = time.monotonic()
         self._query_changed()

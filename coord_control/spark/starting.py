@@ -31,6 +31,7 @@ from coord_control.durable.lineage import (
 )
 from coord_control.durable.lineage_record import query_folder
 from coord_control.errors import AdoptedQueryRunning, CheckpointLocationConflict, QueryNotRestored, QueryNotStarted
+from coord_control.errors.going_on import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.refusals import check_plan
 from coord_control.spark.restore import JobRestore, declared_query
@@ -117,8 +118,15 @@ class QueryStarts:
     def _take_place(self, restore: JobRestore) -> None:
         restore.commit()
         waiting, self._waiting = self._waiting, {}
-        for start, lineage, handle in waiting.values():
-            handle.become(self._begin(start, lineage or self._open(start)))
+        try:
+            for start, lineage, handle in waiting.values():
+                handle.become(self._begin(start, lineage or self._open(start)))
+        except Exception as error:
+            for start, _, _ in waiting.values():
+                if start.name not in self._driver.queries:  # it may be corrected, and started again
+                    self._driver.declared.disown(start.operators)
+            error.add_note(f"the job was restored from {restore.path} before; correct the query, or {UNDO}")
+            raise
 
     def _open(self, start: QueryStart) -> Lineage:
         folder = query_folder(self._driver.folder, start.name)

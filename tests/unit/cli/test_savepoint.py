@@ -185,9 +185,9 @@ def test_a_damaged_savepoint_is_refused(root: str) -> None:
     victim = Path(root, "flights", "savepoints", "1", "queries", "delays", "spark", "commits", "3")
     victim.unlink()
     victim.write_bytes(b"v1")
-    fields = run_json("restore", "flights", "1", "--root", root, "--check", code=78)
+    fields = run_json("restore", "flights", "1", "--root", root, "--check", code=65)
     assert fields["refused"] is True
-    assert str(victim) in run("restore", "flights", "1", "--root", root, code=78)
+    assert str(victim) in run("restore", "flights", "1", "--root", root, code=65)
     assert lineage_of(root) == "lineage-000001"
 
 
@@ -210,3 +210,38 @@ def test_other_shuffle_partitions_are_checked_before_spark_is_asked(root: str) -
     # It has one already: nothing for Spark to do.
     assert "1 in the checkpoint already" in run(*restore, "1")
     assert lineage_of(root) == "lineage-000002"
+
+
+def test_a_restore_that_the_program_does_not_fit_is_undone(root: str) -> None:
+    assert "cannot be undone, or it has none" in run("restore", "flights", "--undo", "--root", root, code=78)
+    run("savepoint", "create", "flights", "--root", root)
+    run("restore", "flights", "1", "--root", root)
+    assert lineage_of(root) == "lineage-000002"
+    assert "no REF" in run("restore", "flights", "1", "--undo", "--root", root, code=2)
+    assert "stands where it stood before it was restored from" in run("restore", "flights", "--undo", "--root", root)
+    assert lineage_of(root) == "lineage-000001"
+    run("restore", "flights", "1", "--root", root)
+    assert run_json("restore", "flights", "--undo", "--root", root)["undone"]["checkpoint"] == 1
+    assert "name what to restore" in run("restore", "flights", "--root", root, code=2)
+
+
+@pytest.mark.parametrize("options", [("--check",), (), ("--as", "copy")], ids=["check", "restore", "fork"])
+@pytest.mark.parametrize("victim", ["_metadata", "queries/delays/spark/state/0/0/4.snapshot"])
+def test_what_is_damaged_ends_with_one_code_and_leaves_nothing(
+    root: str, victim: str, options: tuple[str, ...]
+) -> None:
+    made = run_json("savepoint", "create", "flights", "--root", root)
+    path = Path(made["path"], victim)
+    content = path.read_bytes()
+    path.unlink()  # it is linked to the live one
+    path.write_bytes(content[:-1])
+    run("restore", "flights", made["path"], "--root", root, *options, code=65)
+    assert lineage_of(root) == "lineage-000001"
+    assert not Path(root, "copy").exists()
+
+
+def test_a_folder_without_a_checkpoint_is_not_proposed_instead_of_itself(root: str, tmp_path: Path) -> None:
+    for name in ("backup-1", "backup-2"):
+        (tmp_path / name).mkdir()
+    said = run("restore", "flights", str(tmp_path / "backup-1"), "--root", root, code=78)
+    assert f"did you mean {tmp_path}/backup-2?" in said

@@ -154,8 +154,8 @@ def test_what_changed_about_an_operator(
     assert {one for key, one in found.items() if key[0] != check} == {OK}
 
 
-def test_another_number_of_sources_is_refused(source: CheckpointSource) -> None:
-    assert declared_checks(source, sources=2)["sources", "delays"] is REFUSED
+def test_another_number_of_sources_is_left_to_spark(source: CheckpointSource) -> None:
+    assert declared_checks(source, sources=2)["sources", "delays"] is WARNING
 
 
 def test_settings_that_spark_has_pinned_are_pointed_out(source: CheckpointSource) -> None:

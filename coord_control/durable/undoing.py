@@ -1,0 +1,74 @@
+"""Undoing a restore: a job whose program does not fit what it was restored to goes back to where it stood.
+
+A restore leaves the lineages before it alone, so as long as nothing has been processed since, one more record that
+names them again is all there is to do. It is committed like a restore: before it the restored lineages count,
+afterwards the old ones. What was built for the undone restore stays beside them, as every earlier lineage does.
+
+Threads: the caller's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+
+from coord_control.durable.files import Files
+from coord_control.durable.lineage import spark_position
+from coord_control.durable.lineage_record import query_folder, read_record
+from coord_control.durable.offline import own_job
+from coord_control.durable.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.errors import Fenced, RestoreNotUndone
+from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
+
+__all__ = ["undo_restore"]
+
+
+def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> RestoreRecord:
+    """Let a job go on from where it stood before its newest restore.
+
+    Args:
+        force: also when the job's driver runs where we cannot look.
+
+    Returns:
+        The restore that was undone.
+
+    Raises:
+        RestoreNotUndone: there is none, or something has been processed since; nothing was changed.
+        JobRunning: the job has a driver, or may have.
+    """
+    job = job_folder.rstrip("/").rpartition("/")[2]
+    _check(files, job_folder, job)  # nothing is claimed for what cannot be done
+    with own_job(files, job_folder, force=force) as claim:
+        undone = _check(files, job_folder, job)
+        before = read_restore(files, job_folder, undone.number - 1)
+        assert undone.replaced is not None, "it was checked"
+        fields = {
+            "number": undone.number + 1,
+            "id": uuid.uuid4().hex,
+            "generation": claim.generation,
+            "committed_at": datetime.datetime.now(datetime.UTC),
+            "queries": undone.replaced,
+            "begun": {},
+            "replaced": None,
+        }
+        if before is None:  # no checkpoint is what the job stands at
+            fields |= {"path": "", "checkpoint": NO_CHECKPOINT, "job": job, "ref": "", "is_fork": False}
+        if not claim.is_current():
+            raise Fenced(job, claim.generation)
+        commit_restore(files, job_folder, job, (before or undone).model_copy(update=fields))
+    return undone
+
+
+def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
+    newest = newest_restore(files, job_folder)
+    if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
+        raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
+    for query, name in {**newest.queries, **newest.begun}.items():
+        record = read_record(files, query_folder(job_folder, query), name)
+        if record is None:
+            continue  # it was to begin empty, and has not begun
+        restored = record.restored_from
+        stood = NO_EPOCH if restored is None else restored.epoch
+        if spark_position(files, record.checkpoint_location) != (stood, stood):
+            raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
+    return newest
