@@ -82,9 +82,11 @@ class Job:
         restore_from: a checkpoint or savepoint to go on from: an id, a label, ``latest``, or a path; of another job, or
             of this one. By default what ``coordctl run --restore-from`` says, in ``COORD_RESTORE_FROM``. It is applied
             once: as long as the job's newest restore came from that checkpoint (for ``latest``: was asked for as
-            ``latest``) the job just goes on from where it stands. It takes place when the first query is started.
+            ``latest``) the job just goes on from where it stands. It takes place when every query of the checkpoint has
+            been started by the program and fits; until then nothing has changed, and no query runs.
         allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
-            begin empty.
+            begin empty. If queries are left out, the restore takes place when the program waits for the job's end or
+            asks for a checkpoint.
         control: the control database: ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: there is none.
             By default what ``COORD_CONTROL`` says, and otherwise the user's embedded database. A database that cannot
             be reached never keeps a job from running.
@@ -205,18 +207,23 @@ class Job:
         """Start a query, with any operators that are part of it, where it stood when it ended.
 
         Args:
-            name: its name in this job, for ever.
+            name: its name in this job, for ever. Spark's name of it is ``JOB.NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
             checkpoint_location: an existing Spark checkpoint directory to adopt, on the same storage as the job's
-                root; managed under the root when left out.
+                root; managed under the root when left out. The query that has run there must have ended.
 
         Returns:
-            Spark's handle of the query's current run; after a restart in place it is another one.
+            Spark's handle of the query's current run; after a restart in place it is another one. While a restore waits
+            for other queries, its use raises QueryNotStarted.
 
         Raises:
             InvalidName, DuplicateOperator, OperatorReused: the declaration cannot be used.
             OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it does not fit what has run.
-            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was.
+            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was; what a
+                pending restore refuses has changed nothing.
+            QueryNotRestored: the job was just restored from a checkpoint that does not have it.
+            CheckpointLocationConflict: the writer, or the session, has a checkpoint location that is not used.
+            NotACheckpoint, AdoptedQueryRunning: ``checkpoint_location`` cannot be adopted.
             DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used; nothing was started.
             JobClosed: the job has ended.
         """
@@ -230,7 +237,7 @@ class Job:
             QueryFailed: a query failed for good; the others are stopped.
             Fenced: a newer driver owns the job.
             OperatorUnused: an operator was declared and is part of no started query.
-            RestoredQueryUnused: a query was restored and not started.
+            RestoredQueryUnused: a query is to be restored and was not started; nothing was changed.
         """
         if not self._driver.closed.is_set():
             if unused := self._driver.declared.unused():
