@@ -147,7 +147,7 @@ def test_every_command_in_a_sentence_has_options_that_exist(found: Callable[[], 
     [
         ("coordctl restore flights 7 --as copy --no-verify", None),
         ("coordctl restore flights 7 --into copy", "No such option"),
-        ("coordctl restore flights", "Missing"),
+        ("coordctl event send flights", "Missing"),
         ("coordctl savepoint take flights", "take"),
         ("coordctl jobs flights", "unexpected extra argument"),
         ("coordctl checkpoint list flights --state nice", "'nice'"),
