@@ -162,12 +162,11 @@ class QueryNotRestored(DeclarationError):
 class PlanRefused(DeclarationError):
     """Spark refuses the plan of a query, or the saved state does not fit it; it does so every time."""
 
-    def __init__(self, query: str, why: str) -> None:
+    def __init__(
+        self, query: str, why: str, way_out: str = "start the query under another name, where it begins empty"
+    ) -> None:
         self.query, self.why = query, why
-        super().__init__(
-            f"Spark refuses the plan of query {query!r}, and nothing was processed: {why}; change the program back, or "
-            "start the query under another name, where it begins empty"
-        )
+        super().__init__(f"Spark refuses the plan of query {query!r}: {why}; change the program back, or {way_out}")
 
 
 class ForkNameTaken(DeclarationError):

@@ -30,7 +30,13 @@ from coord_control.durable.lineage import (
     recorded_lineage,
 )
 from coord_control.durable.lineage_record import query_folder
-from coord_control.errors import AdoptedQueryRunning, CheckpointLocationConflict, QueryNotRestored, QueryNotStarted
+from coord_control.errors import (
+    AdoptedQueryRunning,
+    CheckpointLocationConflict,
+    PlanRefused,
+    QueryNotRestored,
+    QueryNotStarted,
+)
 from coord_control.errors.going_on import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.refusals import check_plan
@@ -111,9 +117,12 @@ class QueryStarts:
         lineage = restore.open(self._driver.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
             self._driver.seed(lineage, start.operators)
-            name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
-            restore.check_plan(start.name, check_plan(self._driver.files, start.writer, lineage, name))
+            restore.check_plan(start.name, self._refusal(start, lineage))
         return lineage
+
+    def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
+        name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
+        return check_plan(self._driver.files, start.writer, lineage, name)
 
     def _take_place(self, restore: JobRestore) -> None:
         restore.commit()
@@ -143,6 +152,10 @@ class QueryStarts:
 
     def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
         self._driver.seed(lineage, start.operators)
+        # Restored from outside: before Spark plans anything, because then the restore cannot be undone any more.
+        if self._driver.restore is None and lineage.restored is not None:
+            if (why := self._refusal(start, lineage)) is not None:
+                raise PlanRefused(start.name, why, UNDO)
         return self._driver.start_query(start.name, start.writer, start.operators, lineage).spark_query
 
     def _records(self, start: QueryStart) -> dict[OperatorUid, OperatorRecord]:

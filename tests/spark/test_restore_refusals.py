@@ -13,8 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.restoring_offline import RestoreRequest, restore_job
+from coord_control.durable.undoing import undo_restore
 from coord_control.errors import (
     CoordControlError,
+    ParallelismChanged,
+    PlanRefused,
     QueryFailed,
     QueryNotRestored,
     QueryNotStarted,
@@ -221,7 +226,7 @@ def test_a_plan_that_does_not_fit_the_state_fails_at_once_and_is_not_started_aga
     source.add(rows(3))
     with make_job(restart=cc.RestartPolicy(initial_seconds=3600.0)) as job:
         job.start("q", counts(source.read(), F.max("value")))
-        with pytest.raises(QueryFailed, match=r"Spark refuses the plan of query 'q'.*STATE_STORE_VALUE") as failed:
+        with pytest.raises(QueryFailed, match=r"(?s)Spark refuses the plan of query 'q'.*STATE_STORE_VALUE") as failed:
             job.await_termination(100)
         assert job._driver.queries[next(iter(job._driver.queries))].restarts == 0
     assert exit_code_of(failed.value) == ExitCode.CONFIG
@@ -300,3 +305,17 @@ def test_a_refused_fork_leaves_nothing(make_job: MakeJob, source: FileStream, tm
         make_job("fork", restore_from=str(path))
     assert exit_code_of(refused.value) == ExitCode.DATA
     assert not fork.exists()
+
+
+def test_a_restore_from_outside_that_the_program_does_not_fit_says_how_to_get_back(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    files, root = LocalFiles(), str(tmp_path / "jobs")
+    restore_job(files, lambda path: files, RestoreRequest(root, "job", savepoint))
+    with make_job() as job, pytest.raises(ParallelismChanged, match="coordctl restore JOB --undo"):
+        second(job, other, parallelism=3)
+    refused = r"(?s)Spark refuses the plan of query 'b'.*coordctl restore JOB --undo"
+    with make_job() as job, pytest.raises(PlanRefused, match=refused):
+        changed_aggregation(job, other)
+    assert undo_restore(files, f"{root}/job").path == savepoint
+    assert committed(make_job, source, other) == {"a": 3, "b": 3}
