@@ -50,6 +50,7 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
             "queries": undone.replaced,
             "begun": {},
             "replaced": None,
+            "key": None,
         }
         if before is None:  # no checkpoint is what the job stands at
             fields |= {"path": "", "checkpoint": NO_CHECKPOINT, "job": job, "ref": "", "is_fork": False}
