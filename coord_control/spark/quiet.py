@@ -29,6 +29,7 @@ _LOGGERS: Final = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.sql.execution.streaming.state.BatchCommitTracker",
     "org.apache.spark.util.Utils",
 )
 _PATIENCE_SECONDS: Final = 2.0
@@ -40,12 +41,17 @@ _users = 0
 
 
 @contextlib.contextmanager
-def quiet(spark: SparkSession) -> Iterator[None]:
-    """Stop a query inside: what Spark reports of its cancelled tasks is not logged."""
+def quiet(spark: SparkSession, *, has_tasks: bool = True) -> Iterator[None]:
+    """Stop a query inside: what Spark reports of its cancelled tasks is not logged.
+
+    Args:
+        has_tasks: wait for them to end; False: there are none.
+    """
     _enter(spark)
     try:
         yield
-        _wait_for_tasks(spark)
+        if has_tasks:
+            _wait_for_tasks(spark)
     finally:
         _leave(spark)
 
