@@ -27,7 +27,20 @@ from coord_control.errors import (
 )
 from coord_control.exit_codes import ExitCode, exit_code_of
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, apply, follow, rows, talk, write
+from tests.spark.jobs import (
+    SCHEMA,
+    Dialogue,
+    MakeJob,
+    Memory,
+    Number,
+    Report,
+    apply,
+    eventually,
+    follow,
+    rows,
+    talk,
+    write,
+)
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -81,7 +94,11 @@ def committed(make_job: MakeJob, source: FileStream, other: FileStream) -> dict[
     with make_job() as job:
         first(job, source)
         second(job, other)
-        return {query.name: query.committed for query in job.status().queries}
+        return stands(job)
+
+
+def stands(job: cc.Job) -> dict[str, int]:
+    return {query.name: query.committed for query in job.status().queries}
 
 
 def changed_parallelism(job: cc.Job, other: FileStream) -> None:
@@ -183,7 +200,7 @@ def test_all_queries_of_a_checkpoint_start_together(
         assert (tmp_path / "jobs" / "job" / "restores" / "1.json").exists()
         for query in handles:
             query.processAllAvailable()
-        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "b": 3}
+        eventually(lambda: stands(job) == {"a": 3, "b": 3})
         assert handle.id == job._driver.queries[next(iter(job._driver.queries))].spark_query.id
         # Nothing is left of what Spark was asked.
         assert not list((tmp_path / "jobs").rglob("plan-check"))
@@ -202,7 +219,7 @@ def test_a_mended_query_is_restored_by_the_same_driver(
             job.start("b", counts(frame, F.max("value")))
         query = job.start("b", counts(frame))
         query.processAllAvailable()
-        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "b": 3}
+        eventually(lambda: stands(job) == {"a": 3, "b": 3})
 
 
 def test_queries_that_may_be_left_out_are_those_that_the_program_has_not_started_when_it_waits(
@@ -215,7 +232,7 @@ def test_queries_that_may_be_left_out_are_those_that_the_program_has_not_started
         job.await_termination(0.0)
         for query in (handle, added_one):
             query.processAllAvailable()
-        assert {query.name: query.committed for query in job.status().queries} == {"a": 3, "c": 3}
+        eventually(lambda: stands(job) == {"a": 3, "c": 3})
 
 
 def test_a_plan_that_does_not_fit_the_state_fails_at_once_and_is_not_started_again(
