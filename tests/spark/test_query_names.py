@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.jobs import Dialogue, MakeJob, apply, rows, talk, write
+from tests.spark.jobs import MakeJob, write
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -26,20 +24,3 @@ def test_a_memory_sink_makes_the_table_that_the_query_is_named_after(
     query = make_job().start("seen", source.read().writeStream.format("memory"))
     query.processAllAvailable()
     assert spark.table("seen").count() == 24
-
-
-def test_a_fork_runs_in_the_session_of_its_original(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
-    target = str(tmp_path / "savepoint")
-    original, first = make_job(), Dialogue()
-    query = original.start("q", write(apply(talk(original, first), source.read())))
-    query.processAllAvailable()
-    original.trigger_savepoint(target=target).wait(60)
-    fork, second = make_job("fork", restore_from=target), Dialogue()
-    forked = fork.start("q", write(apply(talk(fork, second), source.read())))
-    source.add(rows(3))
-    for one in (query, forked):
-        one.processAllAvailable()
-    for job in (original, fork):
-        job.stop()
-    for coordinator in (first, second):
-        coordinator.check(range(32))

@@ -118,21 +118,18 @@ def test_a_job_is_restored_after_its_live_directories_were_lost(
         make_job(restore_from="befor")
 
 
-def test_a_fork_runs_beside_the_original(
-    make_job: MakeJob, source: FileStream, own_session: SparkSession, tmp_path: Path
-) -> None:
+def test_a_fork_runs_in_the_session_of_its_original(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
     target = str(tmp_path / "savepoint")
     run(make_job(), source, {}, savepoint=target)
     more(source, range(3, 5))
-    # Two queries of one name need two sessions.
-    original, fork = make_job(), make_job("fork", session=own_session, restore_from=target)
+    original, fork = make_job(), make_job("fork", restore_from=target)
     assert fork.generation > 1
     results: dict[str, Results] = {"original": {}, "fork": {}}
     coordinators = {}
     queries = {}
     for name, job in (("original", original), ("fork", fork)):
         coordinators[name] = Dialogue()
-        frame = sums(apply(talk(job, coordinators[name]), source.read(own_session if job is fork else None)))
+        frame = sums(apply(talk(job, coordinators[name]), source.read()))
         queries[name] = job.start("q", collected(frame, results[name]))
     for query in queries.values():
         query.processAllAvailable()
@@ -258,7 +255,7 @@ def test_sources_are_counted_as_spark_counts_them(
     frame = source.read()
     frames: Mapping[str, tuple[DataFrame, int]] = {
         "one": (frame, 1),
-        "used twice": (frame.union(frame), 1),
+        "used twice": (frame.union(frame), 2),
         "read twice": (frame.union(source.read()), 2),
         "joined with itself": (frame.alias("a").join(frame.alias("b"), F.expr("a.key = b.key")), 2),
         "rate": (spark.readStream.format("rate").load().select(F.col("value")).union(frame.select("value")), 2),
