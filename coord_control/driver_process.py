@@ -35,6 +35,7 @@ from typing import Final
 from coord_control.supervisor import DriverEnded, StopRequested
 
 __all__ = [
+    "ALLOW_MISSING_INPUT_VARIABLE",
     "ALLOW_VARIABLE",
     "GRACE_VARIABLE",
     "LIFELINE_VARIABLE",
@@ -51,6 +52,7 @@ LIFELINE_VARIABLE: Final = "COORD_LIFELINE_FD"  #: tells the driver the number o
 GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a stop may take
 RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to go on from
 ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may come and go
+ALLOW_MISSING_INPUT_VARIABLE: Final = "COORD_ALLOW_MISSING_INPUT"  #: ... and that files of its sources may be gone
 SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that somebody starts it again when it asks for it
 LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver where its output is kept, when it is
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for

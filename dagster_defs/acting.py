@@ -242,6 +242,7 @@ def _wish(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | Non
         _reference(config.ref),
         as_name,
         allow_non_restored_state=config.allow_non_restored_state,
+        allow_missing_input=config.allow_missing_input,
         verify=config.verify,
         force=config.force,
         timeout_seconds=config.timeout_seconds,

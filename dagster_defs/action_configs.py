@@ -36,6 +36,9 @@ _Allow = Annotated[
     bool,
     Field(description="Let queries and operators of the checkpoint be left behind, and new ones begin empty."),
 ]
+_AllowMissing = Annotated[
+    bool, Field(description="Restore although files that a source would read again are gone; their rows are lost.")
+]
 _Verify = Annotated[
     bool, Field(description="Read all files of the checkpoint and compare their checksums, not only their sizes.")
 ]
@@ -69,6 +72,7 @@ class StopConfig(ActionConfig):
 class RestoreConfig(ActionConfig):
     ref: _Ref = "latest"
     allow_non_restored_state: _Allow = False
+    allow_missing_input: _AllowMissing = False
     start: bool = Field(
         default=False,
         description="Start the job afterwards, if it does not run; one that runs is started again in any case.",
@@ -81,6 +85,7 @@ class ForkConfig(ActionConfig):
     as_name: str = Field(min_length=1, description="The name of the new job, which goes on beside the original.")
     ref: _Ref = "latest"
     allow_non_restored_state: _Allow = False
+    allow_missing_input: _AllowMissing = False
     verify: _Verify = True
     force: _Force = False
 

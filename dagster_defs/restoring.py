@@ -56,6 +56,7 @@ class Wish:
     ref: str
     as_name: str | None = None
     allow_non_restored_state: bool = False
+    allow_missing_input: bool = False
     verify: bool = True
     force: bool = False
     timeout_seconds: float = 600.0
@@ -119,6 +120,7 @@ def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: 
             wish.job,
             wish.ref,
             allow_non_restored_state=wish.allow_non_restored_state,
+            allow_missing_input=wish.allow_missing_input,
             as_name=wish.as_name,
             key=key,
             expires_seconds=wish.timeout_seconds,
@@ -186,6 +188,7 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
         ref=wish.ref,
         fork=wish.as_name,
         allow_non_restored_state=wish.allow_non_restored_state,
+        allow_missing_input=wish.allow_missing_input,
         verify=wish.verify,
         force=wish.force,
         key=attempt_key(context),

@@ -8,8 +8,10 @@ import typer
 
 from coord_control.cli.completion import complete_job
 from coord_control.cli.durations import parse_seconds
+from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE
 
 __all__ = [
+    "AllowMissingInput",
     "AnyRoot",
     "Control",
     "Force",
@@ -57,6 +59,14 @@ Force: TypeAlias = Annotated[
         "--force",
         envvar="COORD_FORCE",
         help="Also when the job's driver ran on a machine that cannot be looked at: it is fenced off.",
+    ),
+]
+AllowMissingInput: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-input",
+        envvar=ALLOW_MISSING_INPUT_VARIABLE,
+        help="Restore although files that a source would read again are gone; their rows are lost.",
     ),
 ]
 Control: TypeAlias = Annotated[

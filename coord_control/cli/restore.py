@@ -8,7 +8,7 @@ import typer
 
 from coord_control.cli.asking import finish
 from coord_control.cli.job_places import root_of, running_job, tell_way
-from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
+from coord_control.cli.options import AllowMissingInput, AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
@@ -65,6 +65,7 @@ def restore(
             help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
         ),
     ] = False,
+    allow_missing_input: AllowMissingInput = False,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
@@ -90,8 +91,9 @@ def restore(
     Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
     once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
     what that means for the sinks. Operators and sources are compared when the driver starts; if they do not fit, it
-    says so before anything runs, and --undo, without REF, takes the restore back. --shuffle-partitions takes a Spark,
-    and a local one is started for it.
+    says so before anything runs, and --undo, without REF, takes the restore back. Files that its sources would read
+    again and that are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a Spark, and a
+    local one is started for it.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
@@ -108,7 +110,12 @@ def restore(
                     if shuffle_partitions is not None:
                         raise typer.BadParameter(_STOP_FIRST.format("--shuffle-partitions", job))
                     command = client.restore(
-                        job, reference(ref), allow_non_restored_state=allow_non_restored_state, as_name=fork, key=key
+                        job,
+                        reference(ref),
+                        allow_non_restored_state=allow_non_restored_state,
+                        allow_missing_input=allow_missing_input,
+                        as_name=fork,
+                        key=key,
                     )
                     finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                     return
@@ -118,6 +125,7 @@ def restore(
             reference(ref),
             fork,
             allow_non_restored_state,
+            allow_missing_input,
             verify=verify,
             force=force,
             shuffle_partitions=shuffle_partitions,

@@ -20,9 +20,11 @@ import typer
 
 from coord_control.cli.detach import default_log_file, detach
 from coord_control.cli.durations import parse_seconds
+from coord_control.cli.options import AllowMissingInput
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
 from coord_control.driver_process import (
+    ALLOW_MISSING_INPUT_VARIABLE,
     ALLOW_VARIABLE,
     LOG_FILE_VARIABLE,
     RESTORE_VARIABLE,
@@ -104,6 +106,7 @@ def run(
             help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
         ),
     ] = False,
+    allow_missing_input: AllowMissingInput = False,
     detached: Annotated[
         bool,
         typer.Option("--detach", envvar="COORD_DETACH", help="Run in the background, with a log file."),
@@ -155,6 +158,7 @@ def run(
         # Every driver that is started is told; a job applies it once (see Job's restore_from).
         environment[RESTORE_VARIABLE] = reference(restore_from)
         environment[ALLOW_VARIABLE] = "1" if allow_non_restored_state else "0"
+        environment[ALLOW_MISSING_INPUT_VARIABLE] = "1" if allow_missing_input else "0"
     driver = DriverProcess(command, environment, inbox)
 
     def request_stop(signum: int, frame: FrameType | None) -> None:

@@ -138,6 +138,7 @@ class ControlClient(ControlReader):
         ref: str,
         *,
         allow_non_restored_state: bool = False,
+        allow_missing_input: bool = False,
         as_name: str | None = None,
         key: str | None = None,
         expires_seconds: float | None = None,
@@ -147,13 +148,20 @@ class ControlClient(ControlReader):
         Args:
             ref: an id, a label, ``latest``, or a path.
             allow_non_restored_state: queries and operators may come and go.
+            allow_missing_input: files that a source would read again may be gone; their rows are lost.
             as_name: another job goes on from it, beside this one, which is left alone.
 
         Raises:
             ForkNameTaken: ``as_name`` is the job itself; nothing was recorded.
         """
         check_fork_name(job, as_name)
-        command = _made(commands.Restore, ref=ref, allow_non_restored_state=allow_non_restored_state, as_name=as_name)
+        command = _made(
+            commands.Restore,
+            ref=ref,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_missing_input=allow_missing_input,
+            as_name=as_name,
+        )
         return self._submit(job, command, key, expires_seconds)
 
     def dispose(

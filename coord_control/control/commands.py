@@ -141,6 +141,7 @@ class Restore(_Value):
     kind: Literal[CommandKind.RESTORE] = CommandKind.RESTORE
     ref: _Path  #: an id, a label, latest, or a path
     allow_non_restored_state: bool = False
+    allow_missing_input: bool = False
     as_name: _Name | None = None
 
 

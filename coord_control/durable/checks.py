@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from coord_control.errors import RestoreRefused
 
-__all__ = ["ALLOW", "Check", "Verdict", "refusal", "refuse"]
+__all__ = ["ALLOW", "ALLOW_MISSING_INPUT", "Check", "Verdict", "refusal", "refuse"]
 
 #: The way out when operators or queries have come or gone.
 ALLOW: Final = "restore with --allow-non-restored-state (allow_non_restored_state=True)"
+#: The way out when the rows of files that are gone may be lost.
+ALLOW_MISSING_INPUT: Final = "go on without their rows: --allow-missing-input (allow_missing_input=True)"
 
 
 class Verdict(enum.Enum):

@@ -22,13 +22,20 @@ Threads: pure functions, except for the reader they are given; any thread.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coord_control.durable.layout_logs import CommitEntry, OffsetEntry, Read, parse_commit, parse_offsets, read_file
+from coord_control.durable.layout_logs import (
+    CommitEntry,
+    OffsetEntry,
+    Read,
+    file_source_offset,
+    parse_commit,
+    parse_offsets,
+    read_file,
+)
 from coord_control.durable.layout_operators import (
     OperatorDescription,
     describe,
@@ -136,18 +143,8 @@ def _source_files(paths: list[str], by_source: Mapping[str, str | None]) -> Iter
         if path.startswith("sources/"):
             folders.setdefault(path.split("/")[1], []).append(path)
     for name, files in folders.items():
-        newest = _file_source_offset(by_source.get(name))
+        newest = file_source_offset(by_source.get(name))
         yield from files if newest is None else _up_to(f"sources/{name}", files, newest)
-
-
-def _file_source_offset(offset: str | None) -> int | None:
-    """The number of the newest log entry that a file source has handed out; None: another source, or none yet."""
-    try:
-        value = json.loads(offset or "null")
-    except ValueError:
-        return None
-    number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
-    return number if isinstance(number, int) else None
 
 
 def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:

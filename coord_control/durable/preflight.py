@@ -1,8 +1,9 @@
 """The check before a restore: what was found, whether it can work, and the way out where it cannot.
 
-Two parts. This one needs the storage alone: the checkpoint's files, the job it is to be restored into, the Spark that
-is installed. The other (:mod:`.preflight_declared`) compares the program's queries and operators with those of the
-checkpoint. ``coordctl restore --check`` makes the first; a driver makes both, before anything takes place.
+Three parts. This one needs the storage alone: the checkpoint's files, the job it is to be restored into, the Spark that
+is installed. The second (:mod:`.preflight_sources`) looks for the files that the sources will read again. The third
+(:mod:`.preflight_declared`) compares the program's queries and operators with those of the checkpoint. ``coordctl
+restore --check`` makes the first two; a driver makes all of them, before anything takes place.
 
 What goes back in time goes back for Spark and for the operators, not for the sinks: what they were given stays. Each
 sink's way to skip what it has seen decides what comes out, so that is always said (:func:`check_sinks`).

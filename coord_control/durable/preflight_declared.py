@@ -1,4 +1,4 @@
-"""The second part of the check before a restore: a query as the program declares it, and as the checkpoint knows it.
+"""The third part of the check before a restore: a query as the program declares it, and as the checkpoint knows it.
 
 Spark compares some of this too, but only when the query starts, and with errors that do not say what to do; and what it
 does not compare at all is lost in silence.

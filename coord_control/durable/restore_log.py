@@ -41,6 +41,7 @@ class RestoreRecord(pydantic.BaseModel):
         key: the idempotency key of the request; None: it had none.
         generation: whose work it is.
         committed_at: for people; by the clock of the machine that did it.
+        allow_missing_input: files that a source was to read again could be gone.
         queries: the lineages that were built, by query.
         begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
         replaced: the lineages that counted before, by query; None: it is not known, or is that of a restore undone.
@@ -60,6 +61,7 @@ class RestoreRecord(pydantic.BaseModel):
     generation: Generation
     committed_at: datetime.datetime
     is_fork: bool = False
+    allow_missing_input: bool = False
     queries: dict[str, str]
     begun: dict[str, str] = {}
     replaced: dict[str, str] | None = None

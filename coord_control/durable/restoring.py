@@ -132,6 +132,7 @@ def prepare_restore(
     key: str | None = None,
     is_fork: bool,
     allow_non_restored_state: bool = False,
+    allow_missing_input: bool = False,
 ) -> PreparedRestore:
     """Build the lineages of a restore; nothing changes for anybody before they are committed.
 
@@ -144,6 +145,7 @@ def prepare_restore(
         key: the idempotency key of the request, if it has one.
         is_fork: give the queries new ids.
         allow_non_restored_state: let operators come and go when the queries start.
+        allow_missing_input: what was allowed by the check, for the record.
 
     Raises:
         DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
@@ -173,6 +175,7 @@ def prepare_restore(
         generation=generation,
         committed_at=datetime.datetime.now(datetime.UTC),
         is_fork=is_fork,
+        allow_missing_input=allow_missing_input,
         queries={query: names[query] for query in source.metadata.queries},
         begun={query: names[query] for query in sorted(begun)},
         replaced={

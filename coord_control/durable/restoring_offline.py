@@ -22,6 +22,7 @@ from coord_control.durable.files import Files, join
 from coord_control.durable.generations import Claim
 from coord_control.durable.offline import installed_spark, own_job
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.preflight_sources import check_sources
 from coord_control.durable.repartitioning import Repartition, check_repartition
 from coord_control.durable.restore_log import RestoreRecord
 from coord_control.durable.restoring import prepare_restore, remove_unborn
@@ -38,6 +39,7 @@ class RestoreRequest:
     Attributes:
         job: whose checkpoint it is, when ``ref`` is an id, a label or ``latest``; and the job that goes on from it.
         fork: another job that goes on from it, beside the original; None: the job itself. Not the job's own name.
+        allow_missing_input: also when files that a source would read again are gone; their rows are lost.
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
         shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
@@ -49,6 +51,7 @@ class RestoreRequest:
     ref: str
     fork: str | None = None
     allow_non_restored_state: bool = False
+    allow_missing_input: bool = False
     verify: bool = True
     force: bool = False
     shuffle_partitions: int | None = None
@@ -98,7 +101,7 @@ def check_restore(files: Files, storage: Storage, request: RestoreRequest) -> tu
     """
     path = _path(files, storage, request)
     with open_checkpoint(storage(path), path, "it is being checked") as source:
-        return path, _checks(files, source, request)
+        return path, _checks(files, storage, source, request)
 
 
 def restore_job(
@@ -118,7 +121,7 @@ def restore_job(
     path = _path(files, storage, request)
     folder = join(request.root, request.target)
     with open_checkpoint(storage(path), path) as source:
-        checks = _checks(files, source, request)
+        checks = _checks(files, storage, source, request)
         refuse(path, checks)
         with _own_or_forget(files, folder, request, source.metadata.generation) as claim:
 
@@ -136,6 +139,7 @@ def restore_job(
                 key=request.key,
                 is_fork=_is_fork(source, request),
                 allow_non_restored_state=request.allow_non_restored_state,
+                allow_missing_input=request.allow_missing_input,
             )
             if request.shuffle_partitions is not None:
                 assert repartition is not None, "whoever asks for other partitions brings the function"
@@ -166,13 +170,14 @@ def _is_fork(source: CheckpointSource, request: RestoreRequest) -> bool:
     return source.metadata.job != request.target
 
 
-def _checks(files: Files, source: CheckpointSource, request: RestoreRequest) -> list[Check]:
+def _checks(files: Files, storage: Storage, source: CheckpointSource, request: RestoreRequest) -> list[Check]:
     folder, is_fork = join(request.root, request.target), _is_fork(source, request)
     allow = request.allow_non_restored_state
     checks = [
         *check_files(source, verify=request.verify),
         *check_spark_version(source.metadata, installed_spark()),
         *check_job(files, folder, source, is_fork=is_fork, allow_non_restored_state=allow),
+        *check_sources(files, storage, request.root, source, allow_missing_input=request.allow_missing_input),
         *check_sinks(files, folder, source, is_fork=is_fork),
     ]
     if (partitions := request.shuffle_partitions) is not None:

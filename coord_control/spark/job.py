@@ -87,6 +87,7 @@ class Job:
         allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
             begin empty. If queries are left out, the restore takes place when the program waits for the job's end or
             asks for a checkpoint.
+        allow_missing_input: restore although files that a source would read again are gone; their rows are lost.
         control: the control database: ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: there is none.
             By default what ``COORD_CONTROL`` says, and otherwise the user's embedded database. A database that cannot
             be reached never keeps a job from running.
@@ -121,6 +122,7 @@ class Job:
         checkpoints: CheckpointOptions | None = None,
         restore_from: str | None = None,
         allow_non_restored_state: bool = False,
+        allow_missing_input: bool = False,
         control: str | None = None,
         metrics: str | None = None,
     ) -> None:
@@ -133,11 +135,15 @@ class Job:
         self._spark = spark
         self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
         root = absolute(root)
-        restore_from, allowed = restore_settings(restore_from, allow_non_restored_state)
+        restore_from, allow_state, allow_input = restore_settings(
+            restore_from, allow_non_restored_state, allow_missing_input
+        )
         restore = None
         if restore_from is not None:
             ref = absolute(restore_from) if "/" in restore_from else restore_from
-            restore = JobRestore.wanted(name, spark, root, ref, allow_non_restored_state=allowed)
+            restore = JobRestore.wanted(
+                name, spark, root, ref, allow_non_restored_state=allow_state, allow_missing_input=allow_input
+            )
         self._driver = JobDriver(
             name,
             spark,

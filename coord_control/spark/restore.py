@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coord_control.driver_process import ALLOW_VARIABLE, RESTORE_VARIABLE
+from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE, ALLOW_VARIABLE, RESTORE_VARIABLE
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_source import open_checkpoint
 from coord_control.durable.checks import Check, Verdict, refuse
@@ -32,6 +32,7 @@ from coord_control.durable.lineage_record import query_folder
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
 from coord_control.durable.preflight_declared import DeclaredQuery, check_declared
+from coord_control.durable.preflight_sources import check_sources
 from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import PreparedRestore, is_applied, prepare_restore
 from coord_control.errors import RestoredQueryUnused, StateInvalid
@@ -67,12 +68,20 @@ class JobRestore:
     metadata: CheckpointMetadata
     files: Files  #: the storage of the path
     allow_non_restored_state: bool
+    allow_missing_input: bool
     _prepared: PreparedRestore | None = field(default=None)
     _is_committed: bool = field(default=False)
 
     @classmethod
     def wanted(
-        cls, job: str, spark: SparkSession, root: str, ref: str, *, allow_non_restored_state: bool
+        cls,
+        job: str,
+        spark: SparkSession,
+        root: str,
+        ref: str,
+        *,
+        allow_non_restored_state: bool,
+        allow_missing_input: bool,
     ) -> JobRestore | None:
         """Find what is to be restored; None: the job has done it already, and goes on.
 
@@ -88,7 +97,7 @@ class JobRestore:
             if newest is not None and is_applied(newest, source, ref):
                 _log.info("= job %s was restored from %s before, and goes on", job, newest.path)
                 return None
-            return cls(job, ref, path, source.metadata, storage, allow_non_restored_state)
+            return cls(job, ref, path, source.metadata, storage, allow_non_restored_state, allow_missing_input)
 
     @property
     def above(self) -> Generation:
@@ -107,13 +116,18 @@ class JobRestore:
             RestoreRefused: it cannot work.
             DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
         """
-        is_fork = self.metadata.job != self.job
+        is_fork, root = self.metadata.job != self.job, job_folder.rstrip("/").rpartition("/")[0]
+
+        def storage(path: str) -> Files:
+            return files_for(path, spark)
+
         with open_checkpoint(self.files, self.path) as source:
             allow = self.allow_non_restored_state
             checks = [
                 *check_files(source, verify=True),
                 *check_spark_version(source.metadata, spark.version),
                 *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
+                *check_sources(files, storage, root, source, allow_missing_input=self.allow_missing_input),
                 *check_sinks(files, job_folder, source, is_fork=is_fork),
             ]
             self._report(checks)
@@ -126,6 +140,7 @@ class JobRestore:
                 ref=self.ref,
                 is_fork=is_fork,
                 allow_non_restored_state=allow,
+                allow_missing_input=self.allow_missing_input,
             )
 
     @property
@@ -237,12 +252,21 @@ def _check_states(uid: OperatorUid, state: StateType[Any], snapshot: OperatorSna
     return Check("states", uid, Verdict.OK, f"{len(snapshot.subtask_states)} are valid for {state.model.__name__}")
 
 
-def restore_settings(restore_from: str | None, allow_non_restored_state: bool) -> tuple[str | None, bool]:
-    """What the program says, or else the environment."""
+def restore_settings(
+    restore_from: str | None, allow_non_restored_state: bool, allow_missing_input: bool
+) -> tuple[str | None, bool, bool]:
+    """Return what the program says, or else the environment."""
     if restore_from is not None:
-        return restore_from, allow_non_restored_state
-    allowed = os.environ.get(ALLOW_VARIABLE, "").lower() in ("1", "true", "yes")
-    return os.environ.get(RESTORE_VARIABLE) or None, allow_non_restored_state or allowed
+        return restore_from, allow_non_restored_state, allow_missing_input
+    return (
+        os.environ.get(RESTORE_VARIABLE) or None,
+        allow_non_restored_state or _is_set(ALLOW_VARIABLE),
+        allow_missing_input or _is_set(ALLOW_MISSING_INPUT_VARIABLE),
+    )
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes")
 
 
 def declared_query(
