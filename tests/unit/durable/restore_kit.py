@@ -154,5 +154,6 @@ def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = Fals
         files.replace(join(checkpoint, f"offsets/{number}"), f'v1\n{head}\n{{"logOffset":{number}}}'.encode())
     for number in range(epoch + 1):
         files.replace(join(checkpoint, f"commits/{number}"), b'v1\n{"nextBatchWatermarkMs":0}')
-        files.replace(join(checkpoint, f"sources/0/{number}"), b"v1\n{}")
+        file = {"path": f"file:///in/{number}.json", "timestamp": number, "batchId": number}
+        files.replace(join(checkpoint, f"sources/0/{number}"), f"v1\n{json.dumps(file)}".encode())
         files.replace(join(checkpoint, f"state/0/0/{number + 1}.snapshot"), b"%d" % number * 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.layout_logs import parse_commit, parse_offsets
+from coord_control.durable.layout_logs import file_source_log, parse_commit, parse_offsets, parse_source_files
 from coord_control.errors import DamagedRecord
 
 
@@ -53,3 +53,32 @@ def test_ids_of_another_shape_are_damaged(ids: bytes) -> None:
 def test_a_source_of_version_2_without_a_name_is_damaged() -> None:
     with pytest.raises(DamagedRecord, match="offsets/3"):
         parse_offsets("offsets/3", b"v2\n{}\n17")
+
+
+def test_the_log_of_a_file_source_names_its_files() -> None:
+    content = b'v1\n{"path":"file:///a%20b","timestamp":7,"batchId":3}\n{"path":"s3a://b/c","timestamp":8,"batchId":4}'
+    assert [(file.path, file.batch) for file in parse_source_files("sources/0/4", content)] == [
+        ("file:///a%20b", 3),
+        ("s3a://b/c", 4),
+    ]
+    assert parse_source_files("sources/0/4", b"v1") == []
+
+
+@pytest.mark.parametrize(
+    ("names", "whole"),
+    [
+        (["0", "1", "2"], ["0", "1", "2"]),
+        (["10", "9", "0"], ["0", "9", "10"]),
+        (["0", "1", "2", "2.compact", "3", "5.compact", "5", "6"], ["5.compact", "6"]),
+        (["9.compact", "10", "19.compact"], ["19.compact"]),
+        (["notes", ".3.crc", "3.tmp"], []),
+    ],
+)
+def test_the_newest_compacted_entry_holds_all_before_it(names: list[str], whole: list[str]) -> None:
+    assert file_source_log(names) == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{}", b'v1\n{"path":5,"batchId":1}', b"v1\n17", b"v1\n{"])
+def test_what_is_no_log_of_files_is_damaged(content: bytes) -> None:
+    with pytest.raises(DamagedRecord, match="sources/0/1"):
+        parse_source_files("sources/0/1", content)
