@@ -168,17 +168,18 @@ def test_a_job_says_that_it_runs_and_how_to_look_at_it(script: Callable[[str], P
 def test_every_driver_is_told_what_to_restore(script: Callable[[str], Path], start: Run, tmp_path: Path) -> None:
     path = script("""
         import os, pathlib
-        print(os.environ["COORD_RESTORE_FROM"], os.environ["COORD_ALLOW_NON_RESTORED_STATE"], flush=True)
+        names = ("RESTORE_FROM", "ALLOW_NON_RESTORED_STATE", "ALLOW_MISSING_INPUT")
+        print(*(os.environ[f"COORD_{name}"] for name in names), flush=True)
         mark = pathlib.Path("mark")
         if not mark.exists():
             mark.touch()
             raise ValueError("boom")
     """)
 
-    out, _ = start(path, options=[*_FAST, "--restore-from", "savepoints/./one"]).communicate()
+    out, _ = start(path, options=[*_FAST, "--restore-from", "savepoints/./one", "--allow-missing-input"]).communicate()
 
     # A path is made absolute: the driver may change its directory. The job applies it once.
-    assert out.splitlines() == [f"{tmp_path}/savepoints/one 0"] * 2
+    assert out.splitlines() == [f"{tmp_path}/savepoints/one 0 1"] * 2
 
 
 def test_a_script_that_fails_is_restarted_with_the_reason_in_the_log(

@@ -18,6 +18,7 @@ from tests.agent_kit import ScriptedDriver
 from tests.control_kit import put_job
 from tests.dagster.action_kit import Actions, has_run, meanwhile, saved_job, silence
 from tests.dagster_kit import Plane, eventually, plane_in
+from tests.unit.durable.restore_kit import run_spark
 
 RESTORE = "restore_streaming_job"
 FORK = "fork_streaming_job"
@@ -107,6 +108,29 @@ def test_a_refused_restore_shows_the_table_and_changes_nothing(plane: Plane, act
     assert allowed.is_success, allowed.description
     assert "| warning | query | added |" in allowed.metadata["preflight"]
     assert restored(plane) is not None
+
+
+def test_a_restore_whose_input_is_gone_is_refused_unless_that_is_allowed(
+    plane: Plane, actions: Actions, dead: str
+) -> None:
+    checkpoint = plane.root / "flights/queries/counts/lineage-000001/spark"
+    run_spark(LocalFiles(), str(checkpoint), 5)
+    (checkpoint.parent / "spark-input/5.json").unlink()
+
+    ended = actions.run(RESTORE)
+
+    assert not ended.is_success
+    assert "1 of 2 files that were read after the checkpoint are gone" in ended.description
+    assert "| refused | input | counts/0 |" in ended.metadata["preflight"]
+    assert restored(plane) is None
+    assert not actions.run(FORK, as_name="other").is_success
+
+    assert actions.run(RESTORE, allow_missing_input=True).is_success
+    assert actions.run(FORK, as_name="other", allow_missing_input=True).is_success
+
+    found = restored(plane)
+    assert found is not None
+    assert found.allow_missing_input
 
 
 def test_a_damaged_savepoint_is_not_restored(plane: Plane, actions: Actions, dead: str) -> None:

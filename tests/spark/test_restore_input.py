@@ -155,7 +155,9 @@ def test_a_restore_whose_input_is_gone_is_refused_and_not_done_without_a_word(
     assert record.allow_missing_input
 
 
-def test_a_restored_lineage_goes_back_to_an_older_cut_and_its_own_input_counts_too(runs: Runs, given: Input) -> None:
+def test_a_restored_lineage_goes_back_to_an_older_cut_and_its_own_input_counts_too(
+    runs: Runs, given: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs(4, label="one")
     runs(4, label="two")
     runs(4)
@@ -168,22 +170,26 @@ def test_a_restored_lineage_goes_back_to_an_older_cut_and_its_own_input_counts_t
     assert all(f"-{number}.json" in check["found"] for number in (5, 9, 13))
     assert runs.check("two", code=78)["found"].startswith("2 of 6 files")
     runs.results.clear()
-    runs(restore_from="one", allow_missing_input=True, label="three")
+    monkeypatch.setenv("COORD_RESTORE_FROM", "one")
+    monkeypatch.setenv("COORD_ALLOW_MISSING_INPUT", "1")
+    runs(label="three")
+    monkeypatch.undo()
     assert runs.values() == [4, 6, 7, 8, 10, 11, 12]
     # What this restore has given up is no longer asked for.
     runs(1)
     assert runs.check("three")["found"] == "all 1 files that were read after the checkpoint are there"
 
 
-def test_a_fork_from_an_older_cut_needs_the_same_input(runs: Runs, given: Input, make_job: MakeJob) -> None:
+def test_a_fork_from_an_older_cut_needs_the_same_input(
+    runs: Runs, given: Input, make_job: MakeJob, tmp_path: Path
+) -> None:
     runs(2, label="early")
     runs(3)
     assert runs.check("early", "--as", "fork")["verdict"] == "ok"
     given.remove("4")
     assert runs.check("early", "--as", "fork", code=78)["found"].startswith("1 of 3 files")
-    path = str(given.folder.parents[1] / "jobs" / "job" / "savepoints" / "1")
     with pytest.raises(RestoreRefused, match="1 of 3 files"):
-        make_job("fork", restore_from=f"{path}-early")
+        make_job("fork", restore_from=str(tmp_path / "jobs/job/savepoints/1-early"))
 
 
 def test_in_another_root_it_is_not_known_what_was_read_after_the_cut(runs: Runs, given: Input, tmp_path: Path) -> None:

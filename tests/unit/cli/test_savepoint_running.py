@@ -120,12 +120,14 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
     result = kit.completed(path="/jobs/flights/checkpoints/7", checkpoint=7, job="flights")
     with kit.driver(tmp_path, lambda store, command: result) as taken:
         shown = run(tmp_path, "restore", "flights", "7", "--allow-non-restored-state")
-        run(tmp_path, "restore", "flights", "./savepoints/one", "--as", "other")
+        run(tmp_path, "restore", "flights", "./savepoints/one", "--as", "other", "--allow-missing-input")
 
     assert "job flights: through its driver" in shown
     assert "job flights goes on from checkpoint 7" in shown
     kinds = [(kind, payload["ref"], payload["as_name"]) for kind, payload in _asked(taken)]
     assert kinds == [("restore", "7", None), ("restore", str(Path.cwd() / "savepoints/one"), "other")]
+    allowed = [(payload["allow_non_restored_state"], payload["allow_missing_input"]) for _, payload in _asked(taken)]
+    assert allowed == [(True, False), (False, True)]
 
 
 def test_a_fork_of_a_running_job_under_its_own_name_is_not_even_asked_for(

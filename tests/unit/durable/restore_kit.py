@@ -142,7 +142,7 @@ def seen_by(source: CheckpointSource, files: Files) -> CheckpointSource:
 
 
 def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = False) -> None:
-    """What Spark leaves of a query with one aggregation in one partition, run up to an epoch, all snapshots."""
+    """What Spark leaves of a query with one aggregation in one partition up to an epoch (all snapshots), and its input."""
     conf = {"spark.sql.shuffle.partitions": "1"}
     description = {
         "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
@@ -154,6 +154,8 @@ def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = Fals
         files.replace(join(checkpoint, f"offsets/{number}"), f'v1\n{head}\n{{"logOffset":{number}}}'.encode())
     for number in range(epoch + 1):
         files.replace(join(checkpoint, f"commits/{number}"), b'v1\n{"nextBatchWatermarkMs":0}')
-        file = {"path": f"file:///in/{number}.json", "timestamp": number, "batchId": number}
-        files.replace(join(checkpoint, f"sources/0/{number}"), f"v1\n{json.dumps(file)}".encode())
+        read = f"file://{checkpoint}-input/{number}.json"
+        files.replace(read, b"")
+        entry = {"path": read, "timestamp": number, "batchId": number}
+        files.replace(join(checkpoint, f"sources/0/{number}"), f"v1\n{json.dumps(entry)}".encode())
         files.replace(join(checkpoint, f"state/0/0/{number + 1}.snapshot"), b"%d" % number * 10)
