@@ -142,7 +142,7 @@ def seen_by(source: CheckpointSource, files: Files) -> CheckpointSource:
 
 
 def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = False) -> None:
-    """What Spark leaves of a query with one aggregation in one partition up to an epoch (all snapshots), and its input."""
+    """What Spark leaves of a query with one aggregation in one partition, all snapshots, and the input of the query."""
     conf = {"spark.sql.shuffle.partitions": "1"}
     description = {
         "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
