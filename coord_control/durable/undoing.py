@@ -53,7 +53,8 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
             "key": None,
         }
         if before is None:  # no checkpoint is what the job stands at
-            fields |= {"path": "", "checkpoint": NO_CHECKPOINT, "job": job, "ref": "", "is_fork": False}
+            nothing = {"path": "", "ref": "", "is_fork": False, "allow_missing_input": False}
+            fields |= {**nothing, "checkpoint": NO_CHECKPOINT, "job": job}
         if not claim.is_current():
             raise Fenced(job, claim.generation)
         commit_restore(files, job_folder, job, (before or undone).model_copy(update=fields))
