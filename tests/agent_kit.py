@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -231,11 +231,15 @@ class ScriptedDriver:
     def feed_status(self, operator: OperatorUid) -> FeedStatus:
         self._bound(operator)
         with self._lock:
-            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting)
+            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting, self._feed.refused)
 
     def feed(self, number: int, event: ControlEvent) -> bool:
         with self._lock:
             return self._feed.accept(number, event, len(event.payload))
+
+    def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
+        with self._lock:
+            self._feed.forget(numbers)
 
     # The script.
 
@@ -243,25 +247,35 @@ class ScriptedDriver:
         """The query starts, or recovers: the coordinator is as it was recorded."""
         with self._lock:
             recorded: dict[str, Any] = (
-                json.loads(self._state.read_text()) if self._state.exists() else {"number": 0, "events": []}
+                json.loads(self._state.read_text())
+                if self._state.exists()
+                else {"number": 0, "refused": [], "events": []}
             )
             self._applied = recorded["events"]
-            self._feed.recovered(recorded["number"])
+            self._feed.recovered(recorded["number"], recorded["refused"])
         for listener in list(self._listeners):
             listener.on_feed_open(OperatorUid(OPERATOR), recorded["number"])
             if recorded["number"]:
                 listener.on_events_durable(OperatorUid(OPERATOR), recorded["number"])
 
     def run_epoch(self) -> None:
-        """Give the coordinator what waits, and record it."""
+        """Give the coordinator what waits, and record it; it raises at less than no minutes."""
+        refused: list[int] = []
         with self._lock:
             while (event := self._feed.take()) is not None:
-                self._applied.append(json.loads(event.event.payload)["minutes"])
+                minutes = json.loads(event.event.payload)["minutes"]
+                if minutes < 0:
+                    self._feed.refuse(event.number)
+                    refused.append(event.number)
+                else:
+                    self._applied.append(minutes)
             number = self._feed.applied or 0
             part = self._state.with_suffix(".part")
-            part.write_text(json.dumps({"number": number, "events": self._applied}))
+            part.write_text(json.dumps({"number": number, "refused": self._feed.refused, "events": self._applied}))
             part.rename(self._state)
             is_news = self._feed.recorded(number)
+        for each in refused:
+            self._tell_refused(each)
         if is_news:
             for listener in list(self._listeners):
                 listener.on_events_durable(OperatorUid(OPERATOR), number)
@@ -271,9 +285,8 @@ class ScriptedDriver:
         with self._lock:
             while (event := self._feed.take()) is not None and event.number != number:
                 self._applied.append(json.loads(event.event.payload)["minutes"])
-            self._feed.refused(number)
-        for listener in list(self._listeners):
-            listener.on_event_refused(OperatorUid(OPERATOR), number, ValueError("not this one"))
+            self._feed.refuse(number)
+        self._tell_refused(number)
 
     def recorded_events(self) -> list[Any]:
         """What the coordinator's recorded state contains."""
@@ -305,6 +318,10 @@ class ScriptedDriver:
             self._discarded(CheckpointId(checkpoint))
 
     # Parts.
+
+    def _tell_refused(self, number: int) -> None:
+        for listener in list(self._listeners):
+            listener.on_event_refused(OperatorUid(OPERATOR), number, ValueError("not this one"))
 
     def _start(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
         checkpoint, self._next = CheckpointId(self._next), self._next + 1

@@ -5,6 +5,9 @@
     accepted --hand over--> applied --a durable record contains it--> completed
                                \\--the coordinator raised--> failed
 
+A record that contains an event says whether the coordinator refused it, until the desk has said that this outcome is in
+the database. So a driver that dies in between leaves the right outcome to the next one.
+
 A coordinator whose driver is new stands at the number that its state was recorded with. Every accepted event above it
 is handed over again, from the database, before any newer one; also those that were completed, because a restore takes
 the job back behind them. While a driver lives, the operator's own feed gives them again after a failure.
@@ -35,6 +38,7 @@ __all__ = ["EventDesk"]
 
 _ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
 _WAITING: Final = "waits for the operator's query to be started"
+_REFUSED_BEFORE: Final = "the driver that gave it to the coordinator has ended; its log has the error"
 
 
 @dataclass(slots=True)
@@ -43,13 +47,13 @@ class _Operator:
 
     Attributes:
         commands: by number, those without an outcome.
-        refused: the coordinator raised; never to be given to it again.
+        refused: why, by number, of those at which the coordinator raised; never to be given to it again.
         durable: up to this number nothing can undo them.
         is_synced: everything that the database has above the coordinator's number was handed over.
     """
 
     commands: dict[int, str] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
     durable: int = 0
     is_synced: bool = False
 
@@ -132,12 +136,12 @@ class EventDesk:
             self._operator(command.operator).commands[command.number] = command.id
 
     def has_work(self) -> bool:
-        """Whether the database is needed: for numbers, or for what an older driver has accepted."""
+        """Whether the database is needed: for numbers, for what an older driver has accepted, or for refusals."""
         is_synced = all(each.is_synced for uid, each in self._operators.items() if self._is_open(uid))
-        return bool(self._unnumbered) or not is_synced
+        return bool(self._unnumbered) or not is_synced or any(each.refused for each in self._operators.values())
 
     def work(self, store: ControlStore) -> None:
-        """Hand over what is accepted, and accept what is not.
+        """Hand over what is accepted, and accept what is not. What :meth:`look` has reported was written before.
 
         Raises:
             DatabaseError: what could not be done is done the next time.
@@ -145,6 +149,7 @@ class EventDesk:
         """
         for facts in self._port.operators():
             self._operator(facts.uid)
+        self._forget_refusals()
         for uid, operator in self._operators.items():
             if not operator.is_synced and self._is_open(uid):
                 self._sync(store, uid, operator)
@@ -160,16 +165,22 @@ class EventDesk:
             refusals, self._refusals = self._refusals, []
         for uid in opened:
             self._operator(uid).is_synced = False
+            for number in self._port.feed_status(OperatorUid(uid)).refused:
+                self._operator(uid).refused.setdefault(number, _REFUSED_BEFORE)
         for uid, number, error in refusals:
-            self._operator(uid).refused.add(number)
-            if (id_ := self._operator(uid).commands.pop(number, None)) is not None:
-                self._end(id_, failed("COORDINATOR_FAILED", f"the coordinator refused it: {error}", fault=Fault.USER))
+            self._operator(uid).refused[number] = str(error)
         for uid, number in durable.items():
             operator = self._operator(uid)
             operator.durable = max(operator.durable, number)
         for operator in self._operators.values():
-            for number in sorted(number for number in operator.commands if number <= operator.durable):
-                self._end(operator.commands.pop(number), completed(SendEventResult(number=number)))
+            for number in sorted(operator.commands):
+                if (why := operator.refused.get(number)) is not None:
+                    outcome = failed("COORDINATOR_FAILED", f"the coordinator refused it: {why}", fault=Fault.USER)
+                elif number <= operator.durable:
+                    outcome = completed(SendEventResult(number=number))
+                else:
+                    continue
+                self._end(operator.commands.pop(number), outcome)
 
     def progress(self) -> dict[str, dict[str, Any]]:
         """What is new to say, by command."""
@@ -198,6 +209,15 @@ class EventDesk:
             return self._port.feed_status(OperatorUid(uid)).applied is not None
         except OperatorNotFound:
             return False
+
+    def _forget_refusals(self) -> None:
+        # One that has no command here any more was reported, and what was reported is written by now.
+        for uid, operator in self._operators.items():
+            written = [number for number in operator.refused if number not in operator.commands]
+            if written:
+                self._port.forget_refusals(OperatorUid(uid), written)
+            for number in written:
+                del operator.refused[number]
 
     def _sync(self, store: ControlStore, uid: str, operator: _Operator) -> None:
         status = self._port.feed_status(OperatorUid(uid))

@@ -9,7 +9,7 @@ Threads: every method may be called from any thread. Methods that wait say so; t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -164,3 +164,7 @@ class DriverPort(Protocol):
 
     def feed(self, number: int, event: ControlEvent) -> bool:
         """Hand an accepted event over; numbers come in order. False: the operator has it, or cannot take it now."""
+
+    def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
+        """Say that the outcomes of these refused events are durable: they need not be recorded with the coordinator's
+        state any more."""

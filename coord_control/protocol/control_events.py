@@ -27,13 +27,20 @@ of the last mark that was posted before it, of its own incarnation. Hence:
 one, or to a newer. A completed checkpoint that contains it is not enough, since the job does not recover from
 checkpoints unless somebody wants to go back to one.
 
-The number is kept in an *envelope* around the user's bytes, and only when there is one, so an operator that was never
-sent an event from outside writes what it always wrote. Numbers are kept per job: a fork under another name begins at 0,
-and still says what it has of the job that it was forked from.
+**And an event that was refused?** Its number is passed like any other, so after a recovery it looks like one that was
+applied. The owner of the events makes the refusal durable, and may not get to it: the driver dies, or the database is
+away. So the numbers of refused events are recorded with the state, beside the number of the last event, until their
+owner says that their outcomes are durable (:meth:`EventFeed.forget`). They are few: while :data:`MAX_REFUSALS` wait for
+that, no further event is applied. A refusal that is not recorded has not happened for a new driver, unless its owner
+knows of it: the event is above the recorded number, and is applied again.
 
-::
+Numbers are kept in an *envelope* around the user's bytes, and only when there are any, so an operator that was never
+sent an event from outside writes what it always wrote. They are kept per job: a fork under another name begins at 0,
+and still says what it has of the job that it was forked from. Version 2 is written while there are refusals, which
+follow the number of their job::
 
     \\0coord_control:1:flights=7,fork=2\\n<the user's bytes>
+    \\0coord_control:2:flights=7!3!7,fork=2\\n<the user's bytes>
 
 A user's state that begins with the same characters is put into an envelope without numbers.
 
@@ -43,16 +50,20 @@ Single-threaded values; who owns them says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 
-__all__ = ["EventFeed", "Numbered", "Seal", "Sealed", "unseal"]
+__all__ = ["MAX_REFUSALS", "EventFeed", "Numbered", "Seal", "Sealed", "unseal"]
+
+#: Of one operator, whose outcomes are not durable yet; their numbers are part of each record.
+MAX_REFUSALS: Final = 1000
 
 _MAGIC: Final = b"\0coord_control:"
 _VERSION: Final = 1
+_VERSION_WITH_REFUSALS: Final = 2
 
 Event = TypeVar("Event")
 
@@ -64,10 +75,12 @@ class Sealed:
     Attributes:
         data: what the coordinator gave; None: it has never given any.
         numbers: of the last event from outside that is part of it, by job.
+        refused: numbers of events that were refused and whose outcome may not be durable elsewhere, by job.
     """
 
     data: bytes | None
     numbers: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def unseal(operator: str, state: bytes | None) -> Sealed:
@@ -83,12 +96,14 @@ def unseal(operator: str, state: bytes | None) -> Sealed:
     version, _, numbers = header.partition(b":")
     what = f"the recorded state of the coordinator of operator {operator!r}"
     try:
-        if (found := int(version)) != _VERSION:
-            raise UnsupportedFormat(what, found, _VERSION)
+        if (found := int(version)) > _VERSION_WITH_REFUSALS:
+            raise UnsupportedFormat(what, found, _VERSION_WITH_REFUSALS)
         pairs = [pair.split("=") for pair in numbers.decode("ascii").split(",") if pair]
         if not separator:
             raise ValueError("its end is missing")
-        return Sealed(data, {job: int(number) for job, number in pairs})
+        parts = {job: [int(number) for number in text.split("!")] for job, text in pairs}
+        refused = {job: tuple(rest) for job, (_, *rest) in parts.items() if rest}
+        return Sealed(data, {job: number for job, (number, *_) in parts.items()}, refused)
     except ValueError as error:
         raise DamagedRecord(what, f"its numbers of control events cannot be read: {error}") from error
 
@@ -96,12 +111,18 @@ def unseal(operator: str, state: bytes | None) -> Sealed:
 class Seal:
     """How far one incarnation of a coordinator is, in the order of the job's inbox; owned by the protocol core."""
 
-    __slots__ = ("_header", "_job", "_numbers")
+    __slots__ = ("_header", "_job", "_numbers", "_refused")
 
-    def __init__(self, job: str = "", numbers: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        job: str = "",
+        numbers: Mapping[str, int] | None = None,
+        refused: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
         """Begin where the incarnation begins."""
         self._job = job
         self._numbers = dict(numbers or {})
+        self._refused = dict(refused or {})
         self._header: bytes | None = None
 
     @property
@@ -109,9 +130,19 @@ class Seal:
         """Of the last event that counts."""
         return self._numbers.get(self._job, 0)
 
-    def mark(self, number: int) -> None:
-        """From here on, in the order of the inbox, the event counts."""
+    @property
+    def refused(self) -> tuple[int, ...]:
+        """Of the events that were refused and whose outcome may not be durable elsewhere."""
+        return self._refused.get(self._job, ())
+
+    def mark(self, number: int, refused: Collection[int] = ()) -> None:
+        """From here on, in the order of the inbox, the event counts.
+
+        Args:
+            refused: the numbers that the feed says are refused and have no durable outcome yet.
+        """
         self._numbers[self._job] = number
+        self._refused[self._job] = tuple(refused)
         self._header = None
 
     def seal(self, data: bytes) -> bytes:
@@ -119,8 +150,10 @@ class Seal:
         if not self._numbers and not data.startswith(_MAGIC):
             return data
         if self._header is None:
-            pairs = ",".join(f"{job}={number}" for job, number in sorted(self._numbers.items()))
-            self._header = b"%s%d:%s\n" % (_MAGIC, _VERSION, pairs.encode("ascii"))
+            refused = {job: "".join(f"!{number}" for number in numbers) for job, numbers in self._refused.items()}
+            pairs = ",".join(f"{job}={number}{refused.get(job, '')}" for job, number in sorted(self._numbers.items()))
+            version = _VERSION_WITH_REFUSALS if any(refused.values()) else _VERSION
+            self._header = b"%s%d:%s\n" % (_MAGIC, version, pairs.encode("ascii"))
         return self._header + data
 
 
@@ -142,7 +175,7 @@ class EventFeed(Generic[Event]):
             fills the channels.
     """
 
-    __slots__ = ("_again", "_applied", "_durable", "_newest", "_outstanding", "_waiting", "limit")
+    __slots__ = ("_again", "_applied", "_durable", "_newest", "_outstanding", "_refused", "_waiting", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -152,6 +185,7 @@ class EventFeed(Generic[Event]):
         self._outstanding = 0  # bytes in _again
         self._again: deque[Numbered[Event]] = deque()  # applied and not durable: given again after a recovery
         self._waiting: deque[Numbered[Event]] = deque()
+        self._refused: set[int] = set()
 
     @property
     def applied(self) -> int | None:
@@ -168,20 +202,30 @@ class EventFeed(Generic[Event]):
         """How many events are to be applied."""
         return len(self._waiting)
 
+    @property
+    def refused(self) -> tuple[int, ...]:
+        """The numbers of refused events whose outcome is not known to be durable, in order."""
+        return tuple(sorted(self._refused))
+
     def accept(self, number: int, event: Event, size: int = 0) -> bool:
         """Take an event; numbers must come in order, with gaps if need be.
 
         Returns:
-            False: it is here already, or applied, or an event with a higher number is.
+            False: it is here already, or applied or refused, or an event with a higher number is.
         """
-        if self._applied is None or number <= max(self._newest, self._applied):
+        if self._applied is None or number <= max(self._newest, self._applied) or number in self._refused:
             return False
         self._newest = number
         self._waiting.append(Numbered(number, event, size))
         return True
 
-    def recovered(self, number: int) -> None:
-        """The coordinator has gone back, or is new: it has applied the events up to ``number``, durably."""
+    def recovered(self, number: int, refused: Iterable[int] = ()) -> None:
+        """The coordinator has gone back, or is new: it has applied the events up to ``number``, durably.
+
+        Args:
+            refused: the numbers that are recorded as refused. What was refused since stays refused as well.
+        """
+        self._refused.update(refused)
         everything = (*self._again, *self._waiting)
         self._waiting = deque(each for each in everything if each.number > number)
         self._again.clear()
@@ -192,8 +236,8 @@ class EventFeed(Generic[Event]):
 
     def take(self) -> Numbered[Event] | None:
         """The next event to apply; it counts as applied from here on. None: there is none, or too much is on its
-        way."""
-        if not self._waiting:
+        way, or the outcomes of too many refusals are not durable."""
+        if not self._waiting or len(self._refused) >= MAX_REFUSALS:
             return None
         taken = self._waiting[0]
         if self._again and self._outstanding + taken.size > self.limit:
@@ -204,10 +248,15 @@ class EventFeed(Generic[Event]):
         self._applied = taken.number
         return taken
 
-    def refused(self, number: int) -> None:
+    def refuse(self, number: int) -> None:
         """The event has failed: it keeps its number and is never applied again."""
+        self._refused.add(number)
         self._outstanding -= sum(each.size for each in self._again if each.number == number)
         self._again = deque(each for each in self._again if each.number != number)
+
+    def forget(self, refused: Iterable[int]) -> None:
+        """The outcomes of these refused events are durable elsewhere: they need not be recorded any more."""
+        self._refused.difference_update(refused)
 
     def recorded(self, number: int) -> bool:
         """A record with this number is durable. False: that was known."""

@@ -137,13 +137,13 @@ class JobCore:
             # Every reset begins an incarnation, so what a coordinator sends before its first reset has not happened
             # either.
             incarnation = self._incarnations[uid] = self._incarnations[uid] + is_reset
-            seal = Seal(self._job, sealed[uid].numbers)
+            seal = Seal(self._job, sealed[uid].numbers, sealed[uid].refused)
             self._operators[uid] = OperatorRun(
                 spec, name, recovered, incarnation, self._totals[uid], self._next_barrier, facts.committed, seal
             )
             if is_reset:
                 state = sealed[uid].data
-                reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, state, seal.number)
+                reset = messages.ResetCoordinator(uid, incarnation, recovered.barrier, state, seal.number, seal.refused)
                 self._batch.notices.append(reset)
             for outbox in recovered.undelivered:
                 events = messages.DeliverEvents(uid, outbox.subtask, outbox.attempt, outbox.events)
@@ -282,10 +282,14 @@ class JobCore:
             operator.snapshot_completed(barrier, state, now, self._batch)
             self._checkpoints.collect(self._batch)
 
-    def control_event(self, uid: OperatorUid, incarnation: int, number: int) -> None:
-        """From here on an event from outside is part of what the coordinator has done."""
+    def control_event(self, uid: OperatorUid, incarnation: int, number: int, refused: tuple[int, ...] = ()) -> None:
+        """From here on an event from outside is part of what the coordinator has done.
+
+        Args:
+            refused: the numbers of refused events whose outcome is not durable yet, perhaps this one among them.
+        """
         if (operator := self._current(uid, incarnation)) is not None:
-            operator.control_event(number)
+            operator.control_event(number, refused)
 
     def snapshot_failed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, error: CoordinatorFailed, now: float

@@ -118,11 +118,14 @@ class FeedStatus:
             and nothing may be accepted.
         durable: up to this number nothing can undo them; the others are given again after a failure.
         waiting: accepted and not given to the coordinator yet.
+        refused: the numbers of those that were refused, by this driver or an earlier one, and of which nobody has said
+            that the outcome is durable.
     """
 
     applied: int | None
     durable: int
     waiting: int
+    refused: tuple[int, ...] = ()
 
 
 class RecoveryCause(enum.Enum):
@@ -188,7 +191,8 @@ class JobListener(Protocol):
         """The coordinator was given an event; again after a recovery that went behind it."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
-        """The coordinator raised: the event has failed, and is never given to it again."""
+        """The coordinator raised: the event has failed, and is never given to it again. When its outcome is durable,
+        the feed is to be told (``forget_refusals``)."""
 
     def on_events_durable(self, operator: OperatorUid, number: int) -> None:
         """Nothing can undo the events up to this number any more."""

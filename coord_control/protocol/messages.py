@@ -159,6 +159,7 @@ class ResetCoordinator:
     barrier: BarrierId
     state: bytes | None
     applied: int = 0  #: the number of the last event from outside that is part of the state
+    refused: tuple[int, ...] = ()  #: numbers of events that were refused and whose outcome may not be durable
 
 
 @dataclass(frozen=True, slots=True)

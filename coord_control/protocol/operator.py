@@ -210,9 +210,9 @@ class OperatorRun:
         frozen = 0 if self.epoch is None else self.epoch.unclaimed_bytes.get(subtask, 0)
         return self.channel.gateways[subtask].waiting_bytes + frozen
 
-    def control_event(self, number: int) -> None:
+    def control_event(self, number: int, refused: tuple[int, ...] = ()) -> None:
         """An event from outside counts from here on: what its coordinator gives as its state contains it."""
-        self._seal.mark(number)
+        self._seal.mark(number, refused)
 
     def snapshot_completed(self, barrier: BarrierId, data: bytes, now: float, batch: Batch) -> None:
         """The coordinator gave its state: this is the snapshot point (C2)."""

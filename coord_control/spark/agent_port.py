@@ -10,6 +10,8 @@ Events from outside are exactly once if their owner does its part (docs/protocol
 3. When a feed opens (``on_feed_open``) it hands over again every event with a higher number, but for those that were
    refused; also those that were reported durable, if it still has them: a restore takes the job back behind them, as it
    takes back what was read from the sources.
+4. An event of :meth:`AgentPort.feed_status`'s ``refused`` has failed, also when it is reported durable. When that
+   outcome is durable, the owner says so (:meth:`AgentPort.forget_refusals`).
 
 Threads: any. Only the methods that say so wait.
 """
@@ -23,7 +25,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from coord_control.durable.catalog import Catalog
@@ -311,6 +313,15 @@ class AgentPort:
         bound = self._bound(event.operator)
         batch = bound.down.encode(bound.down.parse(event.event_type, event.payload))
         return bound.accept(number, WaitingEvent(batch, event.subtask))
+
+    def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
+        """Say that the outcomes of these refused events are durable: they need not be recorded with the coordinator's
+        state any more.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+        """
+        self._bound(operator).forget_refusals(numbers)
 
     # Parts.
 

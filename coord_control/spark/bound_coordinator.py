@@ -5,14 +5,15 @@ Events from outside (:mod:`coord_control.protocol.control_events`) come between 
 coordinator has started; a reset goes back behind some of them, and they come again.
 
 An event whose callback raises is refused: whoever sent it is told, it keeps its number, and it is never given to the
-coordinator again. The query is not failed because of it, since the same event would fail it again after each restart.
-What the callback did before it raised, it has done; so a coordinator checks first and acts then.
+coordinator again. That it was refused is recorded with the state until its outcome is durable. The query is not failed
+because of it, since the same event would fail it again after each restart. What the callback did before it raised, it
+has done; so a coordinator checks first and acts then.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import CoordinatorNotStarted
@@ -96,7 +97,14 @@ class BoundCoordinator:
         if not self._is_open:
             raise CoordinatorNotStarted(self.uid)
 
-    def reset(self, incarnation: int, barrier: BarrierId, state: bytes | None, applied: int = 0) -> None:
+    def reset(
+        self,
+        incarnation: int,
+        barrier: BarrierId,
+        state: bytes | None,
+        applied: int = 0,
+        refused: Collection[int] = (),
+    ) -> None:
         self._is_open = True
         self._context.close()
         context = self._context = Context(self, incarnation)
@@ -104,7 +112,7 @@ class BoundCoordinator:
         def reset() -> None:
             self._current = self.coordinator.context = context
             self.coordinator.reset_to_checkpoint(barrier, state)
-            self._recovered(applied)
+            self._recovered(applied, refused)
 
         self._submit("reset_to_checkpoint", reset)
 
@@ -169,8 +177,13 @@ class BoundCoordinator:
         if self.feed.recorded(number):
             self._apply_soon()  # what has waited for that
 
-    def _recovered(self, number: int) -> None:
-        self.feed.recovered(number)
+    def forget_refusals(self, numbers: Collection[int]) -> None:
+        """The outcomes of these refused events are durable; from any thread."""
+        self.feed.forget(numbers)
+        self._apply_soon()  # what has waited for that
+
+    def _recovered(self, number: int, refused: Collection[int] = ()) -> None:
+        self.feed.recovered(number, refused)
         self._apply_soon()
 
     def _apply_soon(self) -> None:
@@ -185,7 +198,8 @@ class BoundCoordinator:
 
     def _apply(self, context: Context, number: int, waiting: WaitingEvent) -> None:
         [event] = self.down.decode([waiting.batch])
-        error = context.apply(number, lambda: self.coordinator.handle_control_event(event, waiting.subtask))
+        refused = self.feed.refused()
+        error = context.apply(number, refused, lambda: self.coordinator.handle_control_event(event, waiting.subtask))
         if context.is_usable:  # otherwise it has not happened, and comes again
             self.feed.applied(number, error)
 

@@ -7,6 +7,7 @@ events are accepted from any thread, applied on the coordinators' thread, and fo
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,17 +50,17 @@ class ControlFeed:
 
     def status(self) -> FeedStatus:
         with self._lock:
-            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting)
+            return FeedStatus(self._feed.applied, self._feed.durable, self._feed.waiting, self._feed.refused)
 
     def accept(self, number: int, event: WaitingEvent) -> bool:
         """Take an event; False: it is here already, or applied."""
         with self._lock:
             return self._feed.accept(number, event, len(event.batch.payload))
 
-    def recovered(self, number: int) -> None:
-        """The coordinator is at this number."""
+    def recovered(self, number: int, refused: Collection[int] = ()) -> None:
+        """The coordinator is at this number; ``refused``: the numbers that are recorded as refused."""
         with self._lock:
-            self._feed.recovered(number)
+            self._feed.recovered(number, refused)
         self._news.on_feed_open(self._operator, number)
         if number:
             self._news.on_events_durable(self._operator, number)
@@ -75,8 +76,18 @@ class ControlFeed:
             self._news.on_event_applied(self._operator, number)
             return
         with self._lock:
-            self._feed.refused(number)
+            self._feed.refuse(number)
         self._news.on_event_refused(self._operator, number, error)
+
+    def refused(self) -> tuple[int, ...]:
+        """The numbers that are to be recorded as refused."""
+        with self._lock:
+            return self._feed.refused
+
+    def forget(self, refused: Collection[int]) -> None:
+        """The outcomes of these refused events are durable."""
+        with self._lock:
+            self._feed.forget(refused)
 
     def recorded(self, number: int) -> bool:
         """A record with this number is durable; whether that is news."""

@@ -54,6 +54,7 @@ class Context:
         self._bound = bound
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
+        self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
         self._closed = False
         self._failed = False
         self._lock = threading.Lock()
@@ -135,17 +136,24 @@ class Context:
         """Whether this incarnation is neither over nor failed."""
         return not (self._closed or self._failed)
 
-    def apply(self, number: int, call: Callable[[], object]) -> Exception | None:
+    def apply(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
         """Let the coordinator handle an event from outside, on its thread; returns what it raised.
 
-        It counts from the first thing that is sent because of it, at the latest when the call has ended.
+        It counts from the first thing that is sent because of it, at the latest when the call has ended. Then it also
+        counts as refused, if the call raised.
+
+        Args:
+            refused: the numbers of earlier events that are to be recorded as refused.
         """
-        self._unmarked = number
+        self._unmarked, self._refused = number, refused
         try:
             call()
         except Exception as error:
             trace = "".join(traceback.format_exception(error))
             _log.warning("= operator %r refuses control event %d:\n%s", self._bound.uid, number, trace)
+            with self._lock:
+                self._unmarked = None
+                self._mark(number, (*refused, number))
             return error
         finally:
             self.control_event_applied()
@@ -174,9 +182,13 @@ class Context:
         # reasons of their own.
         if self._unmarked is None or not self._bound.thread.is_current():
             return
-        number, self._unmarked, self._run = self._unmarked, None, None
+        number, self._unmarked = self._unmarked, None
+        self._mark(number, self._refused)
+
+    def _mark(self, number: int, refused: tuple[int, ...]) -> None:
+        self._run = None
         uid, incarnation = self._bound.uid, self._incarnation
-        self._bound.post(lambda core, now: core.control_event(uid, incarnation, number))
+        self._bound.post(lambda core, now: core.control_event(uid, incarnation, number, refused))
 
     def _deliver(self, run: _Run, core: JobCore, now: float) -> None:
         with self._lock:

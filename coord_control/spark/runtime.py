@@ -267,7 +267,7 @@ class JobRuntime:
                 self._coordinators[notice.operator].aborted(notice.barrier)
             case messages.ResetCoordinator():
                 self._coordinators[notice.operator].reset(
-                    notice.incarnation, notice.barrier, notice.state, notice.applied
+                    notice.incarnation, notice.barrier, notice.state, notice.applied, notice.refused
                 )
             case messages.EventsDurable():
                 self._coordinators[notice.operator].durable(notice.number)

@@ -21,8 +21,8 @@ CONTROL_MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "take the number when the coordinator is asked, not when it answers",
         OperatorRun.control_event,
-        "self._seal.mark(number)",
-        "if self.channel.asked is None: self._seal.mark(number)",
+        "self._seal.mark(number, refused)",
+        "if self.channel.asked is None: self._seal.mark(number, refused)",
     ),
     Mutation(
         "let marks of an incarnation that is over count",
@@ -38,8 +38,32 @@ CONTROL_MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation("do not apply events again", EventFeed.recovered, "(*self._again, *self._waiting)", "self._waiting"),
     Mutation(
+        "leave the refused events out of the snapshot",
+        OperatorRun.control_event,
+        "self._seal.mark(number, refused)",
+        "self._seal.mark(number)",
+    ),
+    Mutation(
+        "forget what was refused with the incarnation",
+        EventFeed.recovered,
+        "self._refused.update(refused)",
+        "self._refused = set(refused)",
+    ),
+    Mutation(
+        "forget what an earlier driver has refused",
+        JobCore.start_run,
+        "seal.number, seal.refused",
+        "seal.number",
+    ),
+    Mutation(
+        "begin every incarnation without the refusals that are recorded",
+        JobCore.start_run,
+        "Seal(self._job, sealed[uid].numbers, sealed[uid].refused)",
+        "Seal(self._job, sealed[uid].numbers)",
+    ),
+    Mutation(
         "apply refused events again",
-        EventFeed.refused,
+        EventFeed.refuse,
         "if each.number != number",
         "if True",
     ),
@@ -71,7 +95,7 @@ CONTROL_MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "begin every incarnation at number 0",
         JobCore.start_run,
-        "Seal(self._job, sealed[uid].numbers)",
+        "Seal(self._job, sealed[uid].numbers, sealed[uid].refused)",
         "Seal(self._job)",
     ),
     Mutation(

@@ -180,6 +180,19 @@ def test_an_abort_of_a_checkpoint_that_never_was_is_refused_wherever_its_driver_
     assert site.outcome(command).state is CommandState.REFUSED
 
 
+@pytest.mark.kill
+@pytest.mark.parametrize("step", [*_COMMON, "after:accept", "before:epoch", "after:epoch"])
+def test_an_event_that_is_refused_has_failed_wherever_its_driver_dies(site: Site, step: str) -> None:
+    victim = site.start(step)
+    site.running(victim, 1)
+    event = {"event_type": "Threshold", "payload": {"minutes": -1}, "subtask": None}
+    command = site.ask(CommandKind.SEND_EVENT, operator=OPERATOR, **event)
+    assert victim.wait(_SECONDS) == _KILLED
+    _finish(site, command)
+    done = site.outcome(command)
+    assert (done.state, done.error and done.error.code) == (CommandState.FAILED, "COORDINATOR_FAILED")
+
+
 def _completed(site: Site, command: str) -> CommandRecord:
     """It was done, and this was said once."""
     done = site.outcome(command)

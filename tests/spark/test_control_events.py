@@ -276,6 +276,31 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
     assert owner.opened[-1] == 2
 
 
+def test_the_next_driver_knows_what_was_refused_until_that_outcome_is_durable(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    owner, sink = Owner(), Sink()
+    with make_job() as first:
+        port = owner.attach(first)
+        start(first, source, sink, Desk())
+        eventually(lambda: committed(first) == 2)
+        owner.send("Poison")
+        recorded(port, source, 1)
+    with make_job() as second:
+        port = owner.attach(second)
+        start(second, source, sink, Desk())
+        eventually(lambda: port.feed_status(OP).applied == 1)
+        assert (port.feed_status(OP).durable, port.feed_status(OP).refused) == (1, (1,))
+        port.forget_refusals(OP, [1])
+        owner.send()
+        recorded(port, source, 2)
+    with make_job() as third:
+        port = owner.attach(third)
+        start(third, source, sink, Desk())
+        eventually(lambda: port.feed_status(OP).applied == 2)
+        assert port.feed_status(OP).refused == ()
+
+
 def test_what_an_operator_cannot_take_is_refused_before_it_is_accepted(make_job: MakeJob, source: FileStream) -> None:
     with make_job() as job:
         port = job._driver.port

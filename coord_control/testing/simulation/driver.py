@@ -292,8 +292,8 @@ class Driver:
 
     def mark(self, coordinator: SimulatedCoordinator, number: int) -> None:
         """From here on an item from outside counts."""
-        uid, incarnation = coordinator.uid, coordinator.incarnation
-        self.inbox.append(lambda: self.core.control_event(uid, incarnation, number))
+        uid, incarnation, refused = coordinator.uid, coordinator.incarnation, coordinator.feed.refused
+        self.inbox.append(lambda: self.core.control_event(uid, incarnation, number, refused))
 
     def refuse(self, coordinator: SimulatedCoordinator, barrier: BarrierId) -> None:
         """``result.fail``."""
@@ -451,7 +451,7 @@ class Driver:
         match notice:
             case messages.ResetCoordinator():
                 coordinator.reset(notice.incarnation, notice.state)
-                coordinator.feed.recovered(notice.applied)
+                coordinator.feed.recovered(notice.applied, notice.refused)
                 self.say(
                     f"the coordinator of {uid} goes back to barrier {notice.barrier}, item {notice.applied}: "
                     f"{coordinator.state}"

@@ -54,6 +54,33 @@ def _feed_again(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _report_items(world: World, rng: random.Random) -> bool:
+    driver = world.driver  # an older one may write nothing any more
+    open_ones = [each for each in driver.coordinators.values() if each.feed.applied is not None] if driver else []
+    if driver is None or not open_ones:
+        return False
+    _report(world, driver, rng.choice(open_ones))
+    return True
+
+
+def _report(world: World, driver: Driver, coordinator: SimulatedCoordinator) -> None:
+    """Give items their outcomes, as the database keeps them, and tell the feed that they are there.
+
+    Raises:
+        Violation: one that was refused is reported as applied, or the other way round.
+    """
+    feed, outcomes = coordinator.feed, world.outside.outcomes
+    items = world.outside.of(driver.lineage.job, coordinator.uid)
+    for item in items:
+        if item in outcomes or (item.number > feed.durable and item.number not in feed.refused):
+            continue
+        outcomes[item] = item.number not in feed.refused
+        if outcomes[item] is (item.style is Style.POISON):
+            word = "applied" if outcomes[item] else "refused"
+            raise Violation(f"control: {item} of {coordinator.uid} is reported as {word}")
+    feed.forget(item.number for item in items if outcomes.get(item) is False)
+
+
 def _apply_item(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
     waiting = [each for each in driver.coordinators.values() if each.feed.waiting] if driver is not None else []
@@ -70,9 +97,8 @@ def _apply_item(world: World, rng: random.Random) -> bool:
     if item in coordinator.refused:
         raise Violation(f"control: {item} comes again to the coordinator of {coordinator.uid}, which has refused it")
     if item.style is Style.POISON:
-        coordinator.feed.refused(item.number)
+        coordinator.feed.refuse(item.number)
         coordinator.refused.add(item)
-        world.outside.refused.add(item)
         world.statistics.items_refused += 1
         driver.mark(coordinator, item.number)
         return True
@@ -114,12 +140,15 @@ def check_items(world: World, driver: Driver, query: QueryName) -> None:
     committed = driver.logs[query].committed
     for spec in world.specs[query]:
         uid, coordinator = spec.uid, driver.coordinators[spec.uid]
+        _report(world, driver, coordinator)
         if coordinator.feed.durable != coordinator.feed.applied:
             raise Violation(
                 f"progress: items up to {coordinator.feed.applied} of {uid} are applied, up to "
                 f"{coordinator.feed.durable} they are durable"
             )
         items = world.outside.of(driver.lineage.job, uid)
+        if silent := [str(item) for item in items if item not in world.outside.outcomes]:
+            raise Violation(f"control: nobody is told what became of {', '.join(silent)} of {uid}")
         states = {f"the coordinator of {uid}": (coordinator.state.control, [i.id for i in items if i.changes_state])}
         for index in range(spec.parallelism):
             data = view.state_before((uid, SubtaskIndex(index)), Epoch(committed + 1))
@@ -135,4 +164,5 @@ ITEM_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "send item": (1.5, _send_item),
     "apply item": (3, _apply_item),
     "feed again": (0.1, _feed_again),
+    "report items": (0.5, _report_items),
 }

@@ -63,7 +63,7 @@ class Outside:
 
     jobs: list[str] = field(default_factory=lambda: ["job"])  #: names; a fork has a new one, or one of these again
     accepted: dict[tuple[str, OperatorUid], list[Item]] = field(default_factory=dict)
-    refused: set[Item] = field(default_factory=set)  #: never given again
+    outcomes: dict[Item, bool] = field(default_factory=dict)  #: of those that have one: whether it was applied
     applied: set[Item] = field(default_factory=set)  #: at least once
 
     def accept(self, job: str, uid: OperatorUid, number: int, style: Style, subtask: int | None) -> Item:

@@ -482,7 +482,7 @@ class World:
     def feed_again(self, driver: Driver, coordinator: SimulatedCoordinator) -> None:
         """Whoever keeps the items gives all of them that may be new."""
         for item in self.outside.of(driver.lineage.job, coordinator.uid):
-            if item.number > (coordinator.feed.applied or 0) and item not in self.outside.refused:
+            if item.number > (coordinator.feed.applied or 0) and self.outside.outcomes.get(item) is not False:
                 coordinator.feed.accept(item.number, item, 1)
 
     def _burst(self, driver: Driver, coordinator: SimulatedCoordinator, rng: random.Random) -> None:

@@ -215,6 +215,47 @@ def test_an_event_that_the_coordinator_raises_at_has_failed(world: World) -> Non
     assert driver.recorded_events() == []
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_event_that_was_refused_is_not_reported_as_completed_by_the_next_driver(
+    world: World, is_recorded: bool
+) -> None:
+    first, agent = world.driver()
+    commands = [world.send(minutes) for minutes in (5, 6)]
+    eventually(lambda: first.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
+    agent.close(is_fenced=True)  # the driver dies, and before it the way to the database
+    first.refuse_event(2)
+    if is_recorded:
+        first.run_epoch()
+    second, _ = world.driver()
+    if not is_recorded:  # for the new driver it has not happened: the event comes again, and is refused again
+        eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
+        second.refuse_event(2)
+        second.run_epoch()
+    done = [world.outcome(command) for command in commands]
+    assert [each.state for each in done] == [CommandState.COMPLETED, CommandState.FAILED]
+    assert done[1].error is not None
+    assert done[1].error.code == "COORDINATOR_FAILED"
+    assert second.recorded_events() == [5]
+    third = world.send(7)
+    eventually(lambda: second.feed_status(OPERATOR).waiting == 1)  # type: ignore[arg-type]
+    second.run_epoch()
+    assert world.outcome(third).result == {"number": 3}
+    eventually(lambda: not second.feed_status(OPERATOR).refused)  # type: ignore[arg-type]
+
+
+def test_a_refusal_whose_record_is_lost_may_be_followed_by_success(world: World) -> None:
+    first, agent = world.driver()
+    command = world.send(5)
+    eventually(lambda: first.feed_status(OPERATOR).waiting)  # type: ignore[arg-type]
+    agent.close(is_fenced=True)
+    first.refuse_event(1)
+    second, _ = world.driver()
+    eventually(lambda: second.feed_status(OPERATOR).waiting)  # type: ignore[arg-type]
+    second.run_epoch()
+    assert world.outcome(command).state is CommandState.COMPLETED
+    assert second.recorded_events() == [5]
+
+
 def test_a_new_driver_gives_accepted_events_that_were_not_recorded(world: World) -> None:
     first, agent = world.driver()
     commands = [world.send(minutes) for minutes in (5, 6)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord_control.errors import DamagedRecord, UnsupportedFormat
-from coord_control.protocol.control_events import EventFeed, Seal, Sealed, unseal
+from coord_control.protocol.control_events import MAX_REFUSALS, EventFeed, Seal, Sealed, unseal
 
 MAGIC = b"\0coord_control:"
 STATES = st.one_of(st.binary(max_size=40), st.binary(max_size=20).map(lambda data: MAGIC + data))
@@ -54,7 +54,27 @@ def test_a_damaged_envelope_is_refused(state: bytes) -> None:
 
 def test_an_envelope_of_a_newer_release_is_refused() -> None:
     with pytest.raises(UnsupportedFormat):
-        unseal("op", MAGIC + b"2:job=1\nS")
+        unseal("op", MAGIC + b"3:job=1\nS")
+
+
+@given(STATES, st.sets(st.integers(1, 50), min_size=1))
+def test_what_was_refused_is_recorded_with_the_number_until_it_is_forgotten(data: bytes, refused: set[int]) -> None:
+    seal = Seal("job", {"job": 1, "fork": 9}, {"fork": (4,)})
+    seal.mark(50, sorted(refused))
+    assert seal.refused == tuple(sorted(refused))
+    sealed = unseal("op", seal.seal(data))
+    assert sealed == Sealed(data, {"job": 50, "fork": 9}, {"job": tuple(sorted(refused)), "fork": (4,)})
+    later = Seal("job", sealed.numbers, sealed.refused)
+    later.mark(51)
+    assert unseal("op", later.seal(data)) == Sealed(data, {"job": 51, "fork": 9}, {"fork": (4,)})
+
+
+def test_a_state_without_refusals_is_written_as_before_there_were_any() -> None:
+    seal = Seal("job")
+    seal.mark(7, [3, 7])
+    assert seal.seal(b"S") == MAGIC + b"2:job=7!3!7\nS"
+    seal.mark(8)
+    assert seal.seal(b"S") == MAGIC + b"1:job=8\nS"
 
 
 def feed(*numbers: int, applied: int = 0, limit: int = 100) -> EventFeed[str]:
@@ -112,10 +132,38 @@ def test_what_is_durable_is_forgotten_and_may_be_given_again_by_its_owner() -> N
 def test_a_refused_event_keeps_its_number_and_does_not_come_again() -> None:
     one = feed(1, 2, 3)
     assert taken(one) == [1, 2, 3]
-    one.refused(2)
+    one.refuse(2)
     one.recovered(0)
     assert not one.accept(2, "e2")
     assert taken(one) == [1, 3]
+
+
+def test_a_refusal_is_known_until_its_outcome_is_durable_whatever_the_coordinator_goes_back_to() -> None:
+    one = feed(1, 2, 3)
+    assert taken(one) == [1, 2, 3]
+    one.refuse(2)
+    one.recovered(0, [9])  # what was recorded
+    known = [one.refused]
+    one.forget([2])
+    one.recovered(0)
+    assert [*known, one.refused] == [(2, 9), (9,)]
+
+
+def test_a_refused_event_of_an_earlier_driver_is_not_taken_again() -> None:
+    one = feed()
+    one.recovered(2, [3])
+    assert not one.accept(3, "e3")
+    assert one.accept(4, "e4")
+
+
+def test_no_event_is_applied_while_the_outcomes_of_too_many_refusals_are_not_durable() -> None:
+    one = feed(*range(1, MAX_REFUSALS + 2), limit=1 << 30)
+    for number in range(1, MAX_REFUSALS + 1):
+        assert one.take() is not None
+        one.refuse(number)
+    assert (one.take(), one.waiting) == (None, 1)
+    one.forget([1])
+    assert taken(one) == [MAX_REFUSALS + 1]
 
 
 def test_only_so_much_is_on_its_way_at_once() -> None:
@@ -123,7 +171,7 @@ def test_only_so_much_is_on_its_way_at_once() -> None:
     assert taken(one) == [1, 2]
     one.recorded(1)
     assert taken(one) == [3]
-    one.refused(3)
+    one.refuse(3)
     assert taken(one) == [4]
 
 

@@ -157,6 +157,51 @@ def test_an_event_that_cannot_be_handled_is_refused_alone(rig: Outside) -> None:
     assert rig.recorded()[-1] == (b"S", 2)
 
 
+def refuses(event: BaseModel, subtask: int | None) -> None:
+    raise ValueError("no")
+
+
+def refused(rig: Outside) -> list[tuple[int, ...]]:
+    """What each begin record says was refused."""
+    return [unseal(OP, each.state).refused.get("", ()) for each in rig.records if isinstance(each, Begin)]
+
+
+def test_a_refusal_is_recorded_with_the_state_until_its_outcome_is_durable(rig: Outside) -> None:
+    rig.start()
+    rig.settle()
+    rig.desk.handle = refuses
+    rig.send(1)
+    rig.settle()
+    rig.hello(0, 0, task=1).answered()
+    rig.restart()  # in place: what is recorded is known again
+    rig.settle()
+    assert rig.bound.feed.status().refused == (1,)
+    rig.hello(0, 0, task=2, run="run-2").answered()
+    rig.ack(0, 0, 2, run="run-2")
+    rig.commit(0)
+    rig.bound.forget_refusals([1])
+    rig.desk.handle = None
+    rig.send(2)
+    rig.settle()
+    rig.hello(0, 1, task=3, run="run-2").answered()
+    assert refused(rig) == [(1,), ()]
+    assert rig.recorded() == [(b"S", 1), (b"S", 2)]
+
+
+def test_a_refusal_after_something_was_sent_is_recorded_with_the_next_state(rig: Outside) -> None:
+    def handle(event: BaseModel, subtask: int | None) -> None:
+        rig.desk.context.broadcast(event)
+        raise ValueError("too late")
+
+    rig.start()
+    rig.settle()
+    rig.desk.handle = handle
+    rig.send(1)
+    rig.settle()
+    assert rig.hello(0, 0, task=1).inputs() == [1]  # what it did before it raised, it has done
+    assert refused(rig) == [(1,)]
+
+
 def asked(rig: Outside) -> SnapshotResult:
     """Begin an epoch, and keep what its coordinator is asked for."""
     results: list[SnapshotResult] = []
