@@ -363,7 +363,8 @@ class ScriptedDriver:
         reason: FailureReason | None = None,
     ) -> CheckpointStatistics:
         subtasks = tuple(SubtaskStatistics(subtask, 0.1, 10) for subtask in range(SUBTASKS))  # type: ignore[arg-type]
-        operator = OperatorStatistics(OperatorUid(OPERATOR), 0.0, 0.1, 5, subtasks)
+        applied = {self._facts.name: self._feed.applied or 0}
+        operator = OperatorStatistics(OperatorUid(OPERATOR), 0.0, 0.1, 5, subtasks, applied)
         return CheckpointStatistics(
             checkpoint=checkpoint,
             kind=request.kind,

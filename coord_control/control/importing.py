@@ -58,5 +58,8 @@ def savepoint_record(entry: CheckpointEntry, metadata: CheckpointMetadata) -> Sa
             "epochs": {str(name): int(query.epoch) for name, query in metadata.queries.items()},
             "operators": {str(uid): operator.parallelism for uid, operator in metadata.operators.items()},
             "files": metadata.file_count,
+            "applied_numbers": {
+                str(uid): operator.applied_events.get(metadata.job, 0) for uid, operator in metadata.operators.items()
+            },
         },
     )

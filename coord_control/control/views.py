@@ -93,7 +93,7 @@ def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> 
         reason=None if each.reason is None else each.reason.code,
         message=each.message,
         metadata_bytes=each.metadata_bytes,
-        queries=tuple(_query_part(query) for query in each.queries),
+        queries=tuple(_query_part(job, query) for query in each.queries),
     )
 
 
@@ -123,6 +123,7 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
     if record.path is None:
         return None
     epochs = {query.query: query.boundary for query in record.queries}
+    numbers = {part.operator: part.applied_number for query in record.queries for part in query.operators}
     return SavepointRecord(
         path=record.path,
         job=record.job,
@@ -130,7 +131,7 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
         label=record.label,
         size=record.state_bytes,
         created_at=record.finished_at,
-        summary={"queries": epochs},
+        summary={"queries": epochs, "applied_numbers": numbers},
     )
 
 
@@ -161,13 +162,33 @@ def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMeta
         path=entry.path,
         message="written from what is on the storage; its statistics were lost",
         queries=tuple(
-            QueryCheckpoint(query=query, boundary=epoch, offsets=offsets.get(query, {}))
+            QueryCheckpoint(
+                query=query,
+                boundary=epoch,
+                offsets=offsets.get(query, {}),
+                operators=_stored_operators(job, query, metadata),
+            )
             for query, epoch in entry.epochs
         ),
     )
 
 
-def _query_part(query: QueryStatistics) -> QueryCheckpoint:
+def _stored_operators(job: str, query: str, metadata: CheckpointMetadata | None) -> tuple[OperatorCheckpoint, ...]:
+    operators = {} if metadata is None else metadata.operators
+    return tuple(
+        OperatorCheckpoint(
+            operator=uid,
+            coordinator_bytes=len(each.coordinator_state or b""),
+            subtasks=each.parallelism,
+            acknowledged=each.parallelism,
+            applied_number=each.applied_events.get(job, 0),
+        )
+        for uid, each in sorted(operators.items())
+        if each.query == query
+    )
+
+
+def _query_part(job: str, query: QueryStatistics) -> QueryCheckpoint:
     return QueryCheckpoint(
         query=query.query,
         boundary=query.boundary,
@@ -178,11 +199,11 @@ def _query_part(query: QueryStatistics) -> QueryCheckpoint:
         linked_bytes=query.linked_bytes,
         copied_bytes=query.copied_bytes,
         offsets=dict(query.offsets),
-        operators=tuple(_operator_part(operator) for operator in query.operators),
+        operators=tuple(_operator_part(job, operator) for operator in query.operators),
     )
 
 
-def _operator_part(operator: OperatorStatistics) -> OperatorCheckpoint:
+def _operator_part(job: str, operator: OperatorStatistics) -> OperatorCheckpoint:
     return OperatorCheckpoint(
         operator=operator.operator,
         asked_seconds=operator.asked_seconds,
@@ -194,6 +215,7 @@ def _operator_part(operator: OperatorStatistics) -> OperatorCheckpoint:
         blocked_seconds=operator.blocked_seconds,
         subtasks=len(operator.subtasks),
         acknowledged=operator.acknowledged_subtasks,
+        applied_number=None if operator.applied_events is None else operator.applied_events.get(job, 0),
     )
 
 

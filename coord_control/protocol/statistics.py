@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut, PendingCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.gateway import Gateway
@@ -88,6 +89,7 @@ class OperatorStatistics:
         asked_seconds: from the trigger until the coordinator was asked for its state; None: it was not.
         snapshot_seconds: from then until it answered; None: it has not.
         coordinator_bytes: its state.
+        applied_events: the number of the last event from outside that the state contains, by job; None: not known yet.
     """
 
     operator: OperatorUid
@@ -95,6 +97,7 @@ class OperatorStatistics:
     snapshot_seconds: float | None = None
     coordinator_bytes: int = 0
     subtasks: tuple[SubtaskStatistics, ...] = ()
+    applied_events: Mapping[str, int] | None = None
 
     @property
     def acknowledged_subtasks(self) -> int:
@@ -282,7 +285,14 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
         for measured in (passed.get(subtask, SubtaskCut(subtask)) for subtask in known)
     ]
     coordinator_bytes = len(cut.coordinator_state or b"")
-    return OperatorStatistics(cut.operator, cut.asked_seconds, cut.snapshot_seconds, coordinator_bytes, tuple(subtasks))
+    return OperatorStatistics(
+        cut.operator,
+        cut.asked_seconds,
+        cut.snapshot_seconds,
+        coordinator_bytes,
+        tuple(subtasks),
+        unseal(cut.operator, cut.coordinator_state).numbers,
+    )
 
 
 def statistics_so_far(
@@ -343,6 +353,8 @@ def to_json(value: object) -> Any:
         return value.value
     if isinstance(value, tuple):
         return [to_json(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
     return value
 
 

@@ -36,7 +36,11 @@ class CheckpointState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCheckpoint(Record):
-    """One operator's part of a checkpoint, in totals."""
+    """One operator's part of a checkpoint, in totals.
+
+    Attributes:
+        applied_number: of the last control event of the job that the coordinator's state contains; None: not known.
+    """
 
     operator: str
     asked_seconds: float | None = None
@@ -48,6 +52,7 @@ class OperatorCheckpoint(Record):
     blocked_seconds: float = 0.0
     subtasks: int = 0
     acknowledged: int = 0
+    applied_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

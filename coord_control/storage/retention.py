@@ -6,8 +6,7 @@ Never removed are
 - a checkpoint in progress, unless its driver is gone and it is old;
 - a checkpoint that a recovery, a savepoint or an unfinished command refers to;
 - a command that is not finished, and the highest control event of each operator, which the next number depends on;
-- a control event that a restore may need again: one that was not durable when the oldest checkpoint or savepoint that
-  is still there was begun;
+- a control event that a restore may need again (:mod:`.restorable`);
 - the newest drivers of a job, and jobs and savepoints at all: those are removed by people;
 - samples of which no coarser ones have been computed yet.
 
@@ -29,6 +28,7 @@ from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.record import Record
 from coord_control.storage.records import FINISHED_COMMAND_STATES, CheckpointState
+from coord_control.storage.restorable import is_in_every_restorable_state
 from coord_control.storage.samples import KEEP_FINEST, RESOLUTIONS, rolled_up_to
 
 __all__ = ["PruneReport", "RetentionPolicy", "prune"]
@@ -39,10 +39,6 @@ _DUTY: Final = "retention"
 _LEASE: Final = timedelta(minutes=2)
 
 _BATCH: Final = 500
-
-#: So much the clock of a driver, which says when a checkpoint was begun, may be ahead of the database's; and so long a
-#: savepoint of which only the end is known may have taken.
-_APART: Final = timedelta(hours=1)
 
 _checkpoints = tables.checkpoints.c
 _commands = tables.commands.c
@@ -228,28 +224,12 @@ def _removable_commands(transaction: Transaction, job: int) -> Select[Any]:
     higher = exists().where(
         others.c.job_id == job, others.c.operator == _commands.operator, others.c.number > _commands.number
     )
-    restorable = _oldest_restorable(transaction, job)
-    # What was durable before a checkpoint was begun is part of it. What came later is handed over again by a restore,
-    # so it stays.
-    is_in_all = higher if restorable is None else and_(higher, _commands.finished_at < restorable - _APART)
+    is_in_all = and_(higher, is_in_every_restorable_state(transaction, job))
     return _keys(tables.commands).where(
         _commands.job_id == job,
         _commands.state.in_(FINISHED_COMMAND_STATES),
         _commands.number.is_(None) | is_in_all,
     )
-
-
-def _oldest_restorable(transaction: Transaction, job: int) -> datetime | None:
-    savepoints = tables.savepoints.c
-    begun = select(func.min(_checkpoints.triggered_at)).where(
-        _checkpoints.job_id == job, _checkpoints.state == CheckpointState.COMPLETED
-    )
-    name = select(tables.jobs.c.name).where(tables.jobs.c.id == job).scalar_subquery()
-    saved = select(func.min(func.coalesce(savepoints.created_at, savepoints.recorded_at))).where(
-        savepoints.job_name == name, savepoints.missing.is_(False)
-    )
-    found = [transaction.execute(query).scalar() for query in (begun, saved)]
-    return min((at for at in found if at is not None), default=None)
 
 
 def _surplus_generations(job: int, kept: int) -> Callable[[Transaction], Select[Any] | None]:

@@ -247,6 +247,7 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
         statuses = [each.status for each in owner.checkpoints]
         assert statuses[0] is CheckpointStatus.IN_PROGRESS
         assert statuses[-1] is CheckpointStatus.COMPLETED
+        assert [each.applied_events for each in owner.checkpoints[-1].operators] == [{"job": 2}]
         assert port.feed_status(OP).durable == 0  # the job does not recover from it unless somebody says so
         snapshot = port.read(port.entries()[0]).operators[OP]
         assert snapshot.applied_events == {"job": 2}

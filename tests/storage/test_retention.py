@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -11,10 +12,14 @@ from sqlalchemy import func, select
 from coord_control.storage import retention, tables
 from coord_control.storage.records import (
     AuditRecord,
+    CheckpointRecord,
     CheckpointState,
     CommandKind,
     CommandState,
+    OperatorCheckpoint,
+    OperatorRecord,
     Outcome,
+    QueryCheckpoint,
     QuerySample,
     RecoveryRecord,
     SavepointRecord,
@@ -153,6 +158,7 @@ def test_an_old_recovery_frees_the_checkpoint_that_it_refers_to(store: ControlSt
 def test_commands_that_are_not_finished_and_the_last_event_of_each_operator_stay(store: ControlStore) -> None:
     register(store)
     first = [ended_command(store, CommandKind.SEND_EVENT, "op") for _ in range(3)]
+    durable(store, 3)
     other = ended_command(store, CommandKind.SEND_EVENT, "other")
     claimed = store.commands.submit(request()).id
     store.commands.claim(JOB, 1)
@@ -167,36 +173,92 @@ def test_commands_that_are_not_finished_and_the_last_event_of_each_operator_stay
     assert store.commands.get(again).number == 4
 
 
-def test_control_events_that_a_restore_would_need_again_stay(store: ControlStore) -> None:
+def durable(store: ControlStore, number: int, job: str = JOB) -> None:
+    """The job's operator has this number in its durable state."""
+    operator = OperatorRecord(uid="op", query="q", parallelism=2, applied_number=number)
+    store.jobs.update_operators(job, 1, [operator])
+
+
+def containing(number: int, events: int | None, **values: Any) -> CheckpointRecord:
+    """A checkpoint that contains the events up to a number."""
+    operators = (OperatorCheckpoint(operator="op", applied_number=events),)
+    return checkpoint(number, queries=(QueryCheckpoint(query="q", boundary=1, operators=operators),), **values)
+
+
+@pytest.mark.parametrize("at", [NOW, LATER])
+def test_control_events_above_the_oldest_number_that_can_be_restored_stay_whatever_the_clocks_say(
+    store: ControlStore, at: datetime
+) -> None:
     register(store)
     register(store, "orders")
-    events = [ended_command(store, CommandKind.SEND_EVENT, "op") for _ in range(3)]
-    now = datetime.now(UTC)
-    store.checkpoints.save(JOB, checkpoint(1, triggered_at=now))
-    store.checkpoints.save("orders", checkpoint(1, job="orders", triggered_at=LATER))
-    prune(store.database, NOTHING, now=LATER)
-    assert numbers(store) == [1, 2, 3]
-    store.checkpoints.save(JOB, checkpoint(2, triggered_at=now + timedelta(hours=2)))
-    saved = SavepointRecord(path="/saved/one", job=JOB, checkpoint=1, created_at=now)
-    store.savepoints.save(saved)
-    prune(store.database, NOTHING, now=LATER)
-    assert numbers(store) == [1, 2, 3]
+    events = [ended_command(store, CommandKind.SEND_EVENT, "op") for _ in range(5)]
+    durable(store, 5)
+    store.checkpoints.save("orders", containing(1, 0, job="orders", triggered_at=at))
+    store.checkpoints.save(JOB, containing(1, 2, triggered_at=at))
+    store.checkpoints.save(JOB, containing(2, 3, triggered_at=at, finished_at=at))
+    policy = RetentionPolicy(history=timedelta(0), commands=1)
+    prune(store.database, policy, now=LATER)
+    assert numbers(store) == [3, 4, 5]
     store.checkpoints.discarded(JOB, [1])
+    prune(store.database, policy, now=LATER)
+    assert numbers(store) == [4, 5]
+    store.checkpoints.save(JOB, containing(3, 5, state=CheckpointState.FAILED))
+    store.checkpoints.discarded(JOB, [2])
+    prune(store.database, policy, now=LATER)
+    assert numbers(store) == [5]
+    assert store.commands.get(events[4]).number == 5
+
+
+def test_a_job_that_was_set_back_keeps_the_events_above_its_own_durable_number(store: ControlStore) -> None:
+    register(store)
+    for _ in range(4):
+        ended_command(store, CommandKind.SEND_EVENT, "op")
+    durable(store, 2)  # restored from a checkpoint that was disposed of since
     prune(store.database, NOTHING, now=LATER)
-    assert numbers(store) == [3]
-    assert store.commands.get(events[2]).number == 3
+    assert numbers(store) == [3, 4]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_checkpoint_in_progress_keeps_events_while_its_driver_may_complete_it(
+    store: ControlStore, generation: int
+) -> None:
+    register(store)
+    for _ in range(3):
+        ended_command(store, CommandKind.SEND_EVENT, "op")
+    durable(store, 3)
+    store.checkpoints.save(JOB, checkpoint(1, CheckpointState.IN_PROGRESS, generation=1))
+    if generation == 2:
+        register(store, generation=2, operators=())
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == ([1, 2, 3] if generation == 1 else [3])
+
+
+def test_a_checkpoint_that_does_not_say_what_it_contains_keeps_all_events(store: ControlStore) -> None:
+    register(store)
+    for _ in range(3):
+        ended_command(store, CommandKind.SEND_EVENT, "op")
+    durable(store, 3)
+    store.checkpoints.save(JOB, containing(1, None))
+    store.checkpoints.save(JOB, checkpoint(2))
+    prune(store.database, NOTHING, now=LATER)
+    assert numbers(store) == [1, 2, 3]
 
 
 def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_too(store: ControlStore) -> None:
     register(store)
-    for _ in range(2):
+    for _ in range(4):
         ended_command(store, CommandKind.SEND_EVENT, "op")
-    store.savepoints.save(SavepointRecord(path="/saved/one", job=JOB, imported=True))
+    durable(store, 4)
+    store.checkpoints.save(JOB, containing(1, 4, path="/saved/two"))
+    own = SavepointRecord(path="/saved/two", job=JOB, checkpoint=1)  # what it contains is known from the checkpoint
+    store.savepoints.save(own)
+    summary = {"applied_numbers": {"op": 2}}
+    store.savepoints.save(SavepointRecord(path="/saved/one", job=JOB, imported=True, summary=summary))
     prune(store.database, NOTHING, now=LATER)
-    assert numbers(store) == [1, 2]
+    assert numbers(store) == [3, 4]
     store.savepoints.mark_missing("/saved/one")
     prune(store.database, NOTHING, now=LATER)
-    assert numbers(store) == [2]
+    assert numbers(store) == [4]
 
 
 def test_the_audit_trail_is_bounded_by_age(store: ControlStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import CheckpointRequest
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandRecord, CommandState, JobState
+from coord_control.storage.retention import RetentionPolicy, prune
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, control_settings, make_agent, open_store
 
@@ -241,6 +243,36 @@ def test_an_event_that_was_refused_is_not_reported_as_completed_by_the_next_driv
     second.run_epoch()
     assert world.outcome(third).result == {"number": 3}
     eventually(lambda: not second.feed_status(OPERATOR).refused)  # type: ignore[arg-type]
+
+
+def test_retention_keeps_the_events_that_a_restore_to_a_savepoint_needs_again(world: World) -> None:
+    driver, _ = world.driver()
+
+    def done(*minutes: int) -> None:
+        commands = [world.send(each) for each in minutes]
+        eventually(lambda: driver.feed_status(OPERATOR).waiting == len(minutes))  # type: ignore[arg-type]
+        driver.run_epoch()
+        assert [world.outcome(command).state for command in commands] == [CommandState.COMPLETED] * len(minutes)
+
+    done(5, 6)
+    before = Path(driver.folder, "coordinator.json").read_text()
+    assert world.outcome(world.ask(CommandKind.TRIGGER_SAVEPOINT)).state is CommandState.COMPLETED
+    done(7, 8)
+    assert world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
+    eventually(lambda: world.store.jobs.get(JOB).operators[0].applied_number == 4)
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1000)
+    prune(world.store.database, RetentionPolicy(history=datetime.timedelta(0)), now=later)
+    assert [each.number for each in world.store.commands.events_after(JOB, OPERATOR, 0, include_completed=True)] == [
+        3,
+        4,
+    ]
+
+    driver.stop()
+    Path(driver.folder, "coordinator.json").write_text(before)  # as a restore does
+    second, _ = world.driver()
+    eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
+    second.run_epoch()
+    assert second.recorded_events() == [5, 6, 7, 8]
 
 
 def test_a_refusal_whose_record_is_lost_may_be_followed_by_success(world: World) -> None:

@@ -6,10 +6,14 @@ import pytest
 
 from coord_control.control.client import ControlClient
 from coord_control.control.importing import read_savepoint
+from coord_control.control.views import stored_checkpoint
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.files import LocalFiles
+from coord_control.durable.metadata import encode_metadata
 from coord_control.errors import CheckpointNotFound, DamagedRecord
+from coord_control.protocol.control_events import Seal
 from tests import control_kit as kit
-from tests.unit.durable.restore_kit import put_checkpoint
+from tests.unit.durable.restore_kit import OP, operator_snapshot, put_checkpoint
 
 
 @pytest.fixture
@@ -24,6 +28,20 @@ def test_a_savepoint_says_what_it_holds(savepoint: str) -> None:
     assert found.size > 0
     assert set(found.summary["epochs"]) == {"delays", "raw"}
     assert read_savepoint(f"{savepoint}/") == found
+
+
+def test_it_is_known_which_control_events_a_savepoint_contains(savepoint: str) -> None:
+    files = LocalFiles()
+    catalog = Catalog(files, savepoint)
+    metadata = catalog.read(catalog.resolve(savepoint))
+    state = Seal("flights", {"flights": 7}).seal(b"S")
+    operators = {OP: operator_snapshot().model_copy(update={"coordinator_state": state})}
+    files.replace(f"{savepoint}/_metadata", encode_metadata(metadata.model_copy(update={"operators": operators})))
+
+    entry = catalog.resolve(savepoint)
+    [delays, raw] = stored_checkpoint("flights", entry, catalog.read(entry)).queries
+    assert ([(each.operator, each.applied_number) for each in delays.operators], raw.operators) == ([(OP, 7)], ())
+    assert read_savepoint(savepoint).summary["applied_numbers"] == {OP: 7}
 
 
 def test_a_path_without_one_is_answered_with_the_near_ones(savepoint: str) -> None:

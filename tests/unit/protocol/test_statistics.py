@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.control_events import Seal
 from coord_control.protocol.cut import OperatorCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.records import EventBatch
@@ -106,7 +107,7 @@ def test_a_coordinator_that_has_not_answered_has_taken_no_time_yet() -> None:
 def test_a_cut_says_what_each_subtask_left_and_waited_for() -> None:
     cut = OperatorCut(
         operator=OperatorUid("op"),
-        coordinator_state=b"12345",
+        coordinator_state=Seal("job", {"job": 7}).seal(b"12345"),
         states={ZERO: b"abc", ONE: None},
         down={ONE: (batch(b"12"), batch(b"3"))},
         up=(Outbox(ONE, 4, (batch(b"1"),)), Outbox(ZERO, 5, (batch(b"12"),)), Outbox(ONE, 6, (batch(b"1234"),))),
@@ -118,7 +119,8 @@ def test_a_cut_says_what_each_subtask_left_and_waited_for() -> None:
         OperatorUid("op"),
         asked_seconds=0.1,
         snapshot_seconds=0.4,
-        coordinator_bytes=5,
+        coordinator_bytes=28,
+        applied_events={"job": 7},
         subtasks=(
             SubtaskStatistics(ZERO, 2.0, 3, 3, 1.5, down_bytes=0, up_bytes=2, acknowledged_seconds=1.25),
             SubtaskStatistics(ONE, 1.0, 0, 0, 0.0, down_bytes=3, up_bytes=5),
