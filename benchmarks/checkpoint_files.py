@@ -85,7 +85,7 @@ def _savepoint(
         trigger=Trigger(cause="api", requested_at=now),
         triggered_at=now,
         completed_at=datetime.datetime.now(datetime.UTC),
-        queries={_QUERY: pinned.snapshot(query_id="", spark_version="")},
+        queries={_QUERY: pinned.snapshot(query_id="", spark_version="", earlier=None)},
     )
     store.complete(metadata)
     return metadata

@@ -158,6 +158,6 @@ def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
     say(f"{human_bytes(made.linked_bytes)} linked, {human_bytes(made.copied_bytes)} copied")
     for name, epoch in made.replayed.items():
         say(
-            f"{name}: epoch {epoch} was planned and not committed; it is not part of this savepoint, and a restore "
-            "plans it anew, with whatever the sources have then"
+            f"{name}: epoch {epoch} was planned and not committed; a restore runs it again with the same rows and "
+            "events"
         )

@@ -168,13 +168,22 @@ class CheckpointStore:
             raise
         self._remove_emptied()
 
-    def pin(self, checkpoint: CheckpointId, query: QueryName, lineage: str, spark: str, boundary: Epoch) -> Pinned:
+    def pin(
+        self,
+        checkpoint: CheckpointId,
+        query: QueryName,
+        lineage: str,
+        spark: str,
+        boundary: Epoch,
+        planned: Epoch | None = None,
+    ) -> Pinned:
         """Make the files of a query part of a claimed checkpoint.
 
         Args:
             lineage: the name of the folder of its lineage.
             spark: its Spark checkpoint directory.
             boundary: the last epoch in it, committed; -1: none yet.
+            planned: Spark's last planned epoch, of a query that does not run: it becomes part of the checkpoint too.
 
         Raises:
             StateFileMissing: Spark has removed a file before it could be pinned; pin at a newer epoch.
@@ -183,7 +192,7 @@ class CheckpointStore:
         """
         record = self._pending[checkpoint]
         source = self._storage(spark)
-        live = LiveFiles.of(source, spark, boundary, lineage)
+        live = LiveFiles.of(source, spark, boundary, lineage, planned)
         with collector.paused(len(live.infos) > MANY_FILES):
             return self._pin(checkpoint, record, query, live)
 

@@ -4,12 +4,14 @@ A checkpoint of ours keeps just the files from which Spark restarts after epoch 
 entry of the offset log Spark would skip data (spark-facts 8). The rules:
 
 * ``offsets`` and ``commits``: *b*, and the newest entry before it (Spark asks the sources once more for the last
-  batch).
-* ``sources/<i>``: a file source's log up to its offset in ``offsets/b`` (a number of its own, not the epoch); its
-  newest compacted entry holds all before it. Everything of other sources is kept: it is written once, at the first
-  start.
+  batch). Of a query that does not run also ``offsets/b+1`` when there is one: a sink may have that epoch already, so it
+  must be run again with the same rows.
+* ``sources/<i>``: a file source's log up to its offset in the newest of these entries (a number of its own, not the
+  epoch); its newest compacted entry holds all before it. Everything of other sources is kept: it is written once, at
+  the first start, and says where reading begins.
 * ``state``: version *b* + 1 of every store (:mod:`~coord_control.durable.layout_state`), and the descriptions and
-  schemas that were written up to *b* (:mod:`~coord_control.durable.layout_operators`).
+  schemas that were written up to *b* (:mod:`~coord_control.durable.layout_operators`). Before the first commit there
+  is none.
 * What we do not know is kept. ``metadata`` is not: the query id is chosen by whoever restores.
 
 Never included: hidden files (Hadoop's checksums, ``.<name>.crc``) and temporary ones. A visible ``<name>.crc`` is
@@ -58,14 +60,15 @@ _CHECKSUM: Final = ".crc"
 
 @dataclass(frozen=True, slots=True)
 class EpochLayout:
-    """What a checkpoint directory holds of one committed epoch.
+    """What a checkpoint directory holds of one committed epoch, and of the planned one behind it.
 
     Attributes:
-        epoch: -1: nothing is committed yet, and the rest is empty.
+        epoch: -1: nothing is committed yet.
         files: those from which the query restarts after the epoch, on any machine: relative paths, sorted; without
             ``metadata``.
         operators: the stateful ones, ordered by their ids.
         offsets, commit: the epoch's entries in Spark's logs; None for epoch -1.
+        planned: the offsets of the next epoch; None: it is not part of this.
     """
 
     epoch: Epoch
@@ -73,9 +76,10 @@ class EpochLayout:
     operators: tuple[OperatorDescription, ...] = ()
     offsets: OffsetEntry | None = None
     commit: CommitEntry | None = None
+    planned: OffsetEntry | None = None
 
 
-def layout_of(listing: Collection[str], epoch: Epoch, read: Read) -> EpochLayout:
+def layout_of(listing: Collection[str], epoch: Epoch, read: Read, planned: Epoch | None = None) -> EpochLayout:
     """Find what a query needs to restart after a committed epoch.
 
     Args:
@@ -83,15 +87,21 @@ def layout_of(listing: Collection[str], epoch: Epoch, read: Read) -> EpochLayout
             may be older than what `read` sees, and may hold files that are being written or removed.
         epoch: a committed epoch; -1: the query has not committed yet.
         read: gives the content of a file of the listing; raises FileNotFoundError when it is gone.
+        planned: Spark's last planned epoch, of a query that does not run; ``epoch`` or None: none is wanted.
 
     Raises:
         StateFileMissing: a file that Spark would need is not there (any more). Spark removes old epochs while we look:
             list again, and if the epoch itself is gone, take a newer one.
         DamagedRecord: a file that says which others are needed cannot be understood.
     """
-    if epoch < 0:
-        return EpochLayout(epoch)
     paths = _visible(listing)
+    upcoming = _planned(paths, epoch, planned, read)
+    needed = {path for path in paths if not path.startswith(_KNOWN_FOLDERS) and path != _QUERY_ID}
+    if upcoming is not None:
+        needed.add(f"offsets/{planned}")
+    if epoch < 0:
+        needed.update(_source_files(paths, {} if upcoming is None else upcoming.by_source))
+        return EpochLayout(epoch, _with_checksums(needed, listing), planned=upcoming)
     logged = frozenset(_numbers(paths, "commits"))
     offsets, commits = _entries(_numbers(paths, "offsets"), "offsets", epoch), _entries(logged, "commits", epoch)
     if epoch > 0 and len(offsets) == 1:
@@ -100,15 +110,26 @@ def layout_of(listing: Collection[str], epoch: Epoch, read: Read) -> EpochLayout
     commit = parse_commit(commits[0], read_file(read, commits[0]))
     stores = Stores.of(path for path in paths if not is_description(path))
     operators = describe(stores, paths, epoch, read, position.settings, commit)
-    needed = {*offsets, *commits}
-    needed.update(path for path in paths if not path.startswith(_KNOWN_FOLDERS) and path != _QUERY_ID)
+    needed.update(offsets, commits)
     needed.update(path for path in paths if is_description_of(path, epoch))
-    needed.update(_source_files(paths, position.by_source))
+    needed.update(_source_files(paths, (upcoming or position).by_source))
     needed.update(stores.unknown)
     wanted = _wanted_stores(stores, operators, position, commit)
     needed.update(StateFiles(stores, read, logged).of_epoch(epoch, commit, wanted))
-    files = sorted(needed | {path + _CHECKSUM for path in needed if path + _CHECKSUM in listing})
-    return EpochLayout(epoch, tuple(files), tuple(operators), position, commit)
+    return EpochLayout(epoch, _with_checksums(needed, listing), tuple(operators), position, commit, upcoming)
+
+
+def _planned(paths: Collection[str], epoch: Epoch, planned: Epoch | None, read: Read) -> OffsetEntry | None:
+    if planned is None or planned <= epoch:
+        return None
+    path = f"offsets/{planned}"
+    if path not in paths:
+        raise StateFileMissing(path, f"epoch {planned} was planned")
+    return parse_offsets(path, read_file(read, path))
+
+
+def _with_checksums(needed: Collection[str], listing: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted({*needed, *(path + _CHECKSUM for path in needed if path + _CHECKSUM in listing)}))
 
 
 def _visible(listing: Collection[str]) -> list[str]:

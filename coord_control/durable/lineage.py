@@ -8,7 +8,8 @@ place. The query id is ours: Spark's ``metadata`` file, which holds it, is made 
 A restore builds another lineage and leaves the old one alone. Which one counts is what the newest committed restore
 says (:mod:`.restore_log`). Until the first epoch after a restore is planned the declaration is compared with the
 checkpoint and may still change: operators come and go if that was allowed, and get another parallelism if their
-states can be redistributed. From then on nothing changes any more, as in every lineage.
+states can be redistributed. From then on nothing changes any more, as in every lineage. An epoch that was restored as
+planned leaves one start for that: in it the operators' states are put in place for good (:func:`seeded`).
 
 Threads: any; of one query, one at a time.
 """
@@ -26,6 +27,7 @@ from coord_control.durable.lineage_record import (
     FORMAT_VERSION,
     LineageRecord,
     OperatorRecord,
+    Reached,
     RestoredFrom,
     encode_record,
     lineage_names,
@@ -58,6 +60,7 @@ __all__ = [
     "open_prepared",
     "read_query_id",
     "recorded_lineage",
+    "seeded",
     "spark_position",
     "write_query_id",
 ]
@@ -70,6 +73,7 @@ class Lineage:
     Attributes:
         folder: holds all of it, but for an adopted Spark checkpoint directory.
         restored: where it was restored from, while nothing has run since; then None, like in any other lineage.
+        earlier: how far the query had run in all its lineages when this one was restored; None: it was not.
     """
 
     query: QueryName
@@ -77,6 +81,7 @@ class Lineage:
     checkpoint: str
     folder: str
     restored: RestoredFrom | None = None
+    earlier: Reached | None = None
 
     @property
     def name(self) -> str:
@@ -153,7 +158,7 @@ def _opened(
     _check_query_id(files, recorded)
     position = spark_position(files, recorded.checkpoint_location)
     restored = recorded.restored_from
-    if restored is not None and position == (restored.epoch, restored.epoch):
+    if restored is not None and restored.is_untouched_at(position):
         _check_restored(recorded.query, restored, operators, rescalable)
     else:
         restored = None
@@ -164,6 +169,20 @@ def _opened(
     if record != recorded:  # corrected, event types added, or the state model renamed
         files.replace(record_path(folder, name), encode_record(record))
     return _lineage(join(folder, name), record, restored)
+
+
+def seeded(files: Files, lineage: Lineage) -> None:
+    """Remember that a restored lineage has its operators' states for good, when the next start could not see it.
+
+    From the start on attempts of a planned epoch are answered, and Spark stands where it stood. Repeatable.
+    """
+    folder, _, name = lineage.folder.rpartition("/")
+    record = read_record(files, folder, name)
+    assert record is not None, "it was opened"
+    restored = record.restored_from
+    if restored is not None and restored.has_planned:
+        changed = record.model_copy(update={"restored_from": restored.model_copy(update={"is_seeded": True})})
+        files.replace(record_path(folder, name), encode_record(changed))
 
 
 def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:
@@ -182,7 +201,7 @@ def recorded_lineage(files: Files, folder: str, query: QueryName) -> tuple[Linea
     if record is None:
         return None
     restored = record.restored_from
-    if restored is not None and spark_position(files, record.checkpoint_location) != (restored.epoch, restored.epoch):
+    if restored is not None and not restored.is_untouched_at(spark_position(files, record.checkpoint_location)):
         restored = None
     return _lineage(join(folder, name), record, restored), record
 
@@ -272,7 +291,8 @@ def _begin(
 
 
 def _lineage(folder: str, record: LineageRecord, restored: RestoredFrom | None = None) -> Lineage:
-    return Lineage(QueryName(record.query), record.query_id, record.checkpoint_location, folder, restored)
+    earlier = None if record.restored_from is None else record.restored_from.reached
+    return Lineage(QueryName(record.query), record.query_id, record.checkpoint_location, folder, restored, earlier)
 
 
 def _query_id(files: Files, checkpoint: str) -> str:

@@ -14,12 +14,14 @@ from coord_control.durable.lineage import current_lineage, write_query_id
 from coord_control.durable.lineage_record import (
     LineageRecord,
     OperatorRecord,
+    Reached,
     RestoredFrom,
     encode_record,
     query_folder,
     record_path,
 )
 from coord_control.durable.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.reached import reached_here, reached_with
 from coord_control.durable.seeding import write_seed
 from coord_control.durable.spark_files import SparkFiles
 from coord_control.ids import QueryName
@@ -78,11 +80,16 @@ class LineageBuilder:
                 restore=self.number,
                 id=self.restore_id,
                 epoch=snapshot.epoch,
+                planned=snapshot.planned,
+                reached=None if self.is_fork else self._reached(query, snapshot),
                 operators=operators,
                 replaced=None if before is None else before.checkpoint,
                 allow_non_restored_state=self.allow_non_restored_state,
             ),
         )
+
+    def _reached(self, query: QueryName, snapshot: QuerySnapshot) -> Reached:
+        return reached_with(snapshot, reached_here(self.files, self.job_folder, query))
 
 
 def operator_records(metadata: CheckpointMetadata, query: QueryName) -> dict[str, OperatorRecord]:

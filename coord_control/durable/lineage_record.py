@@ -1,7 +1,8 @@
 """``lineage.json``: what a lineage remembers of itself, and where the job's lineages lie.
 
 Format 2 added ``restored_from``; records of format 1 are read as lineages that nobody restored. An older release
-refuses format 2, because it would take a restore that was never committed for the newest lineage.
+refuses format 2, because it would take a restore that was never committed for the newest lineage. Format 3 tells of a
+planned epoch that was restored; an older release would start its operators without the restored states.
 
 Threads: values and reads; any thread.
 """
@@ -16,13 +17,14 @@ from pydantic import BaseModel, ConfigDict
 
 from coord_control.durable.files import Files, join
 from coord_control.durable.json_records import read_json_record
-from coord_control.ids import CheckpointId, Epoch
+from coord_control.ids import NO_EPOCH, CheckpointId, Epoch
 
 __all__ = [
     "FORMAT_VERSION",
     "RECORD_NAME",
     "LineageRecord",
     "OperatorRecord",
+    "Reached",
     "RestoredFrom",
     "encode_record",
     "lineage_names",
@@ -32,7 +34,7 @@ __all__ = [
     "record_path",
 ]
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 RECORD_NAME: Final = "lineage.json"
 
 _NAME: Final = re.compile(r"lineage-(\d{6,})")
@@ -49,6 +51,26 @@ class OperatorRecord(BaseModel):
     up: tuple[str, ...]
 
 
+class Reached(BaseModel):
+    """How far a query has run, at least: what its sinks may have been given.
+
+    Attributes:
+        committed: the newest epoch that Spark has committed; -1: none.
+        planned: the newest one that it has planned: a sink may have been given it, in whole or in part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    committed: Epoch = NO_EPOCH
+    planned: Epoch = NO_EPOCH
+
+    def joined(self, other: Reached | None) -> Reached:
+        """Return the farther of the two, in both respects."""
+        if other is None:
+            return self
+        return Reached(committed=max(self.committed, other.committed), planned=max(self.planned, other.planned))
+
+
 class RestoredFrom(BaseModel):
     """Where a restored lineage comes from.
 
@@ -57,6 +79,11 @@ class RestoredFrom(BaseModel):
         restore: the number of the restore; ``id`` tells it from an earlier one of that number that was never committed.
         epoch: Spark's last commit when the restore took place: that of the checkpoint, or one more if the state was
             rewritten into another number of partitions. Nothing has run since while Spark stands there.
+        planned: Spark's last planned epoch when the restore took place; None: ``epoch`` (format 2).
+        is_seeded: the operators' states are in the epoch store for good. Only with a planned epoch: when its first
+            attempt is answered, Spark still stands where it stood.
+        reached: how far the query had run in all its lineages when this one was restored; None: it is a fork, or was
+            not recorded (format 2).
         operators: as they were in the checkpoint.
         replaced: the Spark checkpoint directory of the lineage before it; None: there was none.
         allow_non_restored_state: operators may come and go in the first start.
@@ -69,15 +96,27 @@ class RestoredFrom(BaseModel):
     restore: int
     id: str
     epoch: Epoch
+    planned: Epoch | None = None
+    is_seeded: bool = False
+    reached: Reached | None = None
     operators: dict[str, OperatorRecord] = {}
     replaced: str | None = None
     allow_non_restored_state: bool = False
+
+    @property
+    def has_planned(self) -> bool:
+        """Whether an epoch was restored that is to be run again."""
+        return self.planned not in (None, self.epoch)
+
+    def is_untouched_at(self, position: tuple[Epoch, Epoch]) -> bool:
+        """Whether nothing can have run since the restore when Spark stands at ``position``."""
+        return not self.is_seeded if self.has_planned else position == (self.epoch, self.epoch)
 
 
 class LineageRecord(BaseModel):
     """The content of ``lineage.json``."""
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     query: str
     query_id: str
     checkpoint_location: str
@@ -120,8 +159,8 @@ def encode_record(record: LineageRecord) -> bytes:
 
 
 def _upgraded(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    # The second version has a field more, which may be left out.
-    return {**fields, "format_version": FORMAT_VERSION} if version == 1 else fields
+    # Later versions have more fields, which may be left out.
+    return {**fields, "format_version": FORMAT_VERSION} if version in (1, 2) else fields
 
 
 def _number(name: str) -> int:

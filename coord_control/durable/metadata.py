@@ -15,7 +15,8 @@ The checksum covers all bytes before its own line: a flipped bit in a coordinato
 
 **Versions.** A reader is chosen by ``format_version``, which is always the first field; an unknown one is refused
 before anything else is read. A field is never added without a new version, so nothing is ever ignored. Files of all
-versions that were ever released are in ``tests/unit/durable/golden``.
+versions that were ever released are in ``tests/unit/durable/golden``. Version 2 keeps the epoch that Spark had planned
+behind the boundary, and how far the query has run in all its lineages.
 
 A manifest can name a hundred thousand files: its entries are arrays of three or four values, read and written by
 msgspec; the rest goes through pydantic.
@@ -31,26 +32,31 @@ import datetime
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import pydantic
 
 from coord_control import collector
+from coord_control.durable.lineage_record import Reached
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
-from coord_control.protocol.records import EventBatch
-from coord_control.protocol.recovery import Outbox
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.records import Ack, EventBatch
+from coord_control.protocol.recovery import Outbox, Replay
 
 __all__ = [
     "FORMAT_VERSION",
     "METADATA_NAME",
+    "AckEntry",
     "CheckpointMetadata",
     "FileEntry",
     "Kind",
     "OperatorSnapshot",
     "OutboxEntry",
+    "PlannedEpoch",
     "QuerySnapshot",
     "StateOperator",
     "Trigger",
@@ -58,7 +64,7 @@ __all__ = [
     "encode_metadata",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 METADATA_NAME: Final = "_metadata"
 
 Kind: TypeAlias = Literal["checkpoint", "savepoint"]
@@ -99,6 +105,14 @@ class OutboxEntry(NamedTuple):
 
     def outbox(self) -> Outbox:
         return Outbox(self.subtask, self.attempt, self.events)
+
+
+class AckEntry(NamedTuple):
+    """What a subtask had acknowledged of a planned epoch; see :class:`~coord_control.protocol.records.Ack`."""
+
+    attempt: int
+    state: bytes | None
+    outbox: tuple[EventBatch, ...]
 
 
 def _files(value: object) -> tuple[FileEntry, ...]:
@@ -172,12 +186,14 @@ class QuerySnapshot(_Model):
     """One query at its boundary.
 
     Attributes:
-        epoch: the last epoch in it; -1: nothing was committed yet, and there are no files.
+        epoch: the last epoch in it; -1: nothing was committed yet.
         lineage: the name of the lineage folder that it was taken from.
         offsets: one per source, as the source wrote it; None: the source had none yet.
+        planned_offsets: those of the next epoch, which a restore runs again; None: it is not part of this.
         batch_metadata: the rest of Spark's offset log entry: watermark, settings.
         commit: Spark's commit log entry.
         sources: names or descriptions of the sources, as far as they are known.
+        reached: how far the query had run, in all its lineages; None: not recorded (version 1).
     """
 
     query_id: str
@@ -185,17 +201,47 @@ class QuerySnapshot(_Model):
     lineage: str
     spark_version: str
     offsets: tuple[Any, ...] = ()
+    planned_offsets: tuple[Any, ...] | None = None
     batch_metadata: dict[str, Any] = {}
     commit: dict[str, Any] = {}
     state_operators: tuple[StateOperator, ...] = ()
     shuffle_partitions: int | None = None
     sources: tuple[Any, ...] = ()
+    reached: Reached | None = None
     files: _Files = ()
+
+    @property
+    def planned(self) -> Epoch:
+        """The last epoch in it that Spark has planned: ``epoch`` or the next one."""
+        return self.epoch if self.planned_offsets is None else Epoch(self.epoch + 1)
 
     @property
     def size(self) -> int:
         """How many bytes the files take."""
         return sum(entry.size for entry in self.files)
+
+
+class PlannedEpoch(_Model):
+    """An operator's part of the epoch that is run again; see :class:`~coord_control.protocol.recovery.Replay`.
+
+    Attributes:
+        barrier: None: it has no begin record, and is run again without inputs.
+        acks: count if Spark commits the epoch without running it.
+    """
+
+    epoch: Epoch
+    barrier: BarrierId | None = None
+    inputs: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}
+    acks: dict[SubtaskIndex, AckEntry] = {}
+
+    @classmethod
+    def of(cls, replay: Replay) -> PlannedEpoch:
+        acks = {subtask: AckEntry(ack.attempt, ack.state, ack.outbox) for subtask, ack in replay.acks.items()}
+        return cls(epoch=replay.epoch, barrier=replay.barrier, inputs=dict(replay.inputs), acks=acks)
+
+    def replay(self, operator: OperatorUid) -> Replay:
+        acks = {subtask: Ack(operator, subtask, self.epoch, *ack) for subtask, ack in self.acks.items()}
+        return Replay(self.epoch, self.barrier, dict(self.inputs), acks)
 
 
 class OperatorSnapshot(_Model):
@@ -207,8 +253,9 @@ class OperatorSnapshot(_Model):
         coordinator_state: what the coordinator gave, as it was recorded (``coordinator_data`` is without the numbers of
             events from outside); None: it has never given any, it starts empty.
         subtask_states: JSON of those that have ever acknowledged; None: one still has its default.
-        down: events on their way to the subtasks.
+        down: events on their way to the subtasks, behind the inputs of the planned epoch.
         up: events on their way to the coordinator, in order.
+        planned: its part of the planned epoch; None: the query has none.
     """
 
     query: QueryName
@@ -220,6 +267,7 @@ class OperatorSnapshot(_Model):
     subtask_states: dict[SubtaskIndex, bytes | None] = {}
     down: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}
     up: tuple[OutboxEntry, ...] = ()
+    planned: PlannedEpoch | None = None
 
     @classmethod
     def of(
@@ -230,10 +278,7 @@ class OperatorSnapshot(_Model):
         state: str,
         down_types: Iterable[str],
         up_types: Iterable[str],
-        coordinator_state: bytes | None,
-        subtask_states: Mapping[SubtaskIndex, bytes | None],
-        down: Mapping[SubtaskIndex, tuple[EventBatch, ...]],
-        up: Iterable[Outbox],
+        cut: OperatorCut,
     ) -> OperatorSnapshot:
         """Take what the protocol gives."""
         return cls(
@@ -242,10 +287,27 @@ class OperatorSnapshot(_Model):
             state=state,
             down_types=tuple(down_types),
             up_types=tuple(up_types),
-            coordinator_state=coordinator_state,
-            subtask_states=dict(subtask_states),
-            down=dict(down),
-            up=tuple(OutboxEntry.of(outbox) for outbox in up),
+            coordinator_state=cut.coordinator_state,
+            subtask_states=dict(cut.states),
+            down=dict(cut.down),
+            up=tuple(OutboxEntry.of(outbox) for outbox in cut.up),
+            planned=None if cut.replay is None else PlannedEpoch.of(cut.replay),
+        )
+
+    @property
+    def is_rescalable(self) -> bool:
+        """Whether its states can be redistributed: no subtask has a part in an epoch that is run again."""
+        return self.planned is None or not (self.planned.inputs or self.planned.acks)
+
+    def cut(self, operator: OperatorUid) -> OperatorCut:
+        """Return it as the protocol takes it."""
+        return OperatorCut(
+            operator=operator,
+            coordinator_state=self.coordinator_state,
+            states=dict(self.subtask_states),
+            down=dict(self.down),
+            up=self.outboxes(),
+            replay=None if self.planned is None else self.planned.replay(operator),
         )
 
     @property
@@ -280,7 +342,7 @@ class CheckpointMetadata(_Model):
         statistics: measurements; nothing depends on them.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     checkpoint: CheckpointId
     kind: Kind
     job: str
@@ -343,6 +405,11 @@ def decode_metadata(path: str, data: bytes) -> CheckpointMetadata:
 
 
 def _read_version_1(path: str, data: bytes) -> CheckpointMetadata:
+    # The second version has more fields, all of which may be left out.
+    return _read(path, data, {"format_version": FORMAT_VERSION})
+
+
+def _read(path: str, data: bytes, changes: Mapping[str, Any] = MappingProxyType({})) -> CheckpointMetadata:
     end = len(data) - _CHECKSUM_LENGTH
     checksum = _CHECKSUM.fullmatch(data, max(end, 0))
     if checksum is None:
@@ -352,12 +419,12 @@ def _read_version_1(path: str, data: bytes) -> CheckpointMetadata:
     try:
         fields = msgspec.json.decode(data)
         del fields["checksum"]
-        return CheckpointMetadata.model_validate(fields)
+        return CheckpointMetadata.model_validate({**fields, **changes})
     except (msgspec.MsgspecError, pydantic.ValidationError) as error:
         raise _damaged(path, str(error)) from error
 
 
-_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {1: _read_version_1}
+_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {1: _read_version_1, 2: _read}
 
 
 def _damaged(path: str, problem: str) -> DamagedRecord:

@@ -1,8 +1,8 @@
 """A savepoint of a job that does not run, and of a Spark checkpoint directory that no job owns: without Spark.
 
-Everything that a savepoint needs is on the storage: Spark's logs say the last commit of each query, the epoch store
-what its operators recover from there. What was frozen for an epoch that was planned and not committed is channel state
-again. So a dead job can be saved as it would have recovered, on any machine that can read its storage.
+Everything that a savepoint needs is on the storage: Spark's logs say the last commit of each query, and the epoch that
+was planned and not committed; the epoch store what its operators recover from there. So a dead job is saved exactly as
+it would have recovered, on any machine that can read its storage.
 
 The job's generation is claimed first, like a driver does: nobody else changes anything meanwhile. A driver that is
 known to be alive is left alone; one that cannot be looked at is fenced off only if that is asked for.
@@ -78,14 +78,18 @@ class OfflineSavepoint:
 
     Attributes:
         path: its folder.
-        replayed: epochs that Spark had planned and not committed, by query: after a restore they are planned anew.
     """
 
     path: str
     metadata: CheckpointMetadata
     linked_bytes: int
     copied_bytes: int
-    replayed: Mapping[QueryName, Epoch]
+
+    @property
+    def replayed(self) -> Mapping[QueryName, Epoch]:
+        """Epochs that Spark had planned and not committed, by query: a restore runs them again as they were."""
+        queries = self.metadata.queries.items()
+        return {query: snapshot.planned for query, snapshot in queries if snapshot.planned > snapshot.epoch}
 
 
 def installed_spark() -> str | None:
@@ -143,7 +147,7 @@ def save(
     requested_by: str | None = None,
     force: bool = False,
 ) -> OfflineSavepoint:
-    """Take a savepoint of a job that does not run, at the last commit of each of its queries.
+    """Take a savepoint of a job that does not run: of each query what it would recover from.
 
     Args:
         target: the savepoint's folder; None: below the job's.
@@ -196,7 +200,7 @@ def adopt(
         job, query: by which names a job that restores it knows the query.
 
     Raises:
-        NothingToSave: it is not a Spark checkpoint directory, or nothing was ever committed in it.
+        NothingToSave: it is not a Spark checkpoint directory, or nothing was ever planned in it.
         StateFileMissing, MissingRecord, DamagedRecord: Spark could not restart from what is there.
         SavepointTargetTaken: the target is not an empty folder.
     """
@@ -206,8 +210,8 @@ def adopt(
     except FileNotFoundError:
         raise NothingToSave(spark_checkpoint, "it holds no file `metadata` with the id of a query") from None
     committed, planned = spark_position(files, spark_checkpoint)
-    if committed < 0:
-        raise NothingToSave(spark_checkpoint, "its query has never committed an epoch")
+    if planned < 0:
+        raise NothingToSave(spark_checkpoint, "its query has never begun an epoch")
     claim = ClaimRecord(checkpoint=_UNNUMBERED, kind="savepoint", label=label, generation=_NO_OWNER, target=target)
     if target_files.list(target):
         raise SavepointTargetTaken(target, "there is something in it")
@@ -217,7 +221,7 @@ def adopt(
         raise SavepointTargetTaken(target, "another savepoint is being written to it") from None
     try:
         pinned = _pin_adopted(
-            files, spark_checkpoint, committed, target_files, join(target, QUERIES_NAME, query, "spark")
+            files, spark_checkpoint, committed, planned, target_files, join(target, QUERIES_NAME, query, "spark")
         )
         metadata = CheckpointMetadata(
             checkpoint=_UNNUMBERED,
@@ -229,19 +233,20 @@ def adopt(
             trigger=Trigger(cause="adopted", requested_at=began, details={"from": spark_checkpoint}),
             triggered_at=began,
             completed_at=datetime.datetime.now(datetime.UTC),
-            queries={query: pinned.snapshot(query_id=query_id, spark_version=installed_spark() or "")},
+            queries={query: pinned.snapshot(query_id=query_id, spark_version=installed_spark() or "", earlier=None)},
         )
         target_files.create(join(target, METADATA_NAME), encode_metadata(metadata))
     except Exception:
         with contextlib.suppress(StoreError):
             remove_savepoint(target_files, target, claim)
         raise
-    replayed = {query: planned} if planned > committed else {}
-    return OfflineSavepoint(target, metadata, pinned.linked_bytes, pinned.copied_bytes, replayed)
+    return OfflineSavepoint(target, metadata, pinned.linked_bytes, pinned.copied_bytes)
 
 
-def _pin_adopted(files: Files, spark_checkpoint: str, epoch: Epoch, target_files: Files, target: str) -> Pinned:
-    live = LiveFiles.of(files, spark_checkpoint, epoch, "adopted")
+def _pin_adopted(
+    files: Files, spark_checkpoint: str, epoch: Epoch, planned: Epoch, target_files: Files, target: str
+) -> Pinned:
+    live = LiveFiles.of(files, spark_checkpoint, epoch, "adopted", planned)
     return pin_savepoint(live, target_files, target, [None] * len(live.infos))
 
 
@@ -259,7 +264,6 @@ class _Saver:
         self._checkpoint = checkpoint
         self._queries: dict[QueryName, QuerySnapshot] = {}
         self._operators: dict[OperatorUid, OperatorSnapshot] = {}
-        self._replayed: dict[QueryName, Epoch] = {}
         self._linked = 0
         self._copied = 0
 
@@ -285,14 +289,14 @@ class _Saver:
         if not self._claim.is_current():
             raise Fenced(job, self._generation)
         path = self._store.complete(metadata)
-        return OfflineSavepoint(path, metadata, self._linked, self._copied, self._replayed)
+        return OfflineSavepoint(path, metadata, self._linked, self._copied)
 
     def _add(self, lineage: Lineage, record: LineageRecord) -> None:
         committed, planned = spark_position(self._files, lineage.checkpoint)
-        if planned > committed:
-            self._replayed[lineage.query] = planned
-        pinned = self._store.pin(self._checkpoint, lineage.query, lineage.name, lineage.checkpoint, committed)
-        self._queries[lineage.query] = pinned.snapshot(query_id=lineage.query_id, spark_version=installed_spark() or "")
+        pinned = self._store.pin(self._checkpoint, lineage.query, lineage.name, lineage.checkpoint, committed, planned)
+        self._queries[lineage.query] = pinned.snapshot(
+            query_id=lineage.query_id, spark_version=installed_spark() or "", earlier=lineage.earlier
+        )
         self._linked += pinned.linked_bytes
         self._copied += pinned.copied_bytes
         if lineage.restored is not None:
@@ -319,8 +323,5 @@ class _Saver:
                 state=record.state,
                 down_types=record.down,
                 up_types=record.up,
-                coordinator_state=cut.coordinator_state,
-                subtask_states=cut.states,
-                down=cut.down,
-                up=cut.up,
+                cut=cut,
             )

@@ -20,6 +20,7 @@ from typing import Final
 from coord_control import collector
 from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join
 from coord_control.durable.layout import EpochLayout, layout_of
+from coord_control.durable.lineage_record import Reached
 from coord_control.durable.metadata import FileEntry, QuerySnapshot
 from coord_control.durable.query_snapshot import describe_query
 from coord_control.durable.shared_files import SharedFiles
@@ -41,7 +42,7 @@ class LiveFiles:
         files: the storage.
         folder: the query's Spark checkpoint directory.
         infos: the files that the epoch needs, as they were listed.
-        layout: what is known of the epoch, the boundary; -1: nothing is committed yet, and there are no files.
+        layout: what is known of the epoch, the boundary.
         lineage: the name of the folder of the query's lineage.
     """
 
@@ -52,16 +53,17 @@ class LiveFiles:
     lineage: str
 
     @classmethod
-    def of(cls, files: Files, folder: str, boundary: Epoch, lineage: str) -> LiveFiles:
+    def of(cls, files: Files, folder: str, boundary: Epoch, lineage: str, planned: Epoch | None = None) -> LiveFiles:
         """Find out what an epoch needs.
+
+        Args:
+            planned: see :func:`layout_of`.
 
         Raises:
             StateFileMissing: Spark has removed a file of it.
             DamagedRecord: a file of Spark that says which others are needed cannot be understood.
             StoreUnavailable: the storage.
         """
-        if boundary < 0:
-            return cls(files, folder, (), EpochLayout(boundary), lineage)
         listing = files.listing(folder)
         seen: dict[str, FileInfo] = {}
 
@@ -71,7 +73,7 @@ class LiveFiles:
             return files.read(join(folder, path))
 
         with collector.paused(len(listing.names) > MANY_FILES):
-            layout = layout_of(listing.names, boundary, read)
+            layout = layout_of(listing.names, boundary, read, planned)
             try:
                 found = iter(listing.infos([path for path in layout.files if path not in seen]))
                 infos = [seen.get(path) or next(found) for path in layout.files]
@@ -101,7 +103,9 @@ class Pinned:
     copied_bytes: int
     reused_bytes: int
 
-    def snapshot(self, *, query_id: str, spark_version: str, sources: tuple[str, ...] = ()) -> QuerySnapshot:
+    def snapshot(
+        self, *, query_id: str, spark_version: str, earlier: Reached | None, sources: tuple[str, ...] = ()
+    ) -> QuerySnapshot:
         """Describe the query as it was pinned."""
         return describe_query(
             self.live.layout,
@@ -110,6 +114,7 @@ class Pinned:
             lineage=self.live.lineage,
             spark_version=spark_version,
             sources=sources,
+            earlier=earlier,
         )
 
 

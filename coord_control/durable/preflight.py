@@ -21,9 +21,10 @@ from coord_control.durable.checkpoint_folder import stored_name
 from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.checks import ALLOW, Check, Verdict
 from coord_control.durable.files import Files, join
-from coord_control.durable.lineage import current_lineage, spark_position
-from coord_control.durable.lineage_record import query_folder
+from coord_control.durable.lineage import current_lineage
+from coord_control.durable.lineage_record import Reached, query_folder
 from coord_control.durable.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.reached import reached_here, reached_with
 from coord_control.durable.restoring import queries_of
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import CoordControlError
@@ -81,19 +82,20 @@ def check_job(
 
 
 def check_sinks(files: Files, job_folder: str, source: CheckpointSource, *, is_fork: bool) -> list[Check]:
-    """Say what the sinks will do with epochs that they have seen."""
+    """Say what the sinks will do with epochs that they have seen, in whichever lineage that was."""
     checks = []
     for query, snapshot in source.metadata.queries.items():
         if is_fork:
             checks.append(Check("sink", query, Verdict.WARNING, *_fork_note(snapshot)))
             continue
-        lineage = current_lineage(files, query_folder(job_folder, query), query)
-        reached = snapshot.epoch if lineage is None else spark_position(files, lineage.checkpoint)[1]
-        if reached <= snapshot.epoch:
-            found = f"nothing after epoch {snapshot.epoch} has run"
-            checks.append(Check("sink", query, Verdict.OK, found))
+        here = reached_here(files, job_folder, query)
+        reached = reached_with(snapshot, here)
+        if reached.planned > snapshot.planned:
+            checks.append(Check("sink", query, Verdict.WARNING, *_back_note(snapshot.planned, reached)))
+        elif here is None:
+            checks.append(Check("sink", query, Verdict.WARNING, *_unknown_note(snapshot)))
         else:
-            checks.append(Check("sink", query, Verdict.WARNING, *_back_note(snapshot.epoch, reached)))
+            checks.append(Check("sink", query, Verdict.OK, _same_note(snapshot)))
     return checks
 
 
@@ -155,18 +157,49 @@ def _check_ids(files: Files, job_folder: str, metadata: CheckpointMetadata) -> I
             yield Check("query id", query, Verdict.OK, f"{snapshot.query_id} is kept")
 
 
-def _back_note(epoch: Epoch, reached: Epoch) -> tuple[str, str]:
+def _same_note(snapshot: QuerySnapshot) -> str:
+    if snapshot.planned == snapshot.epoch:
+        return f"nothing after epoch {snapshot.epoch} has been planned"
+    return f"epoch {snapshot.planned} is run again with the same rows and events; nothing after it has been planned"
+
+
+def _unknown_note(snapshot: QuerySnapshot) -> tuple[str, str]:
     found = (
-        f"epochs {epoch + 1} to {reached} have run after the checkpoint and will be run again with the same query id. "
+        f"not known here: the query has no lineage in this job's folder. {_same_note(snapshot)} when the checkpoint "
+        "was taken; what has run since elsewhere, the sinks have seen"
+    )
+    way_out = (
+        "fine if the query has not run since; otherwise make the check where it has run (--root), or compare the "
+        f"newest batch id in the sink with {snapshot.planned}"
+    )
+    return found, way_out
+
+
+def _back_note(planned: Epoch, reached: Reached) -> tuple[str, str]:
+    seen = []
+    if reached.committed > planned:
+        seen.append(f"{_epochs(planned + 1, reached.committed)} committed after the checkpoint")
+    if reached.planned > max(planned, reached.committed):
+        seen.append(
+            f"epoch {reached.planned} was planned after it and not committed: a sink may have been given it, in whole "
+            "or in part"
+        )
+    found = (
+        f"{'; '.join(seen)}. The same numbers will be run again with the same query id. "
         "Sinks that remember (query id, batch id), as Delta and idempotent foreachBatch functions do, and the file "
-        "sink, which remembers batch ids in _spark_metadata, SKIP them: what these epochs give now, and did not give "
-        f"then, never comes out. They take data again from epoch {reached + 1} on. Other sinks get these epochs twice"
+        "sink, which remembers batch ids in _spark_metadata, SKIP what they have: what these epochs give now, and did "
+        f"not give then, never comes out. They take data again from epoch {reached.planned + 1} on. Other sinks get "
+        "these epochs twice"
     )
     way_out = (
         "right when these epochs hold the same rows again; when they must come out differently, set the sink back as "
         "well, or restore as a fork (--as NAME) with an output of its own"
     )
     return found, way_out
+
+
+def _epochs(first: int, last: int) -> str:
+    return f"epoch {first} was" if first == last else f"epochs {first} to {last} were"
 
 
 def _fork_note(snapshot: QuerySnapshot) -> tuple[str, str]:

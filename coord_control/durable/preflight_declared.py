@@ -15,6 +15,7 @@ from coord_control.durable.checks import ALLOW, Check, Verdict
 from coord_control.durable.lineage_builder import operator_records
 from coord_control.durable.lineage_record import OperatorRecord
 from coord_control.durable.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.errors import ParallelismFixed
 from coord_control.ids import OperatorUid, QueryName
 
 __all__ = ["DeclaredQuery", "check_declared"]
@@ -50,6 +51,7 @@ def check_declared(
     return [
         Check("query", declared.query, Verdict.OK, f"at epoch {snapshot.epoch}"),
         *_check_operators(operator_records(metadata, declared.query), declared, allow_non_restored_state),
+        *_check_planned(metadata, declared),
         *_check_sources(snapshot, declared),
         *_check_state(snapshot, declared),
     ]
@@ -94,6 +96,14 @@ def _check_operator(
             found = f"{list(known)} before, {list(types)} now"
             way_out = "keep the recorded types first, in their order, and add new ones behind them"
             yield Check(f"events {direction}", uid, Verdict.REFUSED, found, way_out)
+
+
+def _check_planned(metadata: CheckpointMetadata, declared: DeclaredQuery) -> Iterable[Check]:
+    for uid, now in declared.operators.items():
+        before = metadata.operators.get(uid)
+        if before is not None and before.parallelism != now.parallelism and not before.is_rescalable:
+            error = ParallelismFixed(uid, before.parallelism, now.parallelism)
+            yield Check("planned epoch", uid, Verdict.REFUSED, error.problem, error.way_out)
 
 
 def _check_sources(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[Check]:

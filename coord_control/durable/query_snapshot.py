@@ -9,8 +9,11 @@ import json
 from typing import Any
 
 from coord_control.durable.layout import EpochLayout
+from coord_control.durable.layout_logs import OffsetEntry
 from coord_control.durable.layout_operators import PARTITIONS_SETTING
+from coord_control.durable.lineage_record import Reached
 from coord_control.durable.metadata import FileEntry, QuerySnapshot, StateOperator
+from coord_control.ids import Epoch
 
 __all__ = ["describe_query", "offsets_by_source"]
 
@@ -22,19 +25,32 @@ def describe_query(
     query_id: str,
     lineage: str,
     spark_version: str,
+    earlier: Reached | None,
     sources: tuple[str, ...] = (),
 ) -> QuerySnapshot:
-    """Describe a query at a committed epoch.
+    """Describe a query at a committed epoch, and at the planned one behind it.
 
     Args:
         layout: of its checkpoint directory at the boundary.
         files: what was pinned.
         lineage: the name of the lineage's folder.
         sources: what Spark calls the sources, as far as it is known.
+        earlier: how far the query has run in other lineages; None: in none.
     """
-    offsets, commit, epoch = layout.offsets, layout.commit, layout.epoch
+    offsets, commit, epoch, planned = layout.offsets, layout.commit, layout.epoch, layout.planned
+    at = Reached(committed=epoch, planned=epoch if planned is None else Epoch(epoch + 1))
+    known = QuerySnapshot(
+        query_id=query_id,
+        epoch=epoch,
+        lineage=lineage,
+        spark_version=spark_version,
+        planned_offsets=None if planned is None else _offsets(planned),
+        sources=sources or tuple(planned.by_source if planned is not None else ()),
+        reached=at.joined(earlier),
+        files=files,
+    )
     if offsets is None or commit is None:  # nothing is committed yet
-        return QuerySnapshot(query_id=query_id, epoch=epoch, lineage=lineage, spark_version=spark_version)
+        return known
     partitions = offsets.settings.get(PARTITIONS_SETTING, "")
     operators = [
         StateOperator(
@@ -50,18 +66,15 @@ def describe_query(
         )
         for operator in layout.operators
     ]
-    return QuerySnapshot(
-        query_id=query_id,
-        epoch=epoch,
-        lineage=lineage,
-        spark_version=spark_version,
-        offsets=tuple(None if value is None else _parsed(value) for value in offsets.by_source.values()),
-        batch_metadata=dict(offsets.metadata),
-        commit=dict(commit.metadata),
-        state_operators=tuple(operators),
-        shuffle_partitions=int(partitions) if partitions.isdigit() else None,
-        sources=sources or tuple(offsets.by_source),
-        files=files,
+    return known.model_copy(
+        update={
+            "offsets": _offsets(offsets),
+            "batch_metadata": dict(offsets.metadata),
+            "commit": dict(commit.metadata),
+            "state_operators": tuple(operators),
+            "shuffle_partitions": int(partitions) if partitions.isdigit() else None,
+            "sources": sources or tuple(offsets.by_source),
+        }
     )
 
 
@@ -71,6 +84,10 @@ def offsets_by_source(snapshot: QuerySnapshot) -> dict[str, Any]:
     if not len(set(names)) == len(names) == len(snapshot.offsets):
         names = tuple(map(str, range(len(snapshot.offsets))))
     return dict(zip(names, snapshot.offsets, strict=True))
+
+
+def _offsets(entry: OffsetEntry) -> tuple[Any, ...]:
+    return tuple(None if value is None else _parsed(value) for value in entry.by_source.values())
 
 
 def _parsed(offset: str) -> Any:

@@ -21,9 +21,10 @@ from typing import Final, TypeAlias
 
 from coord_control.durable.checks import Check, Verdict
 from coord_control.durable.files import Files, join
-from coord_control.durable.lineage import current_lineage, spark_position
+from coord_control.durable.lineage import spark_position
 from coord_control.durable.lineage_record import encode_record, query_folder, read_record, record_path
 from coord_control.durable.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.reached import reached_here, reached_with
 from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
 
@@ -117,7 +118,7 @@ def _record_position(files: Files, folder: str, name: str) -> None:
     assert record is not None, "it was just built"
     assert record.restored_from is not None, "by a restore"
     committed, _ = spark_position(files, record.checkpoint_location)
-    restored = record.restored_from.model_copy(update={"epoch": committed})
+    restored = record.restored_from.model_copy(update={"epoch": committed, "planned": None})
     files.replace(record_path(folder, name), encode_record(record.model_copy(update={"restored_from": restored})))
 
 
@@ -126,6 +127,13 @@ def _is_changed(snapshot: QuerySnapshot, partitions: int) -> bool:
 
 
 def _check_state(query: QueryName, snapshot: QuerySnapshot, partitions: int) -> Check:
+    if snapshot.planned > snapshot.epoch and (snapshot.epoch < 0 or _is_changed(snapshot, partitions)):
+        found = (
+            f"epoch {snapshot.planned} is planned, for the number of partitions that the query has; Spark rewrites "
+            "the state behind a committed epoch only"
+        )
+        way_out = "restore without --shuffle-partitions and let that epoch end; then save the job and restore that"
+        return Check(NAME, query, Verdict.REFUSED, found, way_out)
     if not snapshot.state_operators:
         return Check(NAME, query, Verdict.OK, "it has no state: nothing is to be done")
     if not _is_changed(snapshot, partitions):
@@ -143,8 +151,7 @@ def _check_state(query: QueryName, snapshot: QuerySnapshot, partitions: int) -> 
 
 
 def _check_sink(files: Files, job_folder: str, query: QueryName, snapshot: QuerySnapshot) -> list[Check]:
-    lineage = current_lineage(files, query_folder(job_folder, query), query)
-    reached = snapshot.epoch if lineage is None else spark_position(files, lineage.checkpoint)[1]
+    reached = reached_with(snapshot, reached_here(files, job_folder, query)).planned
     if reached <= snapshot.epoch:
         return []
     found = (

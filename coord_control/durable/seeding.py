@@ -7,7 +7,8 @@ an epoch of this lineage. So recovery needs to know nothing of restores.
 Not before the start, because only then it is known what the operators are now: some may be gone or new, and the states
 of those with another number of subtasks are redistributed by a function of the user's. As long as Spark has planned
 nothing, the records are written anew with each start; what an earlier one wrote is thrown away. So a crash, or a change
-of the program, between two starts does no harm.
+of the program, between two starts does no harm. When Spark has planned the first epoch already, because the cut holds
+it, they are written by the first start alone: its attempts may be answered from then on.
 
 Threads: one at a time, before the query starts.
 """
@@ -20,16 +21,16 @@ from typing import Final, TypeAlias
 
 from coord_control.durable.files import Files, join
 from coord_control.durable.generation_log import GenerationLog
-from coord_control.durable.lineage import Lineage
+from coord_control.durable.lineage import Lineage, seeded
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot, decode_metadata, encode_metadata
 from coord_control.durable.records_codec import Header
-from coord_control.errors import MissingRecord
+from coord_control.errors import MissingRecord, ParallelismFixed
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, seed
 from coord_control.protocol.job import first_barrier
 from coord_control.protocol.recovery import Inputs, Outbox
 
-__all__ = ["Redistribution", "Rescale", "read_seed", "seed_lineage", "snapshot_cut", "write_seed"]
+__all__ = ["Redistribution", "Rescale", "read_seed", "seed_lineage", "write_seed"]
 
 _NAME: Final = "restored_metadata"
 
@@ -89,9 +90,21 @@ def seed_lineage(
     Raises:
         MissingRecord, DamagedRecord, UnsupportedFormat: the restored states cannot be read.
         RescaleFailed: a user's function did not redistribute them.
+        ParallelismFixed: they cannot be redistributed before a planned epoch has been run again.
     """
-    if lineage.restored is None or not operators:
+    if lineage.restored is None:
         return
+    if operators:
+        _write(files, lineage, generation, operators)
+    seeded(files, lineage)
+
+
+def _write(
+    files: Files,
+    lineage: Lineage,
+    generation: Generation,
+    operators: Mapping[OperatorUid, tuple[int, Rescale | None]],
+) -> None:
     metadata = read_seed(files, lineage.folder)
     boundary = metadata.queries[lineage.query].epoch
     # Where no query ran, no barrier went through; a coordinator is told of one all the same, or else it is not reset.
@@ -108,21 +121,12 @@ def seed_lineage(
     log.write(Header(True, generation, 0, Epoch(boundary + 1)), records)
 
 
-def snapshot_cut(uid: OperatorUid, snapshot: OperatorSnapshot) -> OperatorCut:
-    """What the metadata of a checkpoint says of an operator, as the protocol takes it."""
-    return OperatorCut(
-        operator=uid,
-        coordinator_state=snapshot.coordinator_state,
-        states=dict(snapshot.subtask_states),
-        down=dict(snapshot.down),
-        up=snapshot.outboxes(),
-    )
-
-
 def _adapted(uid: OperatorUid, snapshot: OperatorSnapshot, parallelism: int, rescale: Rescale | None) -> OperatorCut:
-    cut = snapshot_cut(uid, snapshot)
+    cut = snapshot.cut(uid)
     if snapshot.parallelism == parallelism:
         return cut
+    if not snapshot.is_rescalable:
+        raise ParallelismFixed(uid, snapshot.parallelism, parallelism)
     assert rescale is not None, "opening the lineage has refused it"
     given = rescale(Redistribution(cut.states, cut.down), snapshot.parallelism)
     up = tuple(_of_subtask(outbox, parallelism) for outbox in cut.up)

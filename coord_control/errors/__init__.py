@@ -4,7 +4,7 @@
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
-        - OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, AssetKeyTaken
+        - OperatorsChanged, ParallelismChanged, ParallelismFixed, EventTypesChanged, LineageMismatch, AssetKeyTaken
         - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed, PlanRefused
         - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning,
           RestoreNotUndone
@@ -150,6 +150,7 @@ from coord_control.errors.user import (
     OperatorUnused,
     OutputNotConsumed,
     ParallelismChanged,
+    ParallelismFixed,
     StateInvalid,
     StateTooLarge,
     SubtaskFailed,
@@ -240,6 +241,7 @@ __all__ = [
     "PagePackageMissing",
     "PageSettingsInvalid",
     "ParallelismChanged",
+    "ParallelismFixed",
     "PlanRefused",
     "QueryFailed",
     "QueryNotRestored",

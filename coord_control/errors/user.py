@@ -154,6 +154,22 @@ class ParallelismChanged(DeclarationError):
         )
 
 
+class ParallelismFixed(DeclarationError):
+    """An operator gets another parallelism while a restored epoch of it is still to be run again."""
+
+    def __init__(self, operator: str, recorded: int, declared: int) -> None:
+        self.operator, self.recorded, self.declared = operator, recorded, declared
+        self.problem = (
+            f"its {recorded} subtasks have events or results in the epoch that was planned when the checkpoint was "
+            f"taken; that epoch is run again as it was, and cannot be given to {declared}"
+        )
+        self.way_out = (
+            f"declare {recorded} until that epoch is committed; then take a savepoint and restore it with a rescale "
+            "function"
+        )
+        super().__init__(f"operator {operator!r}: {self.problem}; {self.way_out}")
+
+
 class EventTypesChanged(DeclarationError):
     """Event types of an operator are not those that were recorded, or in another order."""
 

@@ -18,6 +18,10 @@ asked for after this one was answered.
 
 Flink records neither direction (FLINK-26029 asked for both). Protocol section 5, rules C3, C6 and C11.
 
+A query that does not run is cut from durable facts (:func:`cut_of`): the cut is exactly what a recovery in place would
+read, the epoch that Spark has planned behind the last commit included. A sink may have that epoch already, so it must
+be run again with the same rows and the same inputs.
+
 Single-threaded; owned by the protocol core.
 """
 
@@ -29,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from coord_control.ids import BarrierId, CheckpointId, Epoch, OperatorUid, SubtaskIndex
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, pack
-from coord_control.protocol.recovery import Inputs, Outbox, RecoveredOperator, in_sequence
+from coord_control.protocol.recovery import Inputs, Outbox, RecoveredOperator, Replay, in_sequence
 
 __all__ = ["OperatorCut", "PendingCut", "SubtaskCut", "cut_of", "seed"]
 
@@ -62,6 +66,8 @@ class OperatorCut:
     states: Mapping[SubtaskIndex, bytes | None]  #: of the subtasks that have ever acknowledged
     down: Inputs  #: channel state coordinator -> subtasks, in order; subtasks without events are left out
     up: tuple[Outbox, ...]  #: channel state subtasks -> coordinator, in order
+    #: The planned epoch behind the boundary; None: none belongs to the cut. Its inputs come before those in ``down``.
+    replay: Replay | None = None
     subtasks: tuple[SubtaskCut, ...] = ()
     asked_seconds: float = 0.0  #: from the trigger until the coordinator was asked for its state
     snapshot_seconds: float = 0.0  #: from then until it answered
@@ -148,31 +154,31 @@ class PendingCut:
 
 
 def cut_of(recovered: RecoveredOperator, operator: OperatorUid) -> OperatorCut:
-    """The cut at the last commit of a query that does not run, from durable facts alone.
-
-    Inputs that are frozen for an epoch that will be run again are not consumed yet: they are channel state.
-    """
-    frozen = recovered.replay.inputs if recovered.replay is not None else {}
+    """Return the cut of a query that does not run, at its last commit and with the epoch planned behind it."""
     return OperatorCut(
         operator=operator,
         coordinator_state=recovered.coordinator_state,
         states=dict(recovered.states),
-        down=in_sequence(frozen, recovered.mailboxes),
+        down=recovered.mailboxes,
         up=recovered.undelivered,
+        replay=recovered.replay,
     )
 
 
 def seed(cut: OperatorCut, boundary: Epoch, barrier: BarrierId) -> Iterator[Record]:
-    """The records from which a new lineage that was restored from ``cut`` recovers: as if its boundary were an epoch
-    of that lineage, with all that was in the channels.
+    """Yield the records from which a new lineage that was restored from ``cut`` recovers: as if its boundary, and the
+    epoch planned behind it, were epochs of that lineage, with all that was in the channels.
 
     Args:
         boundary: the last commit of the new lineage.
-        barrier: what the coordinator is told that it is reset to.
+        barrier: the id of the state to which the coordinator is reset.
     """
     held = {subtask: pack(batches) for subtask, batches in cut.down.items()}
+    inputs = cut.replay.inputs if cut.replay is not None else {}
     if cut.coordinator_state is not None:
-        yield Begin(cut.operator, boundary, barrier, cut.coordinator_state, {}, held)
+        # The inputs wait here too: a power cut may take the planned epoch's file, and then this record counts.
+        waiting = {subtask: pack(batches) for subtask, batches in in_sequence(inputs, held).items()}
+        yield Begin(cut.operator, boundary, barrier, cut.coordinator_state, {}, waiting)
     outboxes: dict[SubtaskIndex, list[Outbox]] = {}
     for outbox in cut.up:
         outboxes.setdefault(outbox.subtask, []).append(outbox)
@@ -180,3 +186,10 @@ def seed(cut: OperatorCut, boundary: Epoch, barrier: BarrierId) -> Iterator[Reco
         sent = outboxes.pop(subtask, [])
         events = pack(batch for outbox in sent for batch in outbox.events)
         yield Ack(cut.operator, subtask, boundary, sent[-1].attempt if sent else -1, cut.states[subtask], events)
+    if cut.replay is None:
+        return
+    if cut.replay.barrier is not None:
+        assert cut.coordinator_state is not None, "a begin record holds a state"
+        yield Begin(cut.operator, cut.replay.epoch, barrier, cut.coordinator_state, inputs, held)
+    for _, ack in sorted(cut.replay.acks.items()):
+        yield ack

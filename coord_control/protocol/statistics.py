@@ -39,6 +39,7 @@ from coord_control.protocol.cut import OperatorCut, PendingCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.records import size
+from coord_control.protocol.recovery import in_sequence
 from coord_control.protocol.tickets import CheckpointKind
 
 __all__ = [
@@ -270,7 +271,8 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
     up_bytes: dict[SubtaskIndex, int] = {}
     for outbox in cut.up:
         up_bytes[outbox.subtask] = up_bytes.get(outbox.subtask, 0) + size(outbox.events)
-    known = sorted(passed.keys() | cut.states.keys() | cut.down.keys() | up_bytes.keys())
+    down = in_sequence(cut.replay.inputs if cut.replay is not None else {}, cut.down)
+    known = sorted(passed.keys() | cut.states.keys() | down.keys() | up_bytes.keys())
     subtasks = [
         SubtaskStatistics(
             subtask=measured.subtask,
@@ -278,7 +280,7 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
             state_bytes=len(cut.states.get(measured.subtask) or b""),
             blocked_events=measured.blocked_events,
             blocked_seconds=measured.blocked_seconds,
-            down_bytes=size(cut.down.get(measured.subtask, ())),
+            down_bytes=size(down.get(measured.subtask, ())),
             up_bytes=up_bytes.get(measured.subtask, 0),
             acknowledged_seconds=measured.acknowledged_seconds,
         )

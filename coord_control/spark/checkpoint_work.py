@@ -233,9 +233,12 @@ class CheckpointWork:
                 self._pin_at_last_commit(query)
 
     def _pin_at_last_commit(self, query: ManagedQuery) -> None:
-        boundary = query.look()
-        cuts = query.offline_cuts() if query.has_operators else ()
-        self._pin(query, boundary, cuts, self._reached(query, boundary, cuts))
+        if query.is_active:
+            boundary = planned = query.look()
+            cuts: tuple[OperatorCut, ...] = ()
+        else:
+            boundary, planned, cuts = query.offline_cuts()
+        self._pin(query, boundary, cuts, self._reached(query, boundary, cuts), planned)
 
     def _reached(self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...]) -> QueryStatistics:
         statistics = self._statistics[query.name] = QueryStatistics(
@@ -247,14 +250,22 @@ class CheckpointWork:
         return statistics
 
     def _pin(
-        self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...], reached: QueryStatistics
+        self,
+        query: ManagedQuery,
+        boundary: Epoch,
+        cuts: tuple[OperatorCut, ...],
+        reached: QueryStatistics,
+        planned: Epoch | None = None,
     ) -> None:
         began = time.monotonic()
         cut = self._cuts
 
         def pin() -> None:
-            pinned = self.store.pin(self.checkpoint, query.name, query.lineage.name, query.lineage.checkpoint, boundary)
-            snapshot = pinned.snapshot(query_id=query.lineage.query_id, spark_version=self.job.spark_version)
+            lineage = query.lineage
+            pinned = self.store.pin(self.checkpoint, query.name, lineage.name, lineage.checkpoint, boundary, planned)
+            snapshot = pinned.snapshot(
+                query_id=lineage.query_id, spark_version=self.job.spark_version, earlier=lineage.earlier
+            )
             statistics = replace(
                 reached,
                 pin_seconds=time.monotonic() - began,
@@ -341,10 +352,7 @@ class CheckpointWork:
             state=record.state,
             down_types=record.down,
             up_types=record.up,
-            coordinator_state=cut.coordinator_state,
-            subtask_states=cut.states,
-            down=cut.down,
-            up=cut.up,
+            cut=cut,
         )
 
     def _completed(self, path: str) -> None:

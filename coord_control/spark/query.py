@@ -202,16 +202,20 @@ class ManagedQuery:
     def has_operators(self) -> bool:
         return bool(self.operators)
 
-    def offline_cuts(self) -> tuple[OperatorCut, ...]:
-        """The cuts of its operators at the last commit, from durable facts; only of a query that has ended.
+    def offline_cuts(self) -> tuple[Epoch, Epoch, tuple[OperatorCut, ...]]:
+        """Cut a query that has ended, from durable facts.
+
+        Returns:
+            Spark's last committed and last planned epoch, and the cuts of its operators there.
 
         Raises:
             StoreError: the facts cannot be read.
         """
-        assert self.store is not None, "only queries with operators have records"
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
+        if self.store is None:
+            return committed, planned, ()
         facts = Facts(tuple(self.store.read()), committed, planned)
-        return tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
+        return committed, planned, tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
 
     def look(self) -> Epoch:
         """See what Spark has committed by now, without waiting for its report. Returns the newest epoch.

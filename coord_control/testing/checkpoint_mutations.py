@@ -190,10 +190,10 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "for message, token in ():",
     ),
     Mutation(
-        "leave frozen inputs out of an offline savepoint",
+        "leave the planned epoch out of the cut of a query that does not run",
         cut.cut_of,
-        "recovered.replay.inputs if recovered.replay is not None else {}",
-        "{}",
+        "replay=recovered.replay",
+        "replay=None",
     ),
     Mutation(
         "leave what coordinators have not seen out of an offline savepoint",
@@ -201,7 +201,31 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "up=recovered.undelivered",
         "up=()",
     ),
-    Mutation("restore without downward channel state", cut.seed, "{}, held)", "{})"),
+    Mutation("restore without downward channel state", cut.seed, "{}, waiting)", "{})"),
+    Mutation(
+        "restore a planned epoch without its begin record",
+        cut.seed,
+        "if cut.replay.barrier is not None:",
+        "if False:",
+    ),
+    Mutation(
+        "restore a planned epoch without what was acknowledged in it",
+        cut.seed,
+        "in sorted(cut.replay.acks.items()):",
+        "in ():",
+    ),
+    Mutation(
+        "restore a planned epoch without what waits behind its inputs",
+        cut.seed,
+        "inputs, held)\n",
+        "inputs)\n",
+    ),
+    Mutation(
+        "forget the inputs of a restored epoch whose plan is lost in a power cut",
+        cut.seed,
+        "in_sequence(inputs, held)",
+        "held",
+    ),
     Mutation("restore without upward channel state", cut.seed, "cut.states[subtask], events)", "cut.states[subtask])"),
     Mutation(
         "restore subtasks only that have sent something",

@@ -182,7 +182,7 @@ class World:
             return
         checkpoint = self.schedule.pick(list(owner.pinned))
         try:
-            snapshot = owner.pinned[checkpoint].snapshot(query_id="id", spark_version="4.3.0")
+            snapshot = owner.pinned[checkpoint].snapshot(query_id="id", spark_version="4.3.0", earlier=None)
         except StateFileMissing:
             assert owner is not self.current, "only a newer driver removes what is pinned"
             self.give_up(owner, checkpoint)

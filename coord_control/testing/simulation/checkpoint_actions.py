@@ -10,6 +10,8 @@ from typing import Final
 
 from coord_control.testing.simulation import checkpointing
 from coord_control.testing.simulation.choices import Action, early_death, is_spared, some_driver
+from coord_control.testing.simulation.driver import DriverStage
+from coord_control.testing.simulation.spark import RunStage
 from coord_control.testing.simulation.world import World
 
 __all__ = ["CHECKPOINT_ACTIONS"]
@@ -92,6 +94,20 @@ def _save_offline(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _stop_and_save(world: World, rng: random.Random) -> bool:
+    driver = world.driver
+    if driver is None or driver.runs.keys() != driver.logs.keys() or driver.lineage.undamaged or is_spared(world, rng):
+        return False
+    for query, run in list(driver.runs.items()):
+        world.say(f"{driver} stops {query}")
+        run.stage = RunStage.STOPPED
+        world.abandon(run)
+        driver.end_run(query)
+    if driver.stage is DriverStage.ALIVE:
+        checkpointing.save_stopped(world, driver)
+    return True
+
+
 #: name: (weight, action).
 CHECKPOINT_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "trigger checkpoint": (3, _trigger),
@@ -101,4 +117,5 @@ CHECKPOINT_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "let time pass": (0.3, _let_time_pass),
     "restore": (0.2, _restore),
     "save offline": (0.5, _save_offline),
+    "stop and save": (0.2, _stop_and_save),
 }

@@ -6,17 +6,22 @@ stores get their first records when the queries start in it.
 
 from __future__ import annotations
 
-from coord_control.errors import Fenced
-from coord_control.ids import BarrierId, CheckpointId, QueryName
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coord_control.errors import Fenced, StoreUnavailable
+from coord_control.ids import BarrierId, CheckpointId, Generation, QueryName
 from coord_control.protocol.cut import cut_of
+from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover, recovery_marker
 from coord_control.testing.memory_files import Crash
-from coord_control.testing.simulation.checkpoints import Part, Stored, UnderWay
+from coord_control.testing.simulation.checkpoints import Part, Rest, Stored, UnderWay
 from coord_control.testing.simulation.driver import Driver, DriverStage
+from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.spark import SparkLog
 from coord_control.testing.simulation.world import RESTORES, World
 
-__all__ = ["abort", "restore", "save_offline", "store", "trigger"]
+__all__ = ["abort", "restore", "save_offline", "save_stopped", "store", "trigger"]
 
 
 def trigger(world: World, driver: Driver) -> CheckpointId:
@@ -44,13 +49,7 @@ def store(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) 
     if not pending.is_pinned:
         pending.is_pinned = True
         return
-    try:
-        driver.verify()
-    except Fenced:
-        world.say(f"{driver} finds a newer generation, and stores nothing")
-        driver.stage = DriverStage.FENCED
-        world.statistics.fenced += 1
-        world.retire(driver)
+    if _is_fenced(world, driver):
         return
     stored = Stored(pending.checkpoint, pending.barrier, pending.parts)
     world.stored[pending.checkpoint] = stored
@@ -65,20 +64,52 @@ def store(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) 
 def save_offline(world: World) -> None:
     """A savepoint of a job that does not run, from what it has left."""
     lineage = world.lineage
-    parts: dict[QueryName, Part] = {}
     newest = lineage.newest_generation()
-    for query, log in lineage.logs.items():
-        facts = Facts(tuple(lineage.read(query)), log.committed, log.planned)
-        if (marker := recovery_marker(facts, newest)) is not None:
-            facts = Facts((*facts.records, marker), log.committed, log.planned)
-        cuts = tuple(cut_of(recover(facts, spec.uid), spec.uid) for spec in world.specs[query])
-        for cut, spec in zip(cuts, world.specs[query], strict=True):
-            lineage.invariants.check_cut(cut, spec.parallelism)
-        parts[query] = Part(log.committed, cuts)
+    parts = {query: _at_rest(world, lineage, query, lineage.read(query), newest) for query in lineage.logs}
     stored = Stored(_next(world), BarrierId((newest << 32) + (1 << 31)), parts)
     world.stored[stored.checkpoint] = stored
     world.statistics.offline_savepoints += 1
     world.say(f"{stored} is saved offline")
+
+
+def save_stopped(world: World, driver: Driver) -> None:
+    """A savepoint of queries that have ended, by their driver, which lives."""
+    checkpoint = _next(world)
+    barrier = driver.core.trigger_checkpoint(checkpoint, [], driver.now)
+    generation = driver.claim.generation
+    try:
+        parts = {
+            query: _at_rest(world, driver.lineage, query, store.read(), generation)
+            for query, store in driver.stores.items()
+        }
+    except StoreUnavailable:
+        world.say(f"{driver} cannot read the storage now, and saves nothing")
+        return
+    if _is_fenced(world, driver):
+        return
+    stored = Stored(checkpoint, barrier, parts)
+    world.stored[checkpoint] = stored
+    world.statistics.offline_savepoints += 1
+    world.say(f"{stored} is saved by {driver}, whose queries have ended")
+
+
+def _at_rest(
+    world: World, lineage: Lineage, query: QueryName, records: Sequence[Record], generation: Generation
+) -> Part:
+    if lineage.restored is not None and lineage.must_be_seeded(query):
+        return lineage.restored.parts[query]  # nothing has run since
+    log, specs = lineage.logs[query], world.specs[query]
+    facts = Facts(tuple(records), log.committed, log.planned)
+    if (marker := recovery_marker(facts, generation)) is not None:
+        facts = replace(facts, records=(*facts.records, marker))
+    recovered = {spec.uid: recover(facts, spec.uid) for spec in specs}
+    cuts = tuple(cut_of(found, uid) for uid, found in recovered.items())
+    for cut, spec in zip(cuts, specs, strict=True):
+        lineage.invariants.check_cut(cut, spec.parallelism)
+    served = {
+        key: seen for key, seen in lineage.invariants.served.items() if key[0] in recovered and key[2] > log.committed
+    }
+    return Part(log.committed, cuts, Rest(replace(log, plans=dict(log.plans)), recovered, served))
 
 
 def restore(world: World, stored: Stored, dies_at: int | None = None, *, job: str | None = None) -> None:
@@ -101,11 +132,25 @@ def restore(world: World, stored: Stored, dies_at: int | None = None, *, job: st
     world.run_driver(files, claim, lineage)
 
 
+def _is_fenced(world: World, driver: Driver) -> bool:
+    try:
+        driver.verify()
+    except Fenced:
+        world.say(f"{driver} finds a newer generation, and stores nothing")
+        driver.stage = DriverStage.FENCED
+        world.statistics.fenced += 1
+        world.retire(driver)
+        return True
+    return False
+
+
 def _next(world: World) -> CheckpointId:
     world.checkpoints += 1
     return CheckpointId(world.checkpoints)
 
 
 def _log(world: World, query: QueryName, part: Part) -> SparkLog:
+    if part.rest is not None:
+        return replace(part.rest.log, plans=dict(part.rest.log.plans))
     skips = world.lineages[0].logs[query].skips
     return SparkLog(part.boundary, part.boundary, {}, part.boundary, skips)

@@ -8,21 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from coord_control.ids import BarrierId, CheckpointId, Epoch, OperatorUid, QueryName
+from coord_control.ids import BarrierId, CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, PendingCut
 from coord_control.protocol.messages import QueryCaptured
+from coord_control.protocol.recovery import RecoveredOperator
+from coord_control.testing.simulation.spark import SparkLog
 from coord_control.testing.simulation.values import Violation
 
-__all__ = ["Desk", "Part", "Stored", "UnderWay", "Watched"]
+__all__ = ["Desk", "Part", "Rest", "Served", "Stored", "UnderWay", "Watched"]
+
+#: What attempts were given: their state, and the numbers of the events.
+Served: TypeAlias = dict[tuple[OperatorUid, SubtaskIndex, Epoch], tuple[bytes | None, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a query that does not run stands on: a recovery in place would read it, and so must a restore.
+
+    Attributes:
+        log: Spark's, with the rows of the planned epoch, and the sink.
+        recovered: what recovery finds there.
+        served: what attempts of the planned epoch were given.
+    """
+
+    log: SparkLog
+    recovered: Mapping[OperatorUid, RecoveredOperator]
+    served: Served
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One query in a checkpoint."""
+    """One query in a checkpoint; ``rest``: it did not run, None: it did."""
 
     boundary: Epoch
     cuts: tuple[OperatorCut, ...]
+    rest: Rest | None = None
 
 
 @dataclass(frozen=True, slots=True)

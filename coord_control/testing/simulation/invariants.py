@@ -19,8 +19,8 @@ from coord_control.protocol.epoch import OperatorEpoch, Phase
 from coord_control.protocol.messages import Acknowledge, AskSnapshot, EpochSettled, Welcome
 from coord_control.protocol.operator import OperatorRun
 from coord_control.protocol.records import Ack, Begin, Record, size
-from coord_control.protocol.recovery import Facts, History, recover
-from coord_control.testing.simulation.checkpoints import Watched
+from coord_control.protocol.recovery import Facts, History, in_sequence, recover
+from coord_control.testing.simulation.checkpoints import Served, Watched
 from coord_control.testing.simulation.spark import Attempt, SparkLog
 from coord_control.testing.simulation.values import (
     NUMBERED,
@@ -79,9 +79,7 @@ class Invariants:
     durable: Callable[[QueryName, Generation], View]
     barriers: BarriersSeen
     is_deaf: bool = False
-    served: dict[tuple[OperatorUid, SubtaskIndex, Epoch], tuple[bytes | None, tuple[int, ...]]] = field(
-        default_factory=dict
-    )
+    served: Served = field(default_factory=dict)
     consumed: dict[int, tuple[_Channel, Epoch]] = field(default_factory=dict)
     flows: dict[tuple[Generation, OperatorUid, SubtaskIndex], list[int]] = field(default_factory=dict)
     #: What was in each channel when the coordinator answered for a barrier.
@@ -335,7 +333,8 @@ class Invariants:
         coordinator = CoordinatorState.recorded(cut.operator, state, parallelism)
         for index in range(parallelism):
             who, subtask = f"{cut.operator}[{index}]", SubtaskState.of(cut.states.get(SubtaskIndex(index)))
-            down = events_of(cut.down.get(SubtaskIndex(index), ()))
+            waiting = in_sequence(cut.replay.inputs if cut.replay is not None else {}, cut.down)
+            down = events_of(waiting.get(SubtaskIndex(index), ()))
             numbers = [event.number for event in down if event.kind == NUMBERED]
             if numbers != list(range(subtask.received, coordinator.sent[index])):
                 raise Violation(

@@ -14,7 +14,7 @@ from typing import Final
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.generation_log import GenerationLog
 from coord_control.durable.records_codec import Header
-from coord_control.ids import NO_EPOCH, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut, seed
 from coord_control.protocol.records import EventBatch, Record
@@ -64,6 +64,9 @@ class Lineage:
     def __post_init__(self) -> None:
         self.invariants = Invariants(self.logs, self.view, self.barriers, is_deaf=self.is_deaf)
         self._restored_at = {query: log.committed for query, log in self.logs.items()}
+        if self.restored is not None:
+            for part in self.restored.parts.values():
+                self.invariants.served.update({} if part.rest is None else part.rest.served)
 
     def folder(self, query: QueryName) -> str:
         """Where the epoch store of a query is."""
@@ -120,11 +123,26 @@ class Lineage:
             raise Violation(f"control: {operator} goes back to item {applied}, {durable} was said to be durable")
 
     def must_be_seeded(self, query: QueryName) -> bool:
-        """Whether nothing has run in it yet: then each start writes its first records anew."""
-        return self.restored is not None and self.logs[query].planned == self._restored_at[query]
+        """Whether nothing has run in it yet: then each start writes its first records again.
+
+        With a planned epoch only the first start does: attempts of that epoch may be answered from then on.
+        """
+        if self.restored is None:
+            return False
+        if self._has_planned(query):
+            return not self.disk.exists(self._seeded(query))
+        return self.logs[query].planned == self._restored_at[query]
+
+    def _has_planned(self, query: QueryName) -> bool:
+        assert self.restored is not None
+        rest = self.restored.parts[query].rest
+        return rest is not None and rest.log.planned > rest.log.committed
+
+    def _seeded(self, query: QueryName) -> str:
+        return f"/job/{query}/lineage-{self.number}/seeded"
 
     def seed(self, files: MemoryFiles, query: QueryName, generation: Generation) -> None:
-        """Write the first records: as if the checkpoint's boundary were an epoch of this lineage.
+        """Write the first records: as if the boundary, and the epoch planned behind it, were epochs of this lineage.
 
         Raises:
             Violation: what recovers from them is not what was cut.
@@ -135,9 +153,16 @@ class Lineage:
         log = GenerationLog(files, self.folder(query), generation)
         log.remove()
         log.write(Header(True, generation, 0, Epoch(part.boundary + 1)), records)
-        facts = Facts(tuple(self.store(files, query, generation).open()), part.boundary, part.boundary)
+        spark = self.logs[query]
+        facts = Facts(tuple(self.store(files, query, generation).open()), spark.committed, spark.planned)
         for cut in part.cuts:
-            _check_recovered(recover(facts, cut.operator), cut)
+            recovered = recover(facts, cut.operator)
+            if part.rest is None:
+                _check_recovered(recovered, _from(cut))
+            elif spark.planned == part.rest.log.planned:
+                _check_recovered(recovered, part.rest.recovered[cut.operator])
+        if self._has_planned(query):
+            files.replace(self._seeded(query), b"")
 
     # What storage and power do to it.
 
@@ -180,17 +205,28 @@ class Lineage:
         return True
 
 
-def _check_recovered(recovered: RecoveredOperator, cut: OperatorCut) -> None:
-    facts = {
-        "the coordinator's state": (recovered.coordinator_state, cut.coordinator_state),
-        "the states": (dict(recovered.states), dict(cut.states)),
-        "the mailboxes": (_events(recovered.mailboxes), _events(cut.down)),
-        "what coordinators have not seen": (_sent(recovered.undelivered), _sent(cut.up)),
-        "an epoch that is run again": (recovered.replay, None),
+def _from(cut: OperatorCut) -> RecoveredOperator:
+    return RecoveredOperator(cut.states, cut.coordinator_state, NO_CHECKPOINT, cut.up, cut.down, None)
+
+
+def _check_recovered(recovered: RecoveredOperator, original: RecoveredOperator) -> None:
+    for what, found in _facts(recovered).items():
+        if found != (expected := _facts(original)[what]):
+            raise Violation(f"I6: {what} is {found!r} after the restore, and was {expected!r} when it was saved")
+
+
+def _facts(recovered: RecoveredOperator) -> dict[str, object]:
+    # All but the ids of barriers, which the restore gives.
+    replay = recovered.replay
+    return {
+        "the coordinator's state": recovered.coordinator_state,
+        "the state of the subtasks": dict(recovered.states),
+        "what waits in the mailboxes": _events(recovered.mailboxes),
+        "what coordinators have not seen": _sent(recovered.undelivered),
+        "the epoch that is run again": None if replay is None else (replay.epoch, replay.barrier is not None),
+        "what its subtasks are given": None if replay is None else _events(replay.inputs),
+        "what was acknowledged in it": None if replay is None else dict(replay.acks),
     }
-    for what, (found, expected) in facts.items():
-        if found != expected:
-            raise Violation(f"I6: {what} of {cut.operator} is {found!r} after the restore; the cut says {expected!r}")
 
 
 def _events(by_subtask: Mapping[SubtaskIndex, tuple[EventBatch, ...]]) -> dict[SubtaskIndex, list[Event]]:

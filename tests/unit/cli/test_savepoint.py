@@ -164,7 +164,7 @@ def test_restore_checks_first_and_tells_what_it_did(root: str) -> None:
     run_spark(LocalFiles(), f"{root}/flights/queries/delays/lineage-000001/spark", 6)
     checked = run("restore", "flights", "1", "--root", root, "--check", "--no-verify")
     assert "can be restored; nothing was changed" in checked
-    assert "epochs 4 to 6 have run after the checkpoint" in checked
+    assert "epochs 4 to 6 were committed after the checkpoint" in checked
     assert lineage_of(root) == "lineage-000001"
     assert "job flights was restored from" in run("restore", "flights", "1", "--root", root)
     assert lineage_of(root) == "lineage-000002"

@@ -87,7 +87,7 @@ class Driver:
 
     def pin(self, checkpoint: CheckpointId, epoch: int) -> QuerySnapshot:
         pinned = self.store.pin(checkpoint, QUERY, LINEAGE, SPARK, Epoch(epoch))
-        return pinned.snapshot(query_id="id", spark_version="4.3.0")
+        return pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None)
 
     def complete(self, checkpoint: CheckpointId, kind: Kind, snapshot: QuerySnapshot, **fields: str | None) -> str:
         self.doubtful.add(checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+from coord_control.durable.lineage_record import Reached
 from coord_control.durable.metadata import (
     CheckpointMetadata,
     FileEntry,
@@ -13,12 +14,18 @@ from coord_control.durable.metadata import (
     Trigger,
 )
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
-from coord_control.protocol.records import EventBatch
-from coord_control.protocol.recovery import Outbox
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.records import Ack, EventBatch
+from coord_control.protocol.recovery import Outbox, Replay
 
 
 def moment(second: int) -> datetime.datetime:
     return datetime.datetime(2026, 1, 2, 3, 4, second, tzinfo=datetime.UTC)
+
+
+def replay() -> Replay:
+    ack = Ack(OperatorUid("threshold"), SubtaskIndex(1), Epoch(42), 55, None, (EventBatch(0, 1, b'{"late":4}'),))
+    return Replay(Epoch(42), BarrierId(3 << 32 | 9), {SubtaskIndex(1): (EventBatch(1, 1, b"{}"),)}, {ack.subtask: ack})
 
 
 def full_metadata() -> CheckpointMetadata:
@@ -39,6 +46,7 @@ def full_metadata() -> CheckpointMetadata:
                 lineage="lineage-000002",
                 spark_version="4.3.0",
                 offsets=({"logOffset": 40}, {"topic": {"0": 2**53 + 1}}, None, 12),
+                planned_offsets=({"logOffset": 41}, {"topic": {"0": 2**53 + 2}}, None, 13),
                 batch_metadata={"batchWatermarkMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}},
                 commit={"nextBatchWatermarkMs": 1700000001000},
                 state_operators=(
@@ -56,6 +64,7 @@ def full_metadata() -> CheckpointMetadata:
                 ),
                 shuffle_partitions=2,
                 sources=("FileStreamSource", "Kafka[flights]"),
+                reached=Reached(committed=Epoch(50), planned=Epoch(51)),
                 files=(
                     FileEntry("commits/41", 29, "0a1b2c3d"),
                     FileEntry("state/0/0/42.zip", 1 << 33, "ffffffff", "200000000-17f3c2"),
@@ -75,10 +84,14 @@ def full_metadata() -> CheckpointMetadata:
                 state="Threshold",
                 down_types=("SetThreshold", "Forget"),
                 up_types=("Late",),
-                coordinator_state=b"\x00\xff{}",
-                subtask_states={SubtaskIndex(0): '{"city":"Zürich"}'.encode(), SubtaskIndex(2): None},
-                down={SubtaskIndex(3): (EventBatch(1, 2, b"{},{}"), EventBatch(0, 1, b'{"minutes":30.0}'))},
-                up=(Outbox(SubtaskIndex(0), 41, (EventBatch(0, 1, b'{"late":3}'),)),),
+                cut=OperatorCut(
+                    OperatorUid("threshold"),
+                    coordinator_state=b"\x00\xff{}",
+                    states={SubtaskIndex(0): '{"city":"Zürich"}'.encode(), SubtaskIndex(2): None},
+                    down={SubtaskIndex(3): (EventBatch(1, 2, b"{},{}"), EventBatch(0, 1, b'{"minutes":30.0}'))},
+                    up=(Outbox(SubtaskIndex(0), 41, (EventBatch(0, 1, b'{"late":3}'),)),),
+                    replay=replay(),
+                ),
             ),
             OperatorUid("silent"): OperatorSnapshot(query=QueryName("delays"), parallelism=1, state="None"),
         },

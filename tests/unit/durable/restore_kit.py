@@ -18,6 +18,7 @@ from coord_control.durable.metadata import (
 )
 from coord_control.durable.restoring import PreparedRestore, prepare_restore
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Outbox
 from tests.unit.durable.metadata_kit import full_metadata
@@ -96,10 +97,13 @@ def operator_snapshot() -> OperatorSnapshot:
         state="S",
         down_types=("A",),
         up_types=("B",),
-        coordinator_state=b"the coordinator's",
-        subtask_states={SubtaskIndex(0): b'{"n":1}', SubtaskIndex(1): None},
-        down={SubtaskIndex(1): (EventBatch(0, 1, b'{"down":1}'),)},
-        up=(Outbox(SubtaskIndex(1), 77, (EventBatch(0, 1, b'{"up":1}'),)),),
+        cut=OperatorCut(
+            OP,
+            coordinator_state=b"the coordinator's",
+            states={SubtaskIndex(0): b'{"n":1}', SubtaskIndex(1): None},
+            down={SubtaskIndex(1): (EventBatch(0, 1, b'{"down":1}'),)},
+            up=(Outbox(SubtaskIndex(1), 77, (EventBatch(0, 1, b'{"up":1}'),)),),
+        ),
     )
 
 
@@ -152,10 +156,10 @@ def run_spark(files: Files, checkpoint: str, epoch: int, *, planned: bool = Fals
     for number in range(epoch + 1 + planned):
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
         files.replace(join(checkpoint, f"offsets/{number}"), f'v1\n{head}\n{{"logOffset":{number}}}'.encode())
-    for number in range(epoch + 1):
-        files.replace(join(checkpoint, f"commits/{number}"), b'v1\n{"nextBatchWatermarkMs":0}')
         read = f"file://{checkpoint}-input/{number}.json"
         files.replace(read, b"")
         entry = {"path": read, "timestamp": number, "batchId": number}
         files.replace(join(checkpoint, f"sources/0/{number}"), f"v1\n{json.dumps(entry)}".encode())
+    for number in range(epoch + 1):
+        files.replace(join(checkpoint, f"commits/{number}"), b'v1\n{"nextBatchWatermarkMs":0}')
         files.replace(join(checkpoint, f"state/0/0/{number + 1}.snapshot"), b"%d" % number * 10)

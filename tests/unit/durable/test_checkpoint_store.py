@@ -64,7 +64,7 @@ class TestMaking:
         pinned = driver.store.pin(first, QUERY, LINEAGE, SPARK, Epoch(4))
         assert (pinned.copied_bytes, pinned.reused_bytes) == (0, 0)
         assert pinned.linked_bytes == pinned.live.size > 0
-        driver.complete(first, "checkpoint", pinned.snapshot(query_id="id", spark_version="4.3.0"))
+        driver.complete(first, "checkpoint", pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None))
         before = {info.path: info for info in files.walk(join(JOB, "shared"))}
         again = driver.store.pin(driver.claim("checkpoint"), QUERY, LINEAGE, SPARK, Epoch(4))
         assert (again.linked_bytes, again.copied_bytes, again.reused_bytes) == (0, 0, pinned.live.size)
@@ -98,7 +98,7 @@ class TestMaking:
         checkpoint = driver.claim("checkpoint")
         pinned = driver.store.pin(checkpoint, QUERY, LINEAGE, SPARK, NO_EPOCH)
         assert pinned.entries == ()
-        assert pinned.snapshot(query_id="id", spark_version="4.3.0").epoch == NO_EPOCH
+        assert pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None).epoch == NO_EPOCH
 
     def test_a_purged_epoch_can_be_pinned_at_a_newer_one(self, files: MemoryFiles, driver: Driver) -> None:
         checkpoint = driver.claim("checkpoint")

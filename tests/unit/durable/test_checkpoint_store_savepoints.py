@@ -53,7 +53,7 @@ class TestSavepoints:
         store.claim(CheckpointId(1), "savepoint", target="/archive/one")
         pinned = store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
         assert (pinned.linked_bytes, pinned.copied_bytes) == (0, pinned.live.size)
-        snapshot = pinned.snapshot(query_id="id", spark_version="4.3.0")
+        snapshot = pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None)
         metadata = metadata_of(1, "savepoint", 1, snapshot)
         assert store.complete(metadata) == "/archive/one"
         assert list(verify_files(archive, "/archive/one", metadata)) == []

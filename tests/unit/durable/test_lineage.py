@@ -168,7 +168,7 @@ def test_what_may_change_is_remembered(files: MemoryFiles) -> None:
         (b"[]", DamagedRecord),
         (b'{"format_version": 1}', DamagedRecord),
         (b'{"format_version": 0}', DamagedRecord),
-        (b'{"format_version": 3}', UnsupportedFormat),
+        (b'{"format_version": 4}', UnsupportedFormat),
     ],
 )
 def test_a_record_that_cannot_be_read_is_named(files: MemoryFiles, content: bytes, error: type[Exception]) -> None:

@@ -14,14 +14,17 @@ from coord_control.durable.metadata import (
     encode_metadata,
 )
 from coord_control.errors import DamagedRecord, UnsupportedFormat
-from coord_control.ids import OperatorUid, QueryName, SubtaskIndex
-from coord_control.protocol.records import EventBatch
+from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol.records import Ack, EventBatch
 from coord_control.protocol.recovery import Outbox
 from tests.unit.durable.metadata_kit import full_metadata
 
-#: Written by the first release. It must stay readable for ever and is never written anew.
-GOLDEN = Path(__file__).parent / "golden" / "metadata-format-1.json"
+#: Written by releases. They must stay readable for ever and are never written again.
+GOLDEN_1 = Path(__file__).parent / "golden" / "metadata-format-1.json"
+GOLDEN = Path(__file__).parent / "golden" / "metadata-format-2.json"
 PATH = "/job/checkpoints/7/_metadata"
+DELAYS = QueryName("delays")
+THRESHOLD = OperatorUid("threshold")
 
 
 def with_checksum(body: bytes) -> bytes:
@@ -36,8 +39,22 @@ def test_the_golden_file_can_be_read() -> None:
     assert decode_metadata(PATH, GOLDEN.read_bytes()) == full_metadata()
 
 
+def test_the_first_format_can_be_read_and_knows_no_planned_epoch() -> None:
+    metadata = decode_metadata(PATH, GOLDEN_1.read_bytes())
+    query, operator = metadata.queries[DELAYS], metadata.operators[THRESHOLD]
+    assert (query.planned, query.planned_offsets, query.reached, operator.planned) == (query.epoch, None, None, None)
+    newer = full_metadata()
+    changes = {"planned_offsets": None, "reached": None}
+    queries = {**newer.queries, DELAYS: newer.queries[DELAYS].model_copy(update=changes)}
+    operators = {**newer.operators, THRESHOLD: newer.operators[THRESHOLD].model_copy(update={"planned": None})}
+    assert metadata == newer.model_copy(update={"queries": queries, "operators": operators})
+
+
+def test_a_release_that_knows_no_planned_epoch_refuses_what_has_one() -> None:
+    assert json.loads(GOLDEN.read_bytes())["format_version"] == FORMAT_VERSION > 1
+
+
 def test_the_golden_file_is_written_the_same() -> None:
-    assert FORMAT_VERSION == 1
     assert encode_metadata(full_metadata()) == GOLDEN.read_bytes()
 
 
@@ -51,6 +68,9 @@ def test_other_tools_can_read_it() -> None:
     assert json.loads(operator["subtask_states"]["0"]) == {"city": "Zürich"}
     assert operator["down"] == {"3": [[1, 2, "{},{}"], [0, 1, '{"minutes":30.0}']]}
     assert operator["up"] == [[0, 41, [[0, 1, '{"late":3}']]]]
+    assert operator["planned"]["inputs"] == {"1": [[1, 1, "{}"]]}
+    assert operator["planned"]["acks"] == {"1": [55, None, [[0, 1, '{"late":4}']]]}
+    assert query["reached"] == {"committed": 50, "planned": 51}
     assert document["completed_at"] == "2026-01-02T03:04:07Z"
 
 
@@ -61,6 +81,10 @@ def test_the_protocol_gets_back_what_it_gave() -> None:
     [first, second] = operator.down[SubtaskIndex(3)]
     assert (type(first), first, second) == (EventBatch, (1, 2, b"{},{}"), (0, 1, b'{"minutes":30.0}'))
     assert operator.outboxes() == (Outbox(SubtaskIndex(0), 41, (EventBatch(0, 1, b'{"late":3}'),)),)
+    replay = operator.cut(THRESHOLD).replay
+    assert replay is not None
+    assert (replay.epoch, replay.barrier, replay.inputs) == (42, 3 << 32 | 9, {1: (EventBatch(1, 1, b"{}"),)})
+    assert replay.acks == {1: Ack(THRESHOLD, SubtaskIndex(1), Epoch(42), 55, None, (EventBatch(0, 1, b'{"late":4}'),))}
 
 
 def test_sizes_are_added_up() -> None:
@@ -92,8 +116,8 @@ def test_appended_bytes_are_found(suffix: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(UnsupportedFormat, match="format version 2") as caught:
-        decode_metadata(PATH, b'{ "format_version": 2, of a kind nobody knows')
+    with pytest.raises(UnsupportedFormat, match="format version 3") as caught:
+        decode_metadata(PATH, b'{ "format_version": 3, of a kind nobody knows')
     assert caught.value.path == PATH
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -15,11 +16,12 @@ from coord_control.durable.checkpoint_source import open_checkpoint
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.durable.generations import Holder, Process
-from coord_control.durable.lineage import current_lineage, open_lineage
+from coord_control.durable.lineage import current_lineage, open_lineage, spark_position
+from coord_control.durable.lineage_record import Reached
 from coord_control.durable.metadata import CheckpointMetadata
 from coord_control.durable.offline import adopt, own_job, save
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
-from coord_control.durable.seeding import seed_lineage
+from coord_control.durable.seeding import Redistribution, seed_lineage
 from coord_control.durable.spark_files import export_query
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import (
@@ -27,12 +29,14 @@ from coord_control.errors import (
     ForkNameTaken,
     JobRunning,
     NothingToSave,
+    ParallelismFixed,
     RestoreRefused,
     SavepointTargetTaken,
     StateFileMissing,
 )
 from coord_control.ids import BarrierId, Epoch, Generation, SubtaskIndex
-from coord_control.protocol.records import Ack, Begin, EventBatch
+from coord_control.protocol.records import Ack, Begin, EventBatch, RunStarted
+from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.restore_kit import JOB, OP, QUERIES, RECORD, folder, run_spark
 
@@ -80,15 +84,154 @@ def test_a_stopped_job_is_saved_as_it_would_recover(files: MemoryFiles) -> None:
     assert Catalog(files, JOB).resolve("end").checkpoint == 1
 
 
-def test_a_dead_job_is_saved_without_the_epoch_that_it_died_in(files: MemoryFiles) -> None:
+def test_a_dead_job_is_saved_with_the_epoch_that_it_died_in(files: MemoryFiles) -> None:
     ran(files, planned=True)
     made = save(files, JOB)
     assert made.replayed == {DELAYS: 4}
     operator = made.metadata.operators[OP]
     assert operator.coordinator_state == b"before 4"
     assert operator.subtask_states == {0: b'{"s":0}'}
-    assert operator.down == {0: (EVENT, EVENT)}  # frozen for epoch 4, and not consumed
-    assert "offsets/4" not in {entry.path for entry in made.metadata.queries[DELAYS].files}
+    assert operator.down == {}
+    replay = operator.cut(OP).replay
+    assert replay is not None
+    assert (replay.epoch, replay.inputs) == (4, {0: (EVENT, EVENT)})
+    assert replay.acks == {0: Ack(OP, SubtaskIndex(0), Epoch(4), 8, b"of epoch 4", ())}
+    query = made.metadata.queries[DELAYS]
+    assert {"offsets/4", "sources/0/4"} <= {entry.path for entry in query.files}
+    assert (query.epoch, query.planned, query.planned_offsets) == (3, 4, ({"logOffset": 4},))
+    assert query.reached == Reached(committed=Epoch(3), planned=Epoch(4))
+
+
+def recovered_in(files: MemoryFiles, generation: int) -> RecoveredOperator:
+    """Where the operator goes on, as its next driver finds it."""
+    lineage = open_lineage(files, folder(DELAYS), DELAYS, {OP: RECORD})
+    seed_lineage(files, lineage, Generation(generation), {OP: (RECORD.parallelism, None)})
+    committed, planned = spark_position(files, lineage.checkpoint)
+    store = EpochStore(files, lineage.epochs, Generation(generation), 100)
+    store.committed(committed)
+    return recover(Facts(tuple(store.open()), committed, planned), OP)
+
+
+def test_a_restore_of_a_dead_job_recovers_what_the_job_itself_would(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    in_place = recovered_in(files.copy(), 5)
+    save(files, JOB)
+    for fork in (None, "fork"):
+        disk = restored(files, fork)
+        lineage = current_lineage(disk, f"/jobs/{fork or 'flights'}/queries/{DELAYS}", DELAYS)
+        assert lineage is not None
+        assert lineage.restored is not None
+        assert spark_position(disk, lineage.checkpoint) == (3, 4)
+        original = join(folder(DELAYS), "lineage-000001/spark/offsets/4")
+        assert disk.read(join(lineage.checkpoint, "offsets/4")) == files.read(original)
+    found = recovered_in(restored(files), 9)
+    assert dataclasses.replace(found, barrier=in_place.barrier, replay=None) == dataclasses.replace(
+        in_place, replay=None
+    )
+    assert found.replay is not None
+    assert in_place.replay is not None
+    assert (found.replay.inputs, found.replay.acks) == (in_place.replay.inputs, in_place.replay.acks)
+
+
+def restored(files: MemoryFiles, fork: str | None = None) -> MemoryFiles:
+    disk = files.copy()
+    restore_job(disk, lambda path: disk, RestoreRequest("/jobs", "flights", "1", fork))
+    return disk
+
+
+def test_what_a_restored_epoch_has_done_is_not_forgotten_by_the_next_start(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    save(files, JOB)
+    disk = restored(files)
+    first = recovered_in(disk, 3)
+    assert first.replay is not None
+    # The epoch runs, its subtask acknowledges, the driver dies before Spark commits it.
+    lineage = current_lineage(disk, folder(DELAYS), DELAYS)
+    assert lineage is not None
+    assert lineage.restored is None
+    store = EpochStore(disk, lineage.epochs, Generation(3), 100)
+    store.open()
+    ack = Ack(OP, SubtaskIndex(0), Epoch(4), 21, b"of the new run", ())
+    store.append([RunStarted(Generation(3), Epoch(3), Epoch(4)), ack])
+    again = recovered_in(disk.copy(), 4)
+    assert again.replay is not None
+    assert again.replay.acks == {0: ack}
+    # And a savepoint of it keeps that too.
+    assert save(disk, JOB).metadata.operators[OP].cut(OP).replay == again.replay
+
+
+def test_a_restored_epoch_that_never_started_is_saved_again_with_its_inputs(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    first = save(files, JOB).metadata
+    second = save(restored(files), JOB).metadata
+    assert second.operators == first.operators
+    assert second.queries[DELAYS].planned == 4
+    assert second.queries[DELAYS].lineage == "lineage-000002"
+
+
+def test_a_crash_while_a_planned_epoch_is_put_in_place_does_no_harm(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    save(files, JOB)
+    disk = restored(files)
+    expected = recovered_in(disk.copy(), 9)
+    count = CrashAt()
+    recovered_in(disk.copy().seen_by(count), 9)
+    for point in range(1, count.passed + 1):
+        crashed = disk.copy()
+        with pytest.raises(Crash):
+            recovered_in(crashed.seen_by(CrashAt(point)), 9)
+        assert recovered_in(crashed, 10) == expected
+
+
+def test_subtasks_of_a_planned_epoch_are_not_redistributed(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    save(files, JOB)
+    disk = restored(files)
+    more = RECORD.model_copy(update={"parallelism": 3})
+    lineage = open_lineage(disk, folder(DELAYS), DELAYS, {OP: more}, rescalable=[OP])
+    with pytest.raises(ParallelismFixed, match=r"declare 2 until that epoch is committed; then take a savepoint"):
+        seed_lineage(disk, lineage, Generation(9), {OP: (3, lambda old, before: old)})
+    assert recovered_in(disk, 9).replay is not None, "and declaring 2 again works"
+
+
+def test_a_planned_epoch_in_which_no_subtask_has_a_part_lets_states_be_redistributed(files: MemoryFiles) -> None:
+    ran(files)
+    checkpoint = join(folder(DELAYS), "lineage-000001/spark")
+    run_spark(files, checkpoint, 3, planned=True)
+    save(files, JOB)
+    disk = restored(files)
+    more = RECORD.model_copy(update={"parallelism": 3})
+    lineage = open_lineage(disk, folder(DELAYS), DELAYS, {OP: more}, rescalable=[OP])
+    seed_lineage(disk, lineage, Generation(9), {OP: (3, lambda old, before: Redistribution({}, old.events))})
+    store = EpochStore(disk, lineage.epochs, Generation(9), 100)
+    found = recover(Facts(tuple(store.open()), Epoch(3), Epoch(4)), OP)
+    assert found.mailboxes == {1: (EVENT,)}
+    assert found.replay is not None
+    assert found.replay.inputs == {}
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_before_the_first_commit_the_first_offsets_are_kept(files: MemoryFiles, planned: bool) -> None:
+    """Fault: a source that has chosen where to begin (Kafka's latest) chose again after a restore."""
+    lineage = open_lineage(files, folder(RAW), RAW, {})
+    run_spark(files, lineage.checkpoint, -1, planned=planned)
+    files.replace(join(lineage.checkpoint, "sources/0/0"), b'0v1\n{"topic":{"0":17}}')
+    metadata = saved(files)
+    query = metadata.queries[RAW]
+    assert (query.epoch, query.planned) == (-1, 0 if planned else -1)
+    assert {entry.path for entry in query.files} == {"sources/0/0", *(["offsets/0"] if planned else [])}
+    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    again = open_lineage(files, folder(RAW), RAW, {})
+    assert again.name == "lineage-000002"
+    assert files.read(join(again.checkpoint, "sources/0/0")) == b'0v1\n{"topic":{"0":17}}'
+    assert spark_position(files, again.checkpoint) == (-1, query.planned)
+
+
+def test_a_plain_directory_that_has_begun_and_never_committed_is_adopted(files: MemoryFiles) -> None:
+    run_spark(files, "/spark/new", -1, planned=True)
+    files.create("/spark/new/metadata", b'{"id":"its-own"}')
+    made = adopt(files, "/spark/new", "/savepoints/adopted", files, job="flights", query=DELAYS)
+    assert made.replayed == {DELAYS: 0}
 
 
 def test_what_was_restored_and_never_started_is_saved_again(files: MemoryFiles) -> None:
@@ -242,6 +385,7 @@ def test_a_plain_directory_is_adopted_and_restored_into_a_job(files: MemoryFiles
     lineage = open_lineage(files, folder(DELAYS), DELAYS, {})
     assert (lineage.query_id, lineage.name) == ("its-own", "lineage-000001")
     assert files.list(join(lineage.checkpoint, "commits")) == ["2", "3"]
+    assert files.list(join(lineage.checkpoint, "offsets")) == ["2", "3", "4"]
     with pytest.raises(SavepointTargetTaken):
         adopt(files, plain, "/savepoints/adopted", files, job="flights", query=DELAYS)
 
@@ -250,7 +394,7 @@ def test_what_is_not_a_checkpoint_of_spark_is_not_adopted(files: MemoryFiles, pl
     with pytest.raises(NothingToSave, match="no file `metadata`"):
         adopt(files, "/spark", "/target", files, job="j", query=DELAYS)
     files.create("/new/metadata", b'{"id":"x"}')
-    with pytest.raises(NothingToSave, match="never committed"):
+    with pytest.raises(NothingToSave, match="never begun"):
         adopt(files, "/new", "/target", files, job="j", query=DELAYS)
     files.delete(f"{plain}/state/0/0/4.snapshot")
     with pytest.raises(StateFileMissing):

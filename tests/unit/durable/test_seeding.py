@@ -10,7 +10,7 @@ import pytest
 from coord_control.durable.checkpoint_source import CheckpointSource
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
-from coord_control.durable.seeding import Redistribution, Rescale, read_seed, seed_lineage, snapshot_cut
+from coord_control.durable.seeding import Redistribution, Rescale, read_seed, seed_lineage
 from coord_control.errors import (
     DamagedRecord,
     EventTypesChanged,
@@ -88,7 +88,7 @@ def merge(old: Redistribution, parallelism: int) -> Redistribution:
 
 def test_operators_recover_what_the_checkpoint_holds(files: MemoryFiles) -> None:
     found = start(files)
-    assert cut_of(found, OP) == snapshot_cut(OP, operator_snapshot())
+    assert cut_of(found, OP) == operator_snapshot().cut(OP)
     assert found.coordinator_state == b"the coordinator's"
     assert found.barrier == read_seed(files, opened(files, QUERY).folder).barrier
     assert found.replay is None

@@ -12,7 +12,7 @@ from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, Sub
 from coord_control.protocol.cut import OperatorCut, PendingCut, cut_of, seed
 from coord_control.protocol.gateway import Gateway, State
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, pack
-from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
+from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, Replay, in_sequence, recover
 from tests.core_kit import OP, ack, begin, event, events, names, run_started
 
 S0, S1 = SubtaskIndex(0), SubtaskIndex(1)
@@ -199,12 +199,14 @@ def test_at_the_last_commit_outboxes_since_the_snapshot_and_waiting_events_are_c
     assert cut.up == (Outbox(S0, 4, events("x")), Outbox(S0, 5, events("y")))
 
 
-def test_inputs_that_are_frozen_for_an_epoch_that_will_run_again_are_channel_state_before_what_was_held() -> None:
+def test_an_epoch_that_will_run_again_keeps_its_inputs_apart_from_what_waits_behind_them() -> None:
     held = {S0: events("b"), S1: events("c")}
     record = dataclasses.replace(begin(1, b"S1", {0: "a"}), held=held)
     cut = cut_of(recover(facts(begin(0), ack(0, outbox="x"), record, committed=0, planned=1), OP), OP)
     assert cut.coordinator_state == b"S1"
-    assert cut.down == {S0: events("a b"), S1: events("c")}
+    assert cut.replay is not None
+    assert (cut.replay.epoch, cut.replay.inputs, cut.replay.acks) == (1, {S0: events("a")}, {})
+    assert cut.down == {S0: events("b"), S1: events("c")}
     assert cut.up == (), "S1 has seen x"
 
 
@@ -212,8 +214,11 @@ def test_what_was_acknowledged_in_an_epoch_that_spark_has_not_committed_is_no_st
     records: list[Record] = [begin(0, b"S0"), ack(0, 0, b"s0"), begin(1, b"S1", {0: "a"}), ack(1, 0, b"s1", outbox="x")]
     cut = cut_of(recover(facts(*records, committed=0, planned=1), OP), OP)
     assert cut.states == {S0: b"s0"}
-    assert cut.down == {S0: events("a")}, "it has not consumed them either"
+    assert cut.down == {}
     assert cut.up == ()
+    assert cut.replay is not None
+    assert cut.replay.inputs == {S0: events("a")}
+    assert cut.replay.acks == {S0: ack(1, 0, b"s1", outbox="x")}, "they count if Spark commits it without running it"
 
 
 # A restored lineage.
@@ -246,6 +251,44 @@ def cuts(draw: st.DrawFn) -> OperatorCut:
     up = tuple(Outbox(subtask, number, events(sent)) for number, (subtask, sent) in enumerate(outboxes) if sent)
     down = {subtask: events(sent) for subtask in (S0, S1) if (sent := draw(words))}
     return OperatorCut(OP, draw(st.sampled_from([b"S", b""])), states, down, up)
+
+
+@st.composite
+def planned_cuts(draw: st.DrawFn) -> OperatorCut:
+    """With a planned epoch behind boundary 7, begun or not: a begun one has seen what came up."""
+    cut = draw(cuts())
+    acks = {
+        subtask: ack(8, subtask, state, outbox=draw(words), task=9) for subtask, state in draw(subtask_states).items()
+    }
+    if draw(st.booleans()):
+        return dataclasses.replace(cut, replay=Replay(Epoch(8), None, {}, acks))
+    inputs = {subtask: events(given) for subtask in (S0, S1) if (given := draw(words))}
+    return dataclasses.replace(cut, up=(), replay=Replay(Epoch(8), BARRIER, inputs, acks))
+
+
+@given(planned_cuts())
+def test_what_recovers_from_a_seed_with_a_planned_epoch_is_what_recovers_in_place(cut: OperatorCut) -> None:
+    records = list(seed(cut, Epoch(7), BARRIER))
+    recovered = recover(facts(*records, committed=7, planned=8), OP)
+    assert recovered.replay == cut.replay
+    assert (recovered.coordinator_state, recovered.states) == (cut.coordinator_state, cut.states)
+    assert recovered.mailboxes == {subtask: pack(batches) for subtask, batches in cut.down.items()}
+    assert sent(recovered.undelivered) == sent(cut.up)
+    assert list(seed(cut_of(recovered, OP), Epoch(7), BARRIER)) == records
+
+
+@given(planned_cuts())
+def test_when_a_power_cut_takes_the_planned_epoch_its_inputs_wait_again(cut: OperatorCut) -> None:
+    assert cut.replay is not None
+    lost = facts(*seed(cut, Epoch(7), BARRIER), run_started(7, 7), committed=7)
+    recovered = recover(lost, OP)
+    assert recovered.replay is None
+    assert (recovered.coordinator_state, recovered.states) == (cut.coordinator_state, cut.states)
+    waiting = in_sequence(cut.replay.inputs, cut.down)
+    assert {subtask: names(batches) for subtask, batches in recovered.mailboxes.items()} == {
+        subtask: names(batches) for subtask, batches in waiting.items()
+    }
+    assert sent(recovered.undelivered) == sent(cut.up)
 
 
 @given(cuts(), st.integers(-1, 5))
