@@ -69,8 +69,7 @@ def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
         record = read_record(files, query_folder(job_folder, query), name)
         if record is None:
             continue  # it was to begin empty, and has not begun
-        restored = record.restored_from
-        stood = NO_EPOCH if restored is None else restored.epoch
-        if spark_position(files, record.checkpoint_location) != (stood, stood):
+        restored, position = record.restored_from, spark_position(files, record.checkpoint_location)
+        if not (position == (NO_EPOCH, NO_EPOCH) if restored is None else restored.is_untouched_at(position)):
             raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
     return newest
