@@ -52,6 +52,7 @@ class Context:
 
     def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
         self._bound = bound
+        self._dump, self._parallelism = bound.down.dump, bound.parallelism  # looked up once: for every event that is sent
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
@@ -69,14 +70,16 @@ class Context:
         return self._bound.parallelism
 
     def send(self, subtask: int, event: BaseModel) -> None:
-        if not 0 <= subtask < self._bound.parallelism:
-            raise NoSuchSubtask(self._bound.uid, subtask, self._bound.parallelism)
-        self._bound.check_open()
-        type_index, _, payload = self._bound.down.encode(event)
+        if not 0 <= subtask < self._parallelism:
+            raise NoSuchSubtask(self._bound.uid, subtask, self._parallelism)
+        if self._run is None:  # otherwise it was open before
+            self._bound.check_open()
+        type_index, payload = self._dump(event)
         if self._closed:
             return
         with self._lock:
-            self._mark_here()
+            if self._unmarked is not None:
+                self._mark_here()
             run = self._run
             if run is None or run.type_index != type_index:
                 run = self._run = _Run(type_index)

@@ -1,13 +1,15 @@
 """Between pydantic models and the bytes that the protocol moves; used on both ends of a channel.
 
-Values are serialised when they are sent, so a later change of the object does not reach the other side, and validated
-by the receiver as well: its class may be newer than the sender's. A run of events is parsed at once, several times
-faster than one by one.
+Values are serialised when they are sent, so a later change of the object does not reach the other side, and parsed by
+the receiver. What the receiver would refuse is refused where it is sent: once it is durable, it would be refused after
+each restart. Where the fields are plain (:mod:`.plain`) it is enough to look at their types; everything else is parsed
+once for it. The receiver checks again: its class may be newer than the sender's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
@@ -24,6 +26,7 @@ from coord_control.errors import (
     UndeclaredEvent,
 )
 from coord_control.protocol.records import EventBatch, count
+from coord_control.spark.plain import plain_validator
 
 __all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
 
@@ -36,7 +39,26 @@ MAX_STATE_BYTES: Final = 1 << 20
 # garbage.
 _PAUSE_COLLECTOR_ABOVE: Final = 1_000
 
+# A number that is too long to be read back does not fit into so many.
+_SHORT_BYTES: Final = 4_000
+
 State = TypeVar("State", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What is done with each event of one type, looked up once: a hundred thousand may be sent at a time."""
+
+    index: int
+    to_json: Callable[..., bytes]
+    parse: Callable[..., Any]
+    is_plain: Callable[[dict[str, Any]], bool]  #: whether these fields' JSON can be read back for sure
+
+    @classmethod
+    def of(cls, index: int, model: type[BaseModel]) -> _Form:
+        plain = plain_validator(model)
+        is_plain = _never if plain is None else plain.isinstance_python
+        return cls(index, model.__pydantic_serializer__.to_json, model.__pydantic_validator__.validate_json, is_plain)
 
 
 class EventTypes:
@@ -50,6 +72,7 @@ class EventTypes:
         self.direction = direction
         self.models = tuple(models)
         self._index = {model: index for index, model in enumerate(self.models)}
+        self._forms: dict[type[BaseModel], _Form] = {}
         self._parsers: dict[int, TypeAdapter[list[BaseModel]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,23 +87,36 @@ class EventTypes:
             EventInvalid: a field holds a value that the other end would refuse, or that JSON cannot hold (infinity).
             EventTooLarge: it takes more than :data:`MAX_EVENT_BYTES` bytes as JSON.
         """
-        model = type(event)
+        index, payload = self.dump(event)
+        return EventBatch(index, 1, payload)
+
+    def dump(self, event: BaseModel) -> tuple[int, bytes]:
+        """Serialise one event; returns the index of its type and its JSON. Raises like :meth:`encode`."""
+        form = self._forms.get(type(event)) or self._form(type(event))
+        try:
+            if form.is_plain(event.__dict__):
+                payload = form.to_json(event)
+                if len(payload) <= _SHORT_BYTES:
+                    return form.index, payload
+            else:
+                # Without the serialiser's own check of types, which does not replace the next line.
+                payload = form.to_json(event, by_alias=False, warnings=False)
+            form.parse(payload, by_alias=False, by_name=True)
+        except PydanticSerializationError as error:
+            raise EventInvalid(self.operator, type(event).__name__, str(error)) from error
+        except ValidationError as error:
+            raise EventInvalid(self.operator, type(event).__name__, problems_of(error)) from error
+        if len(payload) > MAX_EVENT_BYTES:
+            raise EventTooLarge(self.operator, type(event).__name__, len(payload), MAX_EVENT_BYTES)
+        return form.index, payload
+
+    def _form(self, model: type[BaseModel]) -> _Form:
         index = self._index.get(model)
         if index is None:
             declared = [known.__name__ for known in self.models]
             raise UndeclaredEvent(self.operator, self.direction, model.__name__, declared)
-        try:
-            # Without the serialiser's own check of types, which takes longer than all the rest: what counts is that the
-            # other end can read it, and the next line does exactly that.
-            payload = model.__pydantic_serializer__.to_json(event, by_alias=False, warnings=False)
-            model.__pydantic_validator__.validate_json(payload, by_alias=False, by_name=True)
-        except PydanticSerializationError as error:
-            raise EventInvalid(self.operator, model.__name__, str(error)) from error
-        except ValidationError as error:
-            raise EventInvalid(self.operator, model.__name__, problems_of(error)) from error
-        if len(payload) > MAX_EVENT_BYTES:
-            raise EventTooLarge(self.operator, model.__name__, len(payload), MAX_EVENT_BYTES)
-        return EventBatch(index, 1, payload)
+        form = self._forms[model] = _Form.of(index, model)
+        return form
 
     def parse(self, name: str, payload: bytes) -> BaseModel:
         """Make an event from JSON that somebody has written, by the name of its model.
@@ -182,6 +218,10 @@ class StateType(Generic[State]):
         if data != before:
             self.load(subtask, data)
         return data
+
+
+def _never(fields: dict[str, Any]) -> bool:
+    return False
 
 
 def _is_model(value: object) -> bool:
