@@ -5,9 +5,9 @@ sockets. The coordinator sends from its own thread, round robin to four subtasks
 epoch before still parse; that is what a job does whose epochs follow each other. *alone* is one epoch by itself:
 nothing overlaps.
 
-Events per second depend on the machine, and on what else it does. So each round also measures a yardstick: what pydantic
-takes to dump the same events and to parse them again, one by one and nothing else, in the driver's process. The driver's
-CPU per event is judged against that; both are CPU time, and a busy machine slows down both.
+Events per second depend on the machine, and on what else it does. So each round also measures a yardstick: what
+pydantic takes to dump the same events and to parse them again, one by one and nothing else, in the driver's process.
+The driver's CPU per event is judged against that; both are CPU time, and a busy machine slows down both.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ import typer
 from coord_control.cli.output import plain
 from coord_control.cli.storage import absolute
 from coord_control.control.client import ControlClient
+from coord_control.durable.mailboxes import Mailbox
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["root_of", "running_job", "tell_verified", "tell_way"]
+__all__ = ["root_of", "running_job", "tell_dropped", "tell_verified", "tell_way"]
 
 _SAY_WHERE: Final = "say where the jobs are, with --root or COORD_ROOT"
 
@@ -73,6 +74,19 @@ def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> No
         with ControlClient(control) as client:
             client.record_verified(path, problems)
     except (NoControlPlane, DatabaseNotFound, RecordNotFound):
+        pass
+    except DatabaseError as error:
+        typer.echo(plain(f"the control database was not told: {error}"), err=True)
+
+
+def tell_dropped(control: str | None, job: str, dropped: Mailbox) -> None:
+    """Tell the control database what was given up of a job, if it knows that one."""
+    if not dropped.events:
+        return
+    try:
+        with ControlClient(control) as client:
+            client.record_dropped(job, dropped.operator, dropped.subtask, dropped.events)
+    except (NoControlPlane, DatabaseNotFound, JobNotFound):
         pass
     except DatabaseError as error:
         typer.echo(plain(f"the control database was not told: {error}"), err=True)

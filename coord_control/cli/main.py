@@ -19,6 +19,7 @@ from coord_control.cli import (
     jobs,
     lifecycle,
     logs,
+    mailbox,
     restore,
     run,
     savepoint,
@@ -73,6 +74,7 @@ app.command("restore")(restore.restore)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")
 app.add_typer(event.app, name="event")
+app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(command.app, name="command")
 app.command("recoveries")(history.recoveries)
 app.command("generations")(history.generations)

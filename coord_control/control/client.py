@@ -287,6 +287,15 @@ class ControlClient(ControlReader):
         self._audit("verify", marked.job, path)
         return marked
 
+    def record_dropped(self, job: str, operator: str, subtask: int, events: int) -> None:
+        """Record that what waited for a subtask was given up, by somebody who did it on the job's storage.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        self.job(job)
+        self._audit("drop_mailbox", job, f"{operator}[{subtask}]", {"events": events})
+
     def forget(self, job: str) -> None:
         """Remove a job's history from the database; its checkpoints on storage stay.
 
@@ -305,10 +314,16 @@ class ControlClient(ControlReader):
             record = self.command(name)
         return record
 
-    def _audit(self, action: str, job: str | None, subject: str) -> None:
+    def _audit(self, action: str, job: str | None, subject: str, details: dict[str, Any] | None = None) -> None:
         # What is no command leaves its trace here; commands leave theirs in the transaction that records them.
         entry = AuditRecord(
-            actor=self.actor, host=self.host, action=action, job=job, subject=subject, outcome="completed"
+            actor=self.actor,
+            host=self.host,
+            action=action,
+            job=job,
+            subject=subject,
+            outcome="completed",
+            details=details or {},
         )
         self._connection.call(lambda store: store.audit.add(entry))
 

@@ -20,7 +20,8 @@
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
-        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, NothingToSave
+        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, NothingToSave,
+          MailboxNotFound
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - JavaMissing                    Spark cannot start on this machine
@@ -117,6 +118,7 @@ from coord_control.errors.system import (
     JavaMissing,
     JobClosed,
     JobRunning,
+    MailboxNotFound,
     MissingRecord,
     NothingToSave,
     QueryFailed,
@@ -225,6 +227,7 @@ __all__ = [
     "JobStopRequested",
     "KeyReused",
     "LineageMismatch",
+    "MailboxNotFound",
     "MetricsAddressInvalid",
     "MissingRecord",
     "NoControlPlane",

@@ -25,6 +25,7 @@ __all__ = [
     "JavaMissing",
     "JobClosed",
     "JobRunning",
+    "MailboxNotFound",
     "MissingRecord",
     "NothingToSave",
     "QueryFailed",
@@ -167,6 +168,17 @@ class SavepointTargetTaken(StoreError):
         super().__init__(
             f"{path} cannot hold a new savepoint: {problem}; name a folder that does not exist or is empty"
         )
+
+
+class MailboxNotFound(StoreError):
+    """A subtask's mailbox was to be dropped, and there is none that could be."""
+
+    fault = Fault.USER
+
+    def __init__(self, operator: str, subtask: int | None, problem: str) -> None:
+        self.operator, self.subtask, self.problem = operator, subtask, problem
+        what = f"operator {operator!r}" if subtask is None else f"subtask {subtask} of operator {operator!r}"
+        super().__init__(f"{what} has no mailbox to be dropped: {problem}")
 
 
 class NothingToSave(StoreError):

@@ -86,7 +86,11 @@ _OPERATORS: Final = (
     gauge("operator_epoch", "Epoch that runs now; without a sample none does.", OPERATOR),
     gauge("mailbox_events", "Events that wait in the driver for the next epoch of their subtask.", OPERATOR),
     gauge("outbox_events", "Events of subtasks that wait in the driver for the commit of the running epoch.", OPERATOR),
-    gauge("channel_bytes", "Bytes that wait for subtasks, before and behind barriers.", OPERATOR),
+    gauge(
+        "channel_bytes",
+        "Bytes that wait for subtasks: before and behind barriers, and inputs not asked for yet.",
+        OPERATOR,
+    ),
     gauge(
         "channel_max_bytes",
         "Bytes that wait for the subtask with most of them; above 32 MiB the query fails.",

@@ -52,7 +52,10 @@ class Context:
 
     def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
         self._bound = bound
-        self._dump, self._parallelism = bound.down.dump, bound.parallelism  # looked up once: for every event that is sent
+        self._dump, self._parallelism = (
+            bound.down.dump,
+            bound.parallelism,
+        )  # looked up once: for every event that is sent
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._refused: tuple[int, ...] = ()  # before it, and not known to be durable

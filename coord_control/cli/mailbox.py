@@ -1,0 +1,87 @@
+"""``coordctl mailbox``: what waits for the subtasks of a job, and how to give it up.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from coord_control.cli.job_places import root_of, tell_dropped
+from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json
+from coord_control.cli.output import confirm, human_bytes, print_json, print_table, reported, say
+from coord_control.cli.storage import existing_job, storage_of
+from coord_control.durable.mailboxes import Mailbox, drop_mailbox, waiting
+from coord_control.ids import OperatorUid, SubtaskIndex
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Events that wait for subtasks: look at them, give them up.", no_args_is_help=True)
+
+
+@app.command("show")
+def show(
+    job: JobName,
+    root: AnyRoot = None,
+    control: Control = None,
+    sample: Annotated[
+        int, typer.Option(min=0, envvar="COORD_SAMPLE", help="How many events of each mailbox to show, oldest first.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show what waits for each subtask of JOB, as its next recovery would find it. The job may be running."""
+    with reported(as_json):
+        base = root_of(control, job, root)
+        found = waiting(storage_of(base), existing_job(base, job))
+        if as_json:
+            print_json([_to_json(mailbox, sample) for mailbox in found])
+            return
+        rows = [(each.query, each.operator, each.subtask, each.events, human_bytes(each.bytes)) for each in found]
+        print_table("", ("query", "operator", "subtask", "events", "size"), rows)
+        for mailbox in found:
+            for name, event in mailbox.first(sample):
+                say(f"{mailbox.operator}[{mailbox.subtask}] {name} {json.dumps(event)}")
+        if not found:
+            say(f"nothing waits for a subtask of job {job}")
+
+
+@app.command("drop")
+def drop(
+    job: JobName,
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator.")],
+    subtask: Annotated[int, typer.Argument(min=0, metavar="SUBTASK", help="The subtask's number.")],
+    root: AnyRoot = None,
+    control: Control = None,
+    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Give up all events that wait for one subtask of JOB, which does not run. They are lost.
+
+    The coordinator is not told: it has sent them. Checkpoints that were taken before still hold them.
+    """
+    with reported(as_json):
+        base = root_of(control, job, root)
+        folder = existing_job(base, job)
+        if not yes:
+            confirm(f"lose all events that wait for subtask {subtask} of operator {operator} of job {job}?")
+        dropped = drop_mailbox(storage_of(base), folder, OperatorUid(operator), SubtaskIndex(subtask), force=force)
+        tell_dropped(control, job, dropped)
+        if as_json:
+            print_json(_to_json(dropped, 0))
+        else:
+            say(f"{operator}[{subtask}]: {dropped.events} events given up, {human_bytes(dropped.bytes)}")
+
+
+def _to_json(mailbox: Mailbox, sample: int) -> dict[str, object]:
+    return {
+        "query": mailbox.query,
+        "operator": mailbox.operator,
+        "subtask": mailbox.subtask,
+        "events": mailbox.events,
+        "bytes": mailbox.bytes,
+        "first": [{"type": name, "event": event} for name, event in mailbox.first(sample)],
+    }
