@@ -39,6 +39,7 @@ from coord_control.errors import (
 )
 from coord_control.errors.going_on import UNDO
 from coord_control.ids import OperatorUid, QueryName
+from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.refusals import check_plan
 from coord_control.spark.restore import JobRestore, declared_query
 from coord_control.spark.writers import own_checkpoint, spark_name
@@ -175,11 +176,11 @@ class QueryStarts:
         """A state that the program means to go on from must not be left behind, nor be begun beside it."""
         own, by_session = own_checkpoint(start.writer, start.name)
         said_by, location = "its writer", own
-        if own is None and by_session is not None and self._driver.files.exists(join(by_session, "metadata")):
+        if own is None and by_session is not None and self._has_run(by_session):
             said_by, location = "the session's spark.sql.streaming.checkpointLocation", by_session
         if location is None:
             return
-        location = self._driver.reachable(location)
+        location = absolute(location)
         if (used := start.checkpoint_location) is None:
             found = recorded_lineage(self._driver.files, query_folder(self._driver.folder, start.name), start.name)
             if found is not None and (own is None or has_location(found[1], location)):
@@ -187,6 +188,10 @@ class QueryStarts:
         elif own is None or is_same_place(location, used):
             return
         raise CheckpointLocationConflict(start.name, said_by, location, used)
+
+    def _has_run(self, location: str) -> bool:
+        location = absolute(location)
+        return self._driver.storage(location).exists(join(location, "metadata"))
 
     def _check_stopped(self, name: QueryName, location: str) -> None:
         try:

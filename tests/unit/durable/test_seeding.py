@@ -165,7 +165,7 @@ def test_events_of_subtasks_that_are_gone_still_arrive(files: MemoryFiles) -> No
 def test_operators_come_and_go_only_if_that_was_allowed(
     files: MemoryFiles, operators: dict[OperatorUid, OperatorRecord]
 ) -> None:
-    with pytest.raises(NonRestoredState, match="or restore with allow_non_restored_state"):
+    with pytest.raises(NonRestoredState, match="restore with allow_non_restored_state, or go back to where the job stood"):
         opened(files, QUERY, operators=operators)
     source = put_checkpoint(files, "/savepoints/two", checkpoint=8)
     prepared(files, source, allow_non_restored_state=True).commit()
@@ -191,6 +191,7 @@ def test_event_types_are_compared_with_the_checkpoint(files: MemoryFiles) -> Non
 
 def test_a_program_that_adopted_a_directory_may_go_on_naming_it() -> None:
     files = MemoryFiles()
+    files.create("/adopted/metadata", b'{"id":"an id"}')
     open_lineage(files, folder(QUERY), QUERY, {OP: RECORD}, "/adopted")
     prepared(files, put_checkpoint(files, "/savepoints/one")).commit()
     lineage = opened(files, QUERY, checkpoint_location="/adopted/")
