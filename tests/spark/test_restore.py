@@ -272,7 +272,7 @@ def test_the_environment_asks_for_a_restore(
     monkeypatch.setenv("COORD_RESTORE_FROM", target)
     monkeypatch.setenv("COORD_ALLOW_NON_RESTORED_STATE", "1")
     job = make_job()
-    drain(job, write(source.read()))
+    drain(job, collected(sums(source.read()), {}))
     job.stop()
     assert lineage_of(tmp_path) == "lineage-000002"
 
