@@ -100,6 +100,7 @@ class Rig:
                 tls=False,
                 append=append,
                 verify=verify,
+                may_answer=claim.is_fresh,
                 query_failed=_failed,
                 fenced=_fenced,
                 settled=_settled,

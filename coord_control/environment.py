@@ -37,12 +37,14 @@ __all__ = [
     "check_host",
     "check_java",
     "check_loopback",
+    "check_mount",
     "check_package",
     "check_packages",
     "check_python",
     "check_storage",
     "find_java",
     "local_path",
+    "read_mounts",
     "require_java",
 ]
 
@@ -283,6 +285,41 @@ def check_disk(name: str, path: Path, free_bytes: Callable[[Path], int] | None =
         return Check(name, Status.OK, found, expected)
     status = Status.WARNING if free >= _DISK_FULL else Status.FAILED
     return Check(name, status, found, expected, "free some space, or choose another place")
+
+
+#: Mount options, by file system, with which opening a file may show what it held before another machine replaced it.
+_STALE_READS: Final[Mapping[str, str]] = {"nfs": "nocto", "nfs4": "nocto", "cifs": "cache=loose", "smb3": "cache=loose"}
+
+
+def read_mounts() -> str | None:
+    """Return the system's table of mounts; None where it has no ``/proc/mounts``."""
+    try:
+        return Path("/proc/mounts").read_text()
+    except OSError:
+        return None
+
+
+def check_mount(path: Path, mounts: str) -> Check:
+    """Judge how the file system of ``path`` is mounted: a driver must see at once that another one has taken over.
+
+    Args:
+        path: absolute.
+        mounts: lines as in ``/proc/mounts``.
+    """
+    fields = [line.split(" ") for line in mounts.splitlines()]
+    # Blanks in a mount point are written as octal numbers. Of two mounts at one place the later one counts.
+    places = {
+        re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), place): (kind, options)
+        for _, place, kind, options, *_ in fields
+    }
+    place = max((place for place in places if path.is_relative_to(place)), key=len, default="/")
+    kind, options = places.get(place, ("unknown", ""))
+    expected = "a file that is opened is the one that the server has"
+    stale = _STALE_READS.get(kind)
+    if stale is None or stale not in options.split(","):
+        return Check("mount", Status.OK, f"{place} is {kind}", expected)
+    hint = f"mount {place} without {stale}: with it a driver that was replaced may run on for up to a minute"
+    return Check("mount", Status.FAILED, f"{place} is {kind} with {stale}", expected, hint)
 
 
 def check_storage(root: str, files: Files) -> Check:

@@ -81,6 +81,8 @@ def _basic_checks(root: str | None) -> list[Check]:
         from coord_control.durable.files import LocalFiles
 
         checks.append(environment.check_disk("disk (storage)", path))
+        if (mounts := environment.read_mounts()) is not None:
+            checks.append(environment.check_mount(path.resolve(), mounts))
         checks.append(environment.check_storage(str(path), LocalFiles()))
     return checks
 

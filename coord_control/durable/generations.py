@@ -1,14 +1,26 @@
-"""Claims of generations: who is the job's driver, decided by who creates a file first (protocol section 6).
+"""Claims of generations: who is the job's driver, decided by the content of a file (protocol section 6).
 
-``<folder>/<n>.json`` is the claim of generation n, made by create-if-absent before anything else; of two drivers that
-start together one gets n and the other n+1, and then the first one is fenced. ``<n>.released`` says that the driver
-of generation n ended in good order.
+``<folder>/<n>.json`` is the claim of generation n. A driver owns n when the file holds that driver's own claim, with
+its random token. ``<n>.released`` says that the driver of generation n ended in good order.
+
+Three steps make that safe, also on a storage whose create-if-absent looks first and writes later, so that two drivers
+may both succeed:
+
+1. *Announce.* Before a driver creates ``<n>.json`` it writes ``<n>.<token>.wanted``, a name that no other driver uses.
+2. *Supersede.* Having created ``<n>.json`` it marks every older claim as superseded: their content changes.
+3. *Confirm.* It reads its claim back and lists the folder. It owns n if the claim is still its own, no newer one is
+   there and no other driver has announced n. Otherwise it claims the next number.
+
+Of two drivers that announce n, the one that lists last sees the other, so at most one owns it. A driver that announces
+n after the owner has confirmed finds ``<n>.json`` when it looks, so it never writes it: a number has one owner, even if
+a write is late.
+
+An owner is current as long as its claim holds its own content. That is one read of a file that exists: no negative
+cache can answer it, and opening a file is what NFS promises to check with its server.
 
 Fencing rests on the claims alone, and is safe whatever the older driver does. Whether that one *may still live* is a
 different question, asked for politeness: a query that it runs writes to the same Spark checkpoint until it notices. The
 answer is a pure decision from facts.
-
-Threads: any.
 """
 
 from __future__ import annotations
@@ -17,10 +29,14 @@ import contextlib
 import datetime
 import enum
 import json
+import math
 import os
+import random
 import re
+import secrets
 import socket
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,16 +46,42 @@ from coord_control.durable.files import Files, join
 from coord_control.errors import AlreadyExists, CoordControlError, DamagedRecord, Fenced, UnsupportedFormat
 from coord_control.ids import Generation
 
-__all__ = ["Aliveness", "Claim", "ClaimRecord", "Holder", "Process", "claim", "decide", "may_live", "previous_may_live"]
+__all__ = [
+    "LEASE_SECONDS",
+    "UNSEEN_SECONDS",
+    "WATCH_SECONDS",
+    "Aliveness",
+    "Claim",
+    "ClaimRecord",
+    "Holder",
+    "Process",
+    "claim",
+    "decide",
+    "may_live",
+    "previous_may_live",
+]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 NO_GENERATION: Final = Generation(0)
+
+#: How often a driver checks its claim, whatever else it does.
+WATCH_SECONDS: Final = 0.5
+#: How old a check may be on which an answer rests that needs no durable write. Two looks of the watch: one may be late.
+LEASE_SECONDS: Final = 2 * WATCH_SECONDS
+#: How long a successor waits for a driver that it cannot see: by then it has stopped answering, with some to spare.
+UNSEEN_SECONDS: Final = 2 * LEASE_SECONDS
 
 #: Claims older than this many generations are deleted; only the newest decide anything, some more tell a story.
 _KEPT: Final = 10
 
+#: Drivers that claim at the same moment try again at different moments.
+_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 2.0
+
+_NUMBERED: Final = re.compile(r"([1-9]\d*)\.")
 _CLAIM_NAME: Final = re.compile(r"([1-9]\d*)\.json")
+_WANTED_NAME: Final = re.compile(r"([1-9]\d*)\.([0-9a-f]+)\.wanted")
 
 
 class Aliveness(enum.Enum):
@@ -87,6 +129,12 @@ class ClaimRecord(_Model):
     generation: Generation
     holder: Holder
     claimed_at: datetime.datetime
+    token: str | None = None  #: tells this driver's claim from that of any other; None in format 1
+    superseded_by: Generation | None = None  #: a newer driver has claimed this generation
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        return self.model_dump_json(indent=2).encode()
 
     def __str__(self) -> str:
         """Who it is, for people; the first process is the driver's Python."""
@@ -103,20 +151,37 @@ class Claim:
         found: whether the driver before it still ran when this one came; kept by whoever has looked.
     """
 
-    def __init__(self, files: Files, folder: str, generation: Generation, previous: ClaimRecord | None) -> None:
+    def __init__(
+        self, files: Files, folder: str, record: ClaimRecord, previous: ClaimRecord | None, clock: Callable[[], float]
+    ) -> None:
         self._files = files
         self._folder = folder
-        self.generation = generation
+        self._content = record.encode()
+        self.generation = record.generation
         self.previous = previous
         self.found = Aliveness.DEAD
+        self._clock = clock
+        self._checked_at = -math.inf  # when the newest check began that has found it current
 
     def is_current(self) -> bool:
-        """Say whether no newer driver has claimed; at most two look-ups on the storage."""
-        # Old claims are deleted in rising order. So, in this order of looking: when ours is still there, the next one
-        # cannot have come and gone.
-        if self._files.exists(_path(self._folder, self.generation + 1)):
+        """Return whether the claim still holds this driver's content; reads one file.
+
+        Raises:
+            StoreUnavailable: the storage cannot say.
+        """
+        began = self._clock()
+        if not _holds(self._files, _path(self._folder, self.generation), self._content):
+            self._checked_at = -math.inf
             return False
-        return self._files.exists(_path(self._folder, self.generation))
+        self._checked_at = max(self._checked_at, began)
+        return True
+
+    def is_fresh(self) -> bool:
+        """Return whether the last check found it current and began at most :data:`LEASE_SECONDS` ago.
+
+        Never blocks. A successor that cannot see this driver waits longer than that before it reads anything.
+        """
+        return self._clock() - self._checked_at <= LEASE_SECONDS
 
     def release(self) -> None:
         """Say that this driver has ended in good order. May be called again."""
@@ -144,7 +209,15 @@ class Claim:
         return previous is not None and self.is_released(previous.generation)
 
 
-def claim(files: Files, folder: str, holder: Holder, *, above: Generation = NO_GENERATION) -> Claim:
+def claim(
+    files: Files,
+    folder: str,
+    holder: Holder,
+    *,
+    above: Generation = NO_GENERATION,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] | None = None,
+) -> Claim:
     """Claim the next generation: from now on every older driver is fenced.
 
     Args:
@@ -153,27 +226,36 @@ def claim(files: Files, folder: str, holder: Holder, *, above: Generation = NO_G
         holder: this driver.
         above: claim one after the other until one is above this: what was restored from another job, or from another
             place, has seen the barrier ids of that generation (rule C9).
+        sleep: waits between two attempts, when several drivers claim at the same moment.
+        clock: seconds that only grow; for :meth:`Claim.is_fresh`.
 
     Raises:
-        DamagedRecord, UnsupportedFormat: the newest claim cannot be read; nothing was claimed.
+        DamagedRecord, UnsupportedFormat: a claim that counts cannot be read.
+        StoreUnavailable: the storage cannot be written.
     """
+    token = secrets.token_hex(16)
     ours: set[int] = set()
+    contests = 0
     before_us: ClaimRecord | None = None
     while True:
         newest = max(_claimed(files, folder), default=0)
         if newest not in ours:
             before_us = _read(files, folder, newest) if newest else None
         mine = ClaimRecord(
-            generation=Generation(newest + 1), holder=holder, claimed_at=datetime.datetime.now(datetime.UTC)
+            generation=Generation(newest + 1),
+            holder=holder,
+            claimed_at=datetime.datetime.now(datetime.UTC),
+            token=token,
         )
-        try:
-            files.create(_path(folder, mine.generation), mine.model_dump_json(indent=2).encode())
-        except AlreadyExists:
-            continue
-        ours.add(mine.generation)
-        if mine.generation > above:  # numbers are never left out, a fenced driver looks for the next one
+        is_owner = _try_to_own(files, folder, mine)
+        if is_owner and mine.generation > above:
             _forget_old(files, folder, mine.generation)
-            return Claim(files, folder, mine.generation, before_us)
+            return Claim(files, folder, mine, before_us, clock or _clock)
+        if is_owner:
+            ours.add(mine.generation)
+        else:
+            sleep(random.uniform(0.0, min(_PAUSE_SECONDS * contests, _MAX_PAUSE_SECONDS)))
+            contests += 1
 
 
 def newest_claim(files: Files, folder: str) -> tuple[ClaimRecord, bool] | None:
@@ -234,6 +316,54 @@ def _claimed(files: Files, folder: str) -> list[int]:
     return [int(match[1]) for name in files.list(folder) if (match := _CLAIM_NAME.fullmatch(name))]
 
 
+def _try_to_own(files: Files, folder: str, mine: ClaimRecord) -> bool:
+    """Claim one generation. False: another driver owns it, or wants it too; then it may have no owner at all."""
+    announcement = join(folder, f"{mine.generation}.{mine.token}.wanted")
+    files.replace(announcement, b"")
+    try:
+        files.create(_path(folder, mine.generation), mine.encode())
+    except AlreadyExists:
+        is_owner = False
+    else:
+        _supersede(files, folder, mine.generation)
+        is_owner = _is_confirmed(files, folder, mine)
+    # Only now: from here on this driver writes nothing under that number.
+    files.delete(announcement)
+    return is_owner
+
+
+def _supersede(files: Files, folder: str, newest: Generation) -> None:
+    """Change the content of all older claims: their drivers find out by reading them."""
+    for number in sorted(_claimed(files, folder), reverse=True):  # the one that may run first
+        if number >= newest:
+            continue
+        # A claim that is gone or damaged does not hold its driver's content either.
+        with contextlib.suppress(FileNotFoundError, DamagedRecord):
+            older = _read(files, folder, number)
+            if older.superseded_by is None:
+                changes = {"format_version": FORMAT_VERSION, "superseded_by": newest}
+                files.replace(_path(folder, number), older.model_copy(update=changes).encode())
+
+
+def _is_confirmed(files: Files, folder: str, mine: ClaimRecord) -> bool:
+    if not _holds(files, _path(folder, mine.generation), mine.encode()):
+        return False
+    # Listed after the claim was written: a rival that is not in this list will find the claim, and write nothing.
+    names = files.list(folder)
+    wanted = {
+        match[2] for name in names if (match := _WANTED_NAME.fullmatch(name)) and int(match[1]) == mine.generation
+    }
+    newest = max(int(match[1]) for name in names if (match := _CLAIM_NAME.fullmatch(name)))
+    return wanted == {mine.token} and newest == mine.generation
+
+
+def _holds(files: Files, path: str, content: bytes) -> bool:
+    try:
+        return files.read(path) == content
+    except FileNotFoundError:
+        return False
+
+
 def _read(files: Files, folder: str, generation: int) -> ClaimRecord:
     path = _path(folder, generation)
     data = files.read(path)
@@ -254,10 +384,9 @@ def _read(files: Files, folder: str, generation: int) -> ClaimRecord:
 
 
 def _forget_old(files: Files, folder: str, newest: Generation) -> None:
-    for number in sorted(_claimed(files, folder)):
-        if number <= newest - _KEPT:
-            files.delete(_released_path(folder, number))
-            files.delete(_path(folder, number))
+    for name in files.list(folder):
+        if (match := _NUMBERED.match(name)) and int(match[1]) <= newest - _KEPT:
+            files.delete(join(folder, name))
 
 
 def _path(folder: str, generation: int) -> str:
@@ -266,6 +395,11 @@ def _path(folder: str, generation: int) -> str:
 
 def _released_path(folder: str, generation: int) -> str:
     return join(folder, f"{generation}.released")
+
+
+def _clock() -> float:
+    # Also counts the time that the machine was asleep, where the system can tell.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _exists(pid: int) -> bool:

@@ -63,8 +63,6 @@ from coord_control.protocol.recovery import Facts, recover, recovery_marker
 
 __all__ = ["OfflineSavepoint", "adopt", "installed_spark", "own_job", "save"]
 
-#: Four times what a driver needs to notice that it was fenced.
-_FENCED_SECONDS: Final = 2.0
 #: Nothing is dropped from the records: an older commit may still be asked for by whoever drives the job next.
 _KEEP_ALL: Final = 1 << 31
 #: What was adopted has no place in a job's list.
@@ -131,7 +129,7 @@ def own_job(
     claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above)
     try:
         if may_live is Aliveness.UNKNOWN:
-            sleep(_FENCED_SECONDS)
+            sleep(generations.UNSEEN_SECONDS)
         yield claim
     finally:
         claim.release()

@@ -2,7 +2,8 @@
 
 One thread takes batches in order, makes their records durable with one append per query, and then checks that the
 generation is still this driver's. The check comes *after* the write and *before* any answer: so whatever was answered
-can be read by every later generation, which read the storage after it had claimed (protocol section 6).
+can be read by every later generation, which read the storage after it had claimed (protocol section 6). Answers without
+records come here when the last check is too old for them.
 
 After a failed write nothing of the same *era* is written any more: later records may rest on the lost ones. The owner
 ends all runs, begins a new era and recovers from what is durable.
@@ -124,10 +125,11 @@ class GroupWriter:
                 records.setdefault(persist.query, []).append(persist.record)
         for query, of_query in records.items():
             self._append(query, of_query)
+        if records or any(work.batch.answers for work in group):
+            self._verify()
         if records:
             self.writes += 1
             self.records += sum(map(len, records.values()))
-            self._verify()
             self.durations = self.durations.plus(time.monotonic() - began)
 
 

@@ -26,7 +26,7 @@ from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, LocalFiles, join, scheme
-from coord_control.durable.generations import NO_GENERATION
+from coord_control.durable.generations import NO_GENERATION, WATCH_SECONDS
 from coord_control.durable.lineage import Lineage
 from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import remove_unborn
@@ -70,8 +70,6 @@ __all__ = ["CLOSE_SECONDS", "JobDriver"]
 _log = logging.getLogger("coord_control.job")
 
 CLOSE_SECONDS: Final = 5.0
-# A driver that has lost its claim must notice within this time; its successor waits longer (see takeover).
-_WATCH_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 10.0
 # To look for a commit takes some microseconds on a local disk, and a request elsewhere.
 _LOCAL_LOOK_SECONDS: Final = 0.01
@@ -140,6 +138,7 @@ class JobDriver:
                 tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
                 append=self._append,
                 verify=self._verify,
+                may_answer=self.claim.is_fresh,
                 query_failed=self._query_failed,
                 fenced=self._fenced,
                 settled=self._settled,
@@ -417,8 +416,8 @@ class JobDriver:
                 query.committed(Epoch(epoch), progress)
 
     def _watch(self) -> None:
-        outage = Outage(_WATCH_SECONDS, _WATCH_SECONDS)
-        while not self.closed.wait(_WATCH_SECONDS):
+        outage = Outage(WATCH_SECONDS, WATCH_SECONDS)
+        while not self.closed.wait(WATCH_SECONDS):
             if (slow := self.thread.slow()) is not None:
                 _log.warning(
                     "the coordinator of operator %s has been in %s for %.1f s; every coordinator of the job waits "

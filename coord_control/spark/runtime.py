@@ -4,9 +4,8 @@ Threads:
 
 * The endpoint's loop owns the core. Messages of subtasks arrive on it; everything else (what coordinators send, what
   the job wants) is posted to one first-in-first-out inbox that the same loop drains (rule C2).
-* A batch with records goes through the writer thread and comes back to be answered; one without goes directly, unless
-  others are under
-  way: the order of batches never changes.
+* A batch with records goes through the writer thread and comes back to be answered. One without goes directly, unless
+  others are under way (the order of batches never changes) or the last check of the generation is too old to answer on.
 * Notices become callbacks on the coordinator thread.
 """
 
@@ -53,6 +52,7 @@ class JobRuntime:
         tls: whether subtasks connect with TLS.
         append: makes records of a query durable, see :class:`GroupWriter`.
         verify: raises Fenced when a newer generation exists.
+        may_answer: whether ``verify`` has succeeded so recently that answers may rest on it; never blocks.
         query_failed: told, on the loop, that a query must be restarted or ended.
         fenced: told, on the loop, that this driver must end.
         settled: told, on the loop, of every settled epoch.
@@ -68,6 +68,7 @@ class JobRuntime:
         tls: bool,
         append: Callable[[QueryName, Sequence[Record]], None],
         verify: Callable[[], None],
+        may_answer: Callable[[], bool],
         query_failed: Callable[[QueryName, CoordControlError], None],
         fenced: Callable[[Fenced], None],
         settled: Callable[[messages.EpochSettled], None],
@@ -78,6 +79,7 @@ class JobRuntime:
         self.generation = core.generation
         self.endpoint = self._endpoint = Endpoint(self, core.generation, tls=tls)
         self._coordinators = coordinators
+        self._may_answer = may_answer
         self._query_failed = query_failed
         self._fenced = fenced
         self._settled = settled
@@ -223,7 +225,8 @@ class JobRuntime:
 
     def _submit(self, batch: Batch, executed: Callable[[CoordControlError | None], None] | None) -> None:
         work = Work(self._era, batch, executed)
-        if batch.persist or self._under_way:
+        # An answer without a write rests on the last check of the generation; an old one is done again, by the writer.
+        if batch.persist or self._under_way or (batch.answers and not self._may_answer()):
             self._under_way += 1
             self.writer.submit(work)
         else:

@@ -28,8 +28,8 @@ _log = logging.getLogger("coord_control.job")
 _POLL_SECONDS: Final = 0.02
 # For a driver that can be seen: it stops its queries first, or its JVM is on its way out.
 _ALIVE_SECONDS: Final = 15.0
-# For one that cannot: four times what it needs to notice.
-_UNKNOWN_SECONDS: Final = 2.0
+# For one that cannot: by then it gives no more answers.
+_UNKNOWN_SECONDS: Final = generations.UNSEEN_SECONDS
 
 
 def take_over(

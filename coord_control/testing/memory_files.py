@@ -94,24 +94,34 @@ class MemoryFiles(OneByOne):
         torn_writes: a crash before a file has appeared leaves half of its temporary file behind, as a real disk does;
             the file itself never appears by halves. :meth:`residue` lists what was left.
         has_links: False: files can only be copied.
+        creates_atomically: False: ``create`` looks first and writes later, so several callers may succeed and the last
+            one's content stays. Some of Spark's file managers do that on object stores.
     """
 
-    def __init__(self, faults: Faults | None = None, *, torn_writes: bool = False, has_links: bool = True) -> None:
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        *,
+        torn_writes: bool = False,
+        has_links: bool = True,
+        creates_atomically: bool = True,
+    ) -> None:
         self._faults: Faults = faults or _NoFaults()
         self._torn_writes = torn_writes
         self._has_links = has_links
+        self._creates_atomically = creates_atomically
         self._disk = _Disk()
 
     def seen_by(self, faults: Faults | None) -> MemoryFiles:
         """Return the same storage as another driver sees it: it shares the content, and has faults of its own."""
-        view = MemoryFiles(faults, torn_writes=self._torn_writes, has_links=self._has_links)
+        view = self._new(faults)
         view._disk = self._disk
         return view
 
     def copy(self) -> MemoryFiles:
         """Return an independent storage with the same content and no faults."""
         with self._disk.lock:
-            other = MemoryFiles(torn_writes=self._torn_writes, has_links=self._has_links)
+            other = self._new()
             other._disk = _Disk(
                 dict(self._disk.files),
                 dict(self._disk.modified),
@@ -152,9 +162,11 @@ class MemoryFiles(OneByOne):
                 raise FileNotFoundError(path) from None
 
     def create(self, path: str, data: bytes) -> None:
+        if not self._creates_atomically and self.exists(path):
+            raise AlreadyExists(path)
         self._before(path, data)
         with self._disk.lock:
-            if path in self._disk.files or path in self._disk.folders:
+            if self._creates_atomically and (path in self._disk.files or path in self._disk.folders):
                 raise AlreadyExists(path)
             self._put(path, data)
         self._faults.after_write(path)
@@ -228,6 +240,14 @@ class MemoryFiles(OneByOne):
                 while folder and not any(one.startswith(f"{path}/{folder}/") for one in self._everything()):
                     self._disk.folders.discard(f"{path}/{folder}")
                     folder = folder.rpartition("/")[0]
+
+    def _new(self, faults: Faults | None = None) -> MemoryFiles:
+        return MemoryFiles(
+            faults,
+            torn_writes=self._torn_writes,
+            has_links=self._has_links,
+            creates_atomically=self._creates_atomically,
+        )
 
     def _everything(self) -> Iterable[str]:
         return itertools.chain(self._disk.files, self._disk.folders)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
-from coord_control.durable import records_codec
+from coord_control.durable import generations, records_codec
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.generation_log import GenerationLog
 from coord_control.durable.generations import Claim
@@ -83,8 +83,38 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "do not look at the claim before answering",
         Claim.is_current,
-        "if self._files.exists(_path(self._folder, self.generation + 1)):",
-        "if True:\n        return True\n    if False:",
+        "if not _holds(self._files, _path(self._folder, self.generation), self._content):",
+        "if False:",
+    ),
+    Mutation(
+        "give answers on an old check of the claim",
+        Claim.is_fresh,
+        "self._clock() - self._checked_at <= LEASE_SECONDS",
+        "True",
+    ),
+    Mutation(
+        "look only whether a claim is there, not whose it is",
+        generations._holds,
+        "files.read(path) == content",
+        "bool(files.read(path))",
+    ),
+    Mutation(
+        "leave the claims of older drivers as they are",
+        generations._supersede,
+        "if older.superseded_by is None:",
+        "if False:",
+    ),
+    Mutation(
+        "own a generation that another driver wants too",
+        generations._is_confirmed,
+        "wanted == {mine.token} and ",
+        "",
+    ),
+    Mutation(
+        "own a generation although a newer one has been claimed",
+        generations._is_confirmed,
+        " and newest == mine.generation",
+        "",
     ),
     Mutation(
         "drop the inputs of absent subtasks",

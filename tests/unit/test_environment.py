@@ -197,3 +197,40 @@ def test_a_storage_without_an_exclusive_create_is_found_out(tmp_path: Path) -> N
 )
 def test_the_path_of_a_root_on_this_machine(root: str, path: Path | None) -> None:
     assert environment.local_path(root) == path
+
+
+_MOUNTS = """\
+/dev/sda1 / ext4 rw,relatime 0 0
+filer:/export /mnt/jobs nfs4 rw,relatime,vers=4.2,hard,proto=tcp,local_lock=none 0 0
+filer:/old /mnt/jobs/old\\040ones nfs rw,vers=3,hard,nocto,actimeo=60 0 0
+//win/share /mnt/share cifs rw,cache=loose 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "found"),
+    [
+        ("/srv/jobs", Status.OK, "/ is ext4"),
+        ("/mnt/jobs/flights", Status.OK, "/mnt/jobs is nfs4"),
+        ("/mnt/jobs/old ones/flights", Status.FAILED, "/mnt/jobs/old ones is nfs with nocto"),
+        ("/mnt/share", Status.FAILED, "/mnt/share is cifs with cache=loose"),
+    ],
+)
+def test_a_mount_that_shows_what_a_file_held_before_is_named(path: str, status: Status, found: str) -> None:
+    check = environment.check_mount(Path(path), _MOUNTS)
+
+    assert (check.status, check.found) == (status, found)
+    assert bool(check.next_step) == (status is Status.FAILED)
+
+
+def test_of_two_mounts_at_one_place_the_later_one_counts() -> None:
+    check = environment.check_mount(Path("/mnt/jobs"), _MOUNTS + "new:/x /mnt/jobs nfs4 rw,nocto 0 0\n")
+
+    assert check.status is Status.FAILED
+
+
+def test_the_mounts_of_this_machine_can_be_read(tmp_path: Path) -> None:
+    mounts = environment.read_mounts()
+
+    assert mounts is not None
+    assert environment.check_mount(tmp_path, mounts).found.partition(" is ")[0].startswith("/")

@@ -80,9 +80,28 @@ def _write(world: World, rng: random.Random) -> bool:
         return False
     driver.write(rng.randint(1, len(driver.writer)))
     if driver.stage is DriverStage.FENCED:
-        world.say(f"{driver} finds a newer generation and stops itself")
-        world.statistics.fenced += 1
-        world.retire(driver)
+        _stop_fenced(world, driver)
+    return True
+
+
+def _watch(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None:
+        return False
+    if not driver.claim.is_current():
+        driver.stage = DriverStage.FENCED
+        _stop_fenced(world, driver)
+    return True
+
+
+def _stop_fenced(world: World, driver: Driver) -> None:
+    world.say(f"{driver} finds a newer generation and stops itself")
+    world.statistics.fenced += 1
+    world.retire(driver)
+
+
+def _pass_a_moment(world: World, rng: random.Random) -> bool:
+    world.claims.now += rng.choice((0.1, 0.4, 1.5))
     return True
 
 
@@ -306,6 +325,13 @@ def _take_over(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _start_rivals(world: World, rng: random.Random) -> bool:
+    world.statistics.takeovers += 1
+    world.say("two drivers claim the job at the same moment")
+    world.start_driver(early_death(world, rng), meets_at=rng.randint(1, 8))
+    return True
+
+
 def _start_driver(world: World, rng: random.Random) -> bool:
     if world.driver is not None:
         return False
@@ -386,6 +412,9 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "crash": (0.25, _crash),
     "arm crash": (0.4, _arm_crash),
     "take over": (0.15, _take_over),
+    "start rivals": (0.05, _start_rivals),
+    "watch": (0.2, _watch),
+    "pass a moment": (1, _pass_a_moment),
     "set back": (0.4, _set_back),
     "damage": (0.1, _damage),
     **CHECKPOINT_ACTIONS,

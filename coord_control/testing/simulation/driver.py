@@ -332,7 +332,7 @@ class Driver:
         for notice in batch.notices:
             if isinstance(notice, messages.DeliverEvents):
                 self.invariants.delivered(self.core.generation, notice.operator)
-        if batch.persist or self.writer:
+        if batch.persist or self.writer or (batch.answers and not self.claim.is_fresh()):
             self.writer.append(batch)
         else:
             self.execute(batch)
@@ -362,8 +362,8 @@ class Driver:
                 records.setdefault(persist.query, []).append(persist.record)
         for query, of_query in records.items():
             self.stores[query].append(of_query)
-        if records:
-            self.say(f"{self} makes {sum(map(len, records.values()))} record(s) durable")
+            self.say(f"{self} makes {len(of_query)} record(s) of {query} durable")
+        if records or any(batch.answers for batch in group):
             self.verify()
 
     def verify(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coord_control.errors import StoreUnavailable
@@ -18,6 +19,8 @@ class StorageFaults:
     statistics: Statistics
     dies_at: int | None = None  #: counts down over the points before and after each durable step
     fails_at: int | None = None
+    meets_at: int | None = None  #: counts down to where another driver comes in between
+    meet: Callable[[], None] | None = None
     died: bool = False
 
     def before_write(self, path: str) -> None:
@@ -28,6 +31,11 @@ class StorageFaults:
         self._pass(f"after writing {path}", path)
 
     def _pass(self, where: str, path: str) -> None:
+        if self.meets_at is not None:
+            self.meets_at -= 1
+            if self.meets_at <= 0 and self.meet is not None:
+                self.meets_at = None
+                self.meet()
         if self.dies_at is not None:
             self.dies_at -= 1
             if self.dies_at <= 0:

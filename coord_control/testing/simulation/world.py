@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coord_control.durable import generations
+from coord_control.durable.generations import Claim
 from coord_control.errors import StoreError, StoreUnavailable
 from coord_control.ids import AttemptId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
@@ -19,6 +19,7 @@ from coord_control.protocol.messages import Accepted, Acknowledge, Answer, Attem
 from coord_control.protocol.operator import MAX_CHANNEL_BYTES, OperatorSpec
 from coord_control.testing.memory_files import MemoryFiles
 from coord_control.testing.simulation.checkpoints import Stored
+from coord_control.testing.simulation.claims import Claims
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.driver import Driver, DriverStage, Started
 from coord_control.testing.simulation.faults import StorageFaults
@@ -38,7 +39,6 @@ RESTORES = "/job/restores"
 _NO_LIMIT = 1 << 30
 #: A few events.
 _SMALL_CHANNEL_BYTES = 40
-_HOLDER = generations.Holder(host="simulated", boot=None, namespace=None, processes=())
 
 
 @dataclass(slots=True)
@@ -53,12 +53,13 @@ class World:
     shape: random.Random
     tell: Callable[[str], None] | None = None
     statistics: Statistics = field(default_factory=Statistics)
-    disk: MemoryFiles = field(default_factory=lambda: MemoryFiles(torn_writes=True))
+    disk: MemoryFiles = field(default_factory=MemoryFiles)
     network: Network = field(default_factory=Network)
     lineages: list[Lineage] = field(default_factory=list)  #: by number; whether one exists, the disk says
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, StorageFaults] = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
     outside: Outside = field(default_factory=Outside)
     stored: dict[CheckpointId, Stored] = field(default_factory=dict)  #: survives everything
     barriers: BarriersSeen = field(default_factory=dict)
@@ -96,6 +97,7 @@ class World:
                 )
                 for _ in range(self.shape.choice((1, 2, 2)) if number == 0 else 1)
             ]
+        self.disk = MemoryFiles(torn_writes=True, creates_atomically=self.shape.random() < 0.5)
         self.add_lineage(logs)
 
     def say(self, line: str) -> None:
@@ -143,24 +145,26 @@ class World:
 
     # Drivers.
 
-    def start_driver(self, dies_at: int | None = None) -> None:
+    def start_driver(self, dies_at: int | None = None, meets_at: int | None = None) -> None:
         """A new driver claims the job; older ones that are alive do not know yet.
 
         Args:
             dies_at: the durable step that it does not survive, perhaps its own claim.
+            meets_at: the durable step of its claim at which another driver claims the job as well.
         """
-        files, claim = self.claim(dies_at)
+        files, claim = self.claim(dies_at, meets_at)
         self.run_driver(files, claim, self.lineage)
 
-    def claim(self, dies_at: int | None) -> tuple[MemoryFiles, generations.Claim]:
+    def claim(self, dies_at: int | None, meets_at: int | None = None) -> tuple[MemoryFiles, Claim]:
         """A new generation, and the disk as its driver sees it."""
-        faults = StorageFaults(self.statistics, dies_at)
+        faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=self.start_driver)
         files = self.disk.seen_by(faults)
-        claim = generations.claim(files, "/job/generations", _HOLDER)
+        claim = self.claims.claim(files)
+        faults.meets_at = None
         self.faults[claim.generation] = faults
         return files, claim
 
-    def run_driver(self, files: MemoryFiles, claim: generations.Claim, lineage: Lineage) -> None:
+    def run_driver(self, files: MemoryFiles, claim: Claim, lineage: Lineage) -> None:
         """The driver of a generation begins its work."""
         driver = Driver(
             claim=claim,
@@ -176,6 +180,7 @@ class World:
         if self.drivers and (previous := self.drivers[-1]).lineage is lineage:
             driver.finished = dict(previous.finished)
         self.drivers.append(driver)
+        self.drivers.sort(key=lambda each: each.claim.generation)
         self.say(f"{driver} claims the job")
 
     def start_query(self, driver: Driver, query: QueryName) -> None:
@@ -413,6 +418,8 @@ class World:
                 driver.invariants.accepted(query, connection.ack, attempt.welcome)
             case Refused():
                 self.statistics.refused += 1
+        if not isinstance(answer, Refused):
+            self.claims.answered(driver.core.generation)
         self.network.send(Reply(connection, answer, driver.core.generation))
 
     def _reply_arrives(self, reply: Reply) -> None:

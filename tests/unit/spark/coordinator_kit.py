@@ -136,6 +136,7 @@ class Rig:
             tls=False,
             append=lambda query, records: self.records.extend(records),
             verify=lambda: None,
+            may_answer=lambda: True,
             query_failed=lambda query, error: self.failures.put(error),
             fenced=lambda error: None,
             settled=lambda settled: None,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from coord_control.coordinators import OperatorCoordinator, SnapshotResult, StatefulCoordinator
-from coord_control.errors import AttemptRefused, CoordControlError, Fenced, JobClosed
+from coord_control.errors import AttemptRefused, CoordControlError, Fenced, JobClosed, StoreUnavailable
 from coord_control.ids import NO_EPOCH, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello
@@ -73,6 +73,11 @@ class Driver:
         self.writing = threading.Semaphore(0)  # one for each write that has begun
         self.broken: Exception | None = None
         self.fenced_by: Fenced | None = None
+        self.unreachable: StoreUnavailable | None = None  # what the check of the generation meets
+        self.is_fresh = True  # the generation was checked a moment ago
+        self.verified = threading.Semaphore(0)  # one for each check that has begun
+        self.open_for_checks = threading.Event()
+        self.open_for_checks.set()
         self.failures: queue.SimpleQueue[tuple[QueryName, CoordControlError]] = queue.SimpleQueue()
         self.fenced: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
         self.settled: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
@@ -84,6 +89,7 @@ class Driver:
             tls=False,
             append=self._append,
             verify=self._verify,
+            may_answer=lambda: self.is_fresh,
             query_failed=lambda query, error: self.failures.put((query, error)),
             fenced=self.fenced.put,
             settled=self._settled,
@@ -112,6 +118,7 @@ class Driver:
 
     def close(self) -> None:
         self.open_for_writes.set()
+        self.open_for_checks.set()
         for connection in self.connections:
             connection.close()
         self.workers.shutdown()
@@ -162,6 +169,10 @@ class Driver:
         self.settled.put(epoch)
 
     def _verify(self) -> None:
+        self.verified.release()
+        assert self.open_for_checks.wait(SECONDS)
+        if self.unreachable is not None:
+            raise self.unreachable
         if self.fenced_by is not None:
             raise self.fenced_by
 
