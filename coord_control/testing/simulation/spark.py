@@ -18,7 +18,13 @@ from coord_control.protocol.messages import Acknowledge, Welcome
 from coord_control.protocol.records import EventBatch
 from coord_control.testing.simulation.values import NUMBERED, Event, SubtaskState, batch_of, events_of
 
-__all__ = ["Attempt", "AttemptStage", "Plan", "Run", "RunStage", "SparkLog", "Task"]
+__all__ = ["Attempt", "AttemptStage", "Plan", "Run", "RunStage", "SparkLog", "Task", "ack_text"]
+
+
+def ack_text(ack: Acknowledge) -> str:
+    """An ack in the words of a history."""
+    state = "state unchanged" if ack.state is None else f"state {ack.state.decode()}"
+    return f"{state}, {len(ack.outbox)} event(s)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from coord_control.testing.simulation.invariants import BarriersSeen
 from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.network import Connection, Lost, Network, Reply, Request
 from coord_control.testing.simulation.outside import Outside
-from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task
+from coord_control.testing.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task, ack_text
 from coord_control.testing.simulation.statistics import Statistics
 from coord_control.testing.simulation.values import NUMBERED, PING, Event, Violation
 
@@ -146,17 +146,17 @@ class World:
     # Drivers.
 
     def start_driver(self, dies_at: int | None = None, meets_at: int | None = None) -> None:
-        """A new driver claims the job; older ones that are alive do not know yet.
-
-        Args:
-            dies_at: the durable step that it does not survive, perhaps its own claim.
-            meets_at: the durable step of its claim at which another driver claims the job as well.
-        """
+        """A new driver claims the job as in :meth:`claim`; older ones that are alive do not know yet."""
         files, claim = self.claim(dies_at, meets_at)
         self.run_driver(files, claim, self.lineage)
 
     def claim(self, dies_at: int | None, meets_at: int | None = None) -> tuple[MemoryFiles, Claim]:
-        """A new generation, and the disk as its driver sees it."""
+        """A new generation, and the disk as its driver sees it.
+
+        Args:
+            dies_at: the durable step that the driver does not survive, perhaps of its claim.
+            meets_at: the step of its claim at which another driver claims the job as well.
+        """
         faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=self.start_driver)
         files = self.disk.seen_by(faults)
         claim = self.claims.claim(files)
@@ -323,7 +323,7 @@ class World:
         attempt = connection.attempt
         connection.ack = attempt.compute(connection.plan, is_flaky=self.is_flaky)
         attempt.stage = AttemptStage.ACKING
-        self.say(f"attempt {attempt.id} acknowledges: {_ack_text(connection.ack)}")
+        self.say(f"attempt {attempt.id} acknowledges: {ack_text(connection.ack)}")
         self.network.send(Request(connection, connection.ack))
 
     def fail_attempt(self, connection: Connection, *, reports: bool) -> None:
@@ -496,8 +496,3 @@ class World:
         if not self.is_calm and rng.random() < 0.3:
             for _ in range(rng.randint(1, 3)):
                 self.send_event(driver, coordinator, rng.randrange(coordinator.parallelism), is_ping=rng.random() < 0.2)
-
-
-def _ack_text(ack: Acknowledge) -> str:
-    state = "state unchanged" if ack.state is None else f"state {ack.state.decode()}"
-    return f"{state}, {len(ack.outbox)} event(s)"
