@@ -37,13 +37,13 @@ from coord_control.spark.models import EventTypes
 from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
 
-__all__ = ["OPERATOR", "Rig", "attempt"]
+__all__ = ["OPERATOR", "RUN", "Rig", "attempt"]
 
 OPERATOR: Final = OperatorUid("bench")
 
 _QUERY: Final = QueryName("query")
 _QUERY_ID: Final = "00000000-0000-4000-8000-000000000000"
-_RUN: Final = RunId("1.0")
+RUN: Final = RunId("1.0")
 _CLOSE_SECONDS: Final = 5.0
 # As many epochs as Spark keeps by default.
 _RETAIN_EPOCHS: Final = 100
@@ -51,7 +51,7 @@ _RETAIN_EPOCHS: Final = 100
 
 def attempt(generation: Generation, subtask: int, epoch: int, task_attempt: int) -> AttemptId:
     """One execution of a subtask of the rig's operator."""
-    return AttemptId(generation, _RUN, _QUERY_ID, OPERATOR, SubtaskIndex(subtask), Epoch(epoch), task_attempt, epoch, 0)
+    return AttemptId(generation, RUN, _QUERY_ID, OPERATOR, SubtaskIndex(subtask), Epoch(epoch), task_attempt, epoch, 0)
 
 
 @dataclass(frozen=True, slots=True)

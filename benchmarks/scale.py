@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from benchmarks.history import fresh_database
 from benchmarks.load import Epoch, Load
 from benchmarks.report import Goal, at_least, at_most, main, median
-from benchmarks.rig import Rig
+from benchmarks.rig import RUN, Rig
 from coord_control.coordinators import StatefulCoordinator
 from coord_control.ids import CheckpointId, QueryName
 from coord_control.ids import Epoch as EpochNumber
@@ -93,7 +93,7 @@ def _cuts(subtasks: int) -> list[float]:
         load.connect(_CONNECTIONS)
         rig.coordinator.context.broadcast(_Note())
         load.run(Epoch(0, subtasks, _CONNECTIONS, is_changing=True))
-        rig.runtime.call(lambda core, now: core.committed(_QUERY, EpochNumber(0), now))
+        rig.runtime.call(lambda core, now: core.committed(_QUERY, EpochNumber(0), now, RUN))
         rig.coordinator.context.broadcast(_Note(value=1))
         return [_cut(rig, arrived, CheckpointId(number), subtasks) for number in range(1, _REPEATS + 1)]
 

@@ -251,7 +251,7 @@ class Stage:
     def commit(self, epoch: int) -> Batch:
         """Spark commits, and the driver sees it."""
         self.spark_commits(epoch)
-        self.core.committed(QUERY, Epoch(epoch), self.now)
+        self.core.committed(QUERY, Epoch(epoch), self.now, self.run)
         return self.execute()
 
     def spark_commits(self, epoch: int) -> None:

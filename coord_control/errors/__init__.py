@@ -16,6 +16,7 @@
     - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
+    - CommittedElsewhere             something else has committed an epoch that this driver runs
     - JobRunning                     a job has a driver, or may have, and must not
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
@@ -107,6 +108,7 @@ from coord_control.errors.system import (
     CheckpointInUse,
     CheckpointNotCompleted,
     CheckpointNotFound,
+    CommittedElsewhere,
     DamagedRecord,
     EndpointClosed,
     EndpointError,
@@ -181,6 +183,7 @@ __all__ = [
     "CommandNotFound",
     "CommandRefused",
     "CommandTimeout",
+    "CommittedElsewhere",
     "ControlError",
     "ControlEventRefused",
     "ControlSettingsInvalid",

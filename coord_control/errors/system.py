@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointInUse",
     "CheckpointNotCompleted",
     "CheckpointNotFound",
+    "CommittedElsewhere",
     "DamagedRecord",
     "EndpointClosed",
     "EndpointError",
@@ -50,6 +51,21 @@ class Fenced(CoordControlError):
         super().__init__(
             f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one "
             f"driver of a job may run at a time; look which there were: coordctl generations {job}"
+        )
+
+
+class CommittedElsewhere(CoordControlError):
+    """An epoch of a running query was committed, and not by this driver's own run (protocol section 3, step 4)."""
+
+    fault = Fault.EXTERNAL
+
+    def __init__(self, query: str, epoch: int) -> None:
+        self.query, self.epoch = query, epoch
+        super().__init__(
+            f"query {query!r}: Spark's commit of epoch {epoch} is there, and this driver's own run has not made it; "
+            "something else writes to the same Spark checkpoint, most likely an older driver of the job that still "
+            "runs. Nothing of that epoch was settled. End that driver (coordctl generations JOB names it), then start "
+            "the job again, from its newest checkpoint if results of the epoch must not be missed"
         )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from coord_control.errors import InvalidTransition
-from coord_control.ids import AttemptId, BarrierId, Epoch, SubtaskIndex
+from coord_control.ids import AttemptId, BarrierId, Epoch, RunId, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, Token
 from coord_control.protocol.records import Ack, EventBatch, count, size
 
@@ -135,6 +135,7 @@ class OperatorEpoch:
         "epoch",
         "inputs",
         "phase",
+        "run",
         "started_at",
         "unclaimed_bytes",
         "waiting",
@@ -150,6 +151,7 @@ class OperatorEpoch:
         ] = {}  #: inputs of subtasks that have not said hello: they may return
         self.waiting: list[tuple[AttemptId, Token]] = []  #: hellos that came before the begin record
         self.before: Mapping[SubtaskIndex, Ack] = {}  #: acks from before a restart, as long as they may count
+        self.run: RunId | None = None  #: the newest that has run it; None: nobody has
         self.started_at: float | None = None  #: the first hello; None: nobody has run it
         self.begun_at: float | None = None  #: the coordinator's answer; None: before, or by an earlier run
         self.acked_at: float | None = None  #: the newest ack
@@ -176,6 +178,7 @@ class OperatorEpoch:
 
     def hello(self, attempt: AttemptId) -> None:
         """An attempt has rows."""
+        self.run = attempt.run
         participant = self._participants.get(attempt.subtask)
         if participant is None:
             participant = self._participants[attempt.subtask] = Participant()

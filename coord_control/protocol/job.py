@@ -15,7 +15,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coord_control.errors import CoordControlError, CoordinatorFailed, CoordinatorTimeout, SubtaskFailed
+from coord_control.errors import (
+    CommittedElsewhere,
+    CoordControlError,
+    CoordinatorFailed,
+    CoordinatorTimeout,
+    SubtaskFailed,
+)
 from coord_control.ids import (
     NO_CHECKPOINT,
     NO_EPOCH,
@@ -205,11 +211,16 @@ class JobCore:
                 self.end_run(query.name, None, now)
                 self._batch.notices.append(messages.FailQuery(query.name, error))
 
-    def committed(self, name: QueryName, epoch: Epoch, now: float) -> None:
-        """Spark's ``commits/epoch`` exists: settle everything up to it. May be told twice, or late."""
+    def committed(self, name: QueryName, epoch: Epoch, now: float, run: RunId | None = None) -> None:
+        """Spark's ``commits/epoch`` exists: settle everything up to it. May be told twice, or late.
+
+        Args:
+            run: the run of this driver that has committed it, by Spark's own report; None: only the file was seen,
+                which any driver may have written. Then the query fails (CommittedElsewhere) and nothing is settled.
+        """
         query = self._queries[name]
         if query.running and epoch > query.committed:
-            self._settle(query, epoch, now)
+            self._settle(query, epoch, run, now)
 
     # What subtasks say.
 
@@ -218,8 +229,8 @@ class JobCore:
         attempt = message.attempt
         refusal = self._refusal(attempt)
         if refusal is None and attempt.epoch - 1 > self._query_of[attempt.operator].committed:
-            # The first hello of an epoch implies that Spark has committed the ones before it.
-            if not self._settle(self._query_of[attempt.operator], Epoch(attempt.epoch - 1), now):
+            # The first hello of an epoch implies that its run has committed the ones before it.
+            if not self._settle(self._query_of[attempt.operator], Epoch(attempt.epoch - 1), attempt.run, now):
                 refusal = "the epoch before it failed"
         if refusal is not None:
             self._refuse(attempt, token, refusal)
@@ -421,8 +432,12 @@ class JobCore:
             totals.stale_refused += 1
         self._batch.answers.append(messages.Answered(token, messages.Refused(reason)))
 
-    def _settle(self, query: _Query, committed: Epoch, now: float) -> bool:
+    def _settle(self, query: _Query, committed: Epoch, run: RunId | None, now: float) -> bool:
         operators = [self._operators[uid] for uid in query.specs]
+        # Where another driver has committed what this one runs, "not acknowledged" does not mean "no rows".
+        if run is None or any(operator.is_run_by_another(run, committed) for operator in operators):
+            self._fail(query.name, CommittedElsewhere(query.name, committed))
+            return False
         for operator in operators:
             if (error := operator.check_consumed(committed)) is not None:
                 self._fail(query.name, error)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coord_control.errors import ChannelFull, OutputNotConsumed
-from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.control_events import Seal
@@ -262,6 +262,11 @@ class OperatorRun:
         self._tell(messages.CheckpointComplete(self.spec.uid, barrier), batch)
 
     # The end of an epoch.
+
+    def is_run_by_another(self, run: RunId, committed: Epoch) -> bool:
+        """Return whether an epoch up to ``committed`` was begun, and by another run than ``run``."""
+        epoch = self.epoch
+        return epoch is not None and epoch.epoch <= committed and epoch.run not in (None, run)
 
     def check_consumed(self, committed: Epoch) -> OutputNotConsumed | None:
         """The error of an epoch that Spark committed without reading all output; to be asked before :meth:`settle`."""

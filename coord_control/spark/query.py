@@ -247,7 +247,8 @@ class ManagedQuery:
         if self.store is not None:
             self.store.committed(epoch)
         self._recoveries.committed(self.name, epoch)
-        self._runtime.post(lambda core, now: core.committed(self.name, epoch, now))
+        run = self._run
+        self._runtime.post(lambda core, now: core.committed(self.name, epoch, now, run))
 
     def fail(self, error: BaseException) -> None:
         """End the current run because of ``error``; never blocks."""
@@ -442,7 +443,7 @@ class ManagedQuery:
             self._committed_at_start = committed  # once: the next run may end before it has looked
         try:
             self._verify()
-            self._runtime.call(lambda core, now: core.committed(self.name, committed, now))
+            self._runtime.call(lambda core, now: core.committed(self.name, committed, now, self._run))
             self._settled()
         except CoordControlError as error:
             self.fail(error)

@@ -259,6 +259,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "0",
     ),
     Mutation(
+        "settle a commit that was only seen",
+        JobCore._settle,
+        "run is None or any(",
+        "any(",
+    ),
+    Mutation(
         "settle an epoch whose output was cut off",
         OperatorRun.check_consumed,
         "if subtasks else None",

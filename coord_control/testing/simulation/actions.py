@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from coord_control.errors import CommittedElsewhere
 from coord_control.testing.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
 from coord_control.testing.simulation.choices import Action, early_death, is_spared, some_driver
 from coord_control.testing.simulation.driver import Driver, DriverStage
 from coord_control.testing.simulation.items import ITEM_ACTIONS
 from coord_control.testing.simulation.network import Connection
 from coord_control.testing.simulation.spark import AttemptStage, Run, RunStage, Task
+from coord_control.testing.simulation.values import Violation
 from coord_control.testing.simulation.world import World
 
 __all__ = ["ACTIONS"]
@@ -141,8 +143,8 @@ def _send(world: World, rng: random.Random) -> bool:
     return True
 
 
-# Spark. The query of an older driver runs on, but writes no sink and commits nothing any more: two drivers that write
-# the same epoch's output are beyond what a control plane can put right.
+# Spark. The query of an older driver runs on, but writes no sink: two drivers that write the same epoch's output are
+# beyond what a control plane can put right.
 
 
 def _plan(world: World, rng: random.Random) -> bool:
@@ -228,6 +230,33 @@ def _commit(world: World, rng: random.Random) -> bool:
     if driver is None or not runs:
         return False
     world.commit(driver, rng.choice(runs))
+    return True
+
+
+def _commit_elsewhere(world: World, rng: random.Random) -> bool:
+    # An older driver that has not noticed yet commits an epoch that its own subtasks have finished. The owner must not
+    # take the commit for its own. Nothing tells whose acks the next driver should believe, so the history ends here.
+    owner = world.driver
+    older = [driver for driver in world.alive if driver is not owner and owner and driver.lineage is owner.lineage]
+    runs = [
+        run
+        for driver in older
+        for run in _runs(world, driver)
+        if run.may_commit() and run.epoch is not None and run.epoch > run.log.committed
+    ]
+    runs = [run for run in runs if owner is not None and run.query in owner.runs]
+    if owner is None or not runs:
+        return False
+    run = rng.choice(runs)
+    world.statistics.foreign_commits += 1
+    world.say(f"an older driver commits epoch {run.commit()} of {run.query}")
+    if rng.random() < 0.5:
+        owner.observe(run.query)
+    owner.runs[run.query].stage = RunStage.STOPPED  # Spark finds the commit when it comes to its own
+    owner.end_run(run.query)
+    if owner.stage is DriverStage.ALIVE and not isinstance(owner.finished.get(run.query), CommittedElsewhere):
+        raise Violation(f"settle: {owner} runs {run.query} on although another driver has committed its epoch")
+    world.has_ended = True
     return True
 
 
@@ -394,6 +423,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "plan": (6, _plan),
     "launch": (16, _launch),
     "finish": (14, _finish_function),
+    "commit elsewhere": (1, _commit_elsewhere),
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from coord_control.ids import BarrierId, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import BarrierId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.gateway import State
 from coord_control.protocol.records import Begin, Record
 from coord_control.protocol.statistics import QueryStatistics
 from coord_control.testing.simulation.invariants import View
+from coord_control.testing.simulation.spark import Run
 from coord_control.testing.simulation.values import Violation
 
 if TYPE_CHECKING:
     from coord_control.testing.simulation.driver import Driver
 
-__all__ = ["check_driver", "check_measured", "waiting_behind"]
+__all__ = ["check_driver", "check_measured", "tell_committed", "waiting_behind"]
 
 _Waiting: TypeAlias = Mapping[tuple[OperatorUid, SubtaskIndex], int]
 
@@ -93,3 +94,20 @@ def _durable_soon(driver: Driver, query: QueryName) -> View:
     batches = [*driver.writer, driver.core._batch]
     records = [persist.record for batch in batches for persist in batch.persist if persist.query == query]
     return View.of([*driver.lineage.view(query, driver.core.generation).records, *records])
+
+
+def tell_committed(driver: Driver, query: QueryName, run: Run) -> None:
+    """Tell the core of Spark's newest commit, with what Spark's progress says: whether it is the run's own.
+
+    Raises:
+        Violation: a commit of another driver is settled.
+    """
+    log, before = driver.logs[query], _committed(driver, query)
+    is_own = log.committed_by == run.id
+    driver.core.committed(query, log.committed, driver.now, run.id if is_own else None)
+    if not is_own and _committed(driver, query) != before:
+        raise Violation(f"settle: {driver} settles epoch {log.committed} of {query}, which it has not committed")
+
+
+def _committed(driver: Driver, query: QueryName) -> dict[OperatorUid, Epoch]:
+    return {each.spec.uid: each.committed for each in driver.core.operators() if each.query == query}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coord_control import errors
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.generations import Claim
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
@@ -37,7 +38,7 @@ from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
 from coord_control.testing.memory_files import Crash
 from coord_control.testing.simulation.checkpoints import Desk, UnderWay, Watched
-from coord_control.testing.simulation.checks import check_driver, check_measured, waiting_behind
+from coord_control.testing.simulation.checks import check_driver, check_measured, tell_committed, waiting_behind
 from coord_control.testing.simulation.coordinators import SimulatedCoordinator
 from coord_control.testing.simulation.invariants import Invariants, View
 from coord_control.testing.simulation.lineages import Lineage
@@ -147,7 +148,7 @@ class Driver:
         """Spark's query has ended: everything on its way is written before anybody reads it."""
         run = self.runs.pop(query)
         run.stage = RunStage.OVER
-        self.core.committed(query, self.logs[query].committed, self.now)
+        tell_committed(self, query, run)
         self._check_all()
         self.core.end_run(query, run.id, self.now)
         self._check_all()
@@ -189,7 +190,7 @@ class Driver:
         """The progress listener sees Spark's newest commit."""
         committed = self.observed[query] = self.logs[query].committed
         self.stores[query].committed(committed)
-        self.core.committed(query, committed, self.now)
+        tell_committed(self, query, self.runs[query])
         for spec in self.specs[query]:
             self._check(spec.uid)
 
@@ -421,7 +422,7 @@ class Driver:
             self.invariants.not_consumed(query, error)
         if (run := self.runs.get(query)) is not None:
             run.stage = RunStage.STOPPED
-        if isinstance(error, OutputNotConsumed):
+        if isinstance(error, OutputNotConsumed | errors.CommittedElsewhere):
             self.finished[query] = error
 
     def _lose(self, group: list[Batch], error: CoordControlError) -> None:

@@ -47,6 +47,7 @@ class SparkLog:
     plans: dict[Epoch, Plan] = field(default_factory=dict)
     sink: Epoch = NO_EPOCH  #: the newest epoch whose output the sink has
     skips: bool = False  #: Spark commits an epoch that the sink has without running it, as with the file sink
+    committed_by: RunId | None = None  #: whose the newest commit is; no file of Spark says it, only its progress does
 
 
 class AttemptStage(enum.Enum):
@@ -179,5 +180,5 @@ class Run:
         assert self.epoch is not None
         self.write_sink()
         epoch, self.epoch = self.epoch, None
-        self.log.committed = epoch
+        self.log.committed, self.log.committed_by = epoch, self.id
         return epoch

@@ -21,6 +21,7 @@ class Statistics:
     failovers: int = 0  #: attempts that failed and were run again
     refused: int = 0  #: messages of zombies and other stale attempts
     fenced: int = 0  #: drivers that stopped themselves
+    foreign_commits: int = 0  #: of drivers that did not know that they were replaced
     epochs: int = 0
     events_down: int = 0
     events_up: int = 0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coord_control.durable.generations import Claim
-from coord_control.errors import StoreError, StoreUnavailable
+from coord_control.errors import OutputNotConsumed, StoreError, StoreUnavailable
 from coord_control.ids import AttemptId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.control_events import EventFeed
@@ -178,7 +178,8 @@ class World:
         for coordinator in driver.coordinators.values():
             coordinator.feed = EventFeed(_NO_LIMIT if self.is_calm else self.items_limit)
         if self.drivers and (previous := self.drivers[-1]).lineage is lineage:
-            driver.finished = dict(previous.finished)
+            ended = previous.finished.items()  # what its plan is to blame for, it would end with again
+            driver.finished = {query: error for query, error in ended if isinstance(error, OutputNotConsumed)}
         self.drivers.append(driver)
         self.drivers.sort(key=lambda each: each.claim.generation)
         self.say(f"{driver} claims the job")

@@ -25,7 +25,7 @@ from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.models import EventTypes
 from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
-from tests.core_kit import FIRST_GENERATION, OP, QUERY, QUERY_ID, attempt
+from tests.core_kit import FIRST_GENERATION, FIRST_RUN, OP, QUERY, QUERY_ID, attempt
 
 PARALLELISM = 2
 PATIENCE_SECONDS = 30.0  # how long a test waits for what must happen; only a failing test takes as long
@@ -188,7 +188,7 @@ class Rig:
         )
 
     def commit(self, epoch: int) -> None:
-        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now))
+        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now, FIRST_RUN))
 
     def settle(self) -> None:
         """Everything that was posted, and everything that follows from it, has happened."""

@@ -23,7 +23,7 @@ from coord_control.spark.coordinator_thread import CoordinatorThread
 from coord_control.spark.models import EventTypes
 from coord_control.spark.news import News
 from coord_control.spark.runtime import JobRuntime
-from tests.core_kit import OP, QUERY, QUERY_ID, attempt, spec
+from tests.core_kit import FIRST_RUN, OP, QUERY, QUERY_ID, attempt, spec
 
 SECONDS = 30.0
 EMPTY = Facts((), NO_EPOCH, NO_EPOCH)
@@ -131,7 +131,7 @@ class Driver:
         return self.connections[-1]
 
     def commit(self, epoch: int) -> None:
-        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now))
+        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now, FIRST_RUN))
 
     def hold_writes(self) -> None:
         self.open_for_writes.clear()

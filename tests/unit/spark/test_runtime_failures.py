@@ -21,7 +21,7 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin
 from coord_control.protocol.recovery import Facts
-from tests.core_kit import QUERY, attempt
+from tests.core_kit import FIRST_RUN, QUERY, attempt
 from tests.unit.spark.runtime_kit import SECONDS, Counting, Driver, refused
 
 
@@ -103,7 +103,7 @@ def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: Driver)
     ack = driver.in_thread(second.acknowledge, Acknowledge(attempt(1, 0, 2), b"b"))
     driver.wait_for_write()
     # The next group: an epoch is settled, on which the defect shows, and behind it two that wait for an answer.
-    driver.runtime.post(lambda core, now: core.committed(QUERY, Epoch(0), now))
+    driver.runtime.post(lambda core, now: core.committed(QUERY, Epoch(0), now, FIRST_RUN))
     driver.settle_loop()
     behind = driver.in_thread(first.hello, Hello(attempt(generation=2)))
     while driver.runtime.endpoint.stats().frames_in < 5:
@@ -129,7 +129,7 @@ def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(driver: Driver)
     connection.acknowledge(Acknowledge(attempt(), b"a"))
     driver.defect = ZeroDivisionError("a defect")
     with pytest.raises(CoordControlError, match="a defect"):
-        driver.runtime.call(lambda core, now: core.committed(QUERY, Epoch(0), now), SECONDS)
+        driver.runtime.call(lambda core, now: core.committed(QUERY, Epoch(0), now, FIRST_RUN), SECONDS)
     assert driver.failures.get(timeout=SECONDS)[0] == QUERY
 
 

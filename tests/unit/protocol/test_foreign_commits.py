@@ -1,0 +1,78 @@
+"""A commit that this driver's own run has not made never means "these subtasks had no rows" (rule 3)."""
+
+from __future__ import annotations
+
+from coord_control.errors import CommittedElsewhere
+from coord_control.ids import Epoch, RunId
+from coord_control.protocol.messages import FailQuery, Refused, Welcome
+from tests.core_kit import QUERY, Stage, answer_to, of_type, spec
+
+
+def begun(acked: int | None = 0) -> Stage:
+    """Two subtasks; the first one has said hello in epoch 0, and acknowledged."""
+    stage = Stage(specs=[spec(parallelism=2)])
+    stage.start()
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    if acked is not None:
+        stage.ack(acked, 0, 1, b"after epoch 0")
+    return stage
+
+
+def test_a_commit_that_was_only_seen_settles_nothing_and_fails_the_query() -> None:
+    """The second subtask's rows are in the other driver's sink; here it has not said hello yet."""
+    stage = begun()
+    stage.core.committed(QUERY, Epoch(0), stage.now)
+    batch = stage.execute()
+    [failed] = of_type(FailQuery, batch)
+    assert isinstance(failed.error, CommittedElsewhere)
+    assert (failed.error.query, failed.error.epoch, failed.error.retry) == (QUERY, 0, False)
+    assert "commit of epoch 0" in str(failed.error)
+    [operator] = stage.core.operators()
+    assert (operator.states, operator.committed) == ({}, -1)
+    assert isinstance(answer_to(stage.hello(1, 0, 2), 2), Refused)
+
+
+def test_a_commit_of_an_epoch_that_nothing_has_run_needs_evidence_too() -> None:
+    stage = Stage()
+    stage.start()
+    stage.core.committed(QUERY, Epoch(0), stage.now)
+    assert len(of_type(FailQuery, stage.execute())) == 1
+
+
+def test_a_commit_that_the_run_itself_reports_settles_epochs_without_rows() -> None:
+    stage = begun()
+    assert of_type(FailQuery, stage.commit(0)) == []
+    assert of_type(FailQuery, stage.commit(1)) == []  # nobody has said hello in it
+    assert stage.core.operators()[0].committed == 1
+
+
+def test_the_next_epochs_hello_is_evidence_of_its_own_run() -> None:
+    stage = begun()
+    stage.spark_commits(0)
+    stage.hello(0, 1, 2)
+    assert isinstance(answer_to(stage.snapshot(), 2), Welcome)
+
+
+def test_another_run_is_no_evidence_for_an_epoch_that_this_one_has_begun() -> None:
+    """A run that begins behind the epoch has found its commit; nobody knows whose that was."""
+    stage = begun()
+    stage.run = RunId("run-2")
+    batch = stage.hello(0, 1, 2)
+    assert isinstance(answer_to(batch, 2), Refused)
+    [failed] = of_type(FailQuery, batch)
+    assert isinstance(failed.error, CommittedElsewhere)
+
+
+def test_what_is_known_already_needs_no_evidence() -> None:
+    stage = begun()
+    stage.commit(0)
+    stage.core.committed(QUERY, Epoch(0), stage.now)
+    assert of_type(FailQuery, stage.execute()) == []
+
+
+def test_a_query_that_has_ended_has_nothing_to_settle() -> None:
+    stage = begun()
+    stage.end_run()
+    stage.core.committed(QUERY, Epoch(0), stage.now)
+    assert of_type(FailQuery, stage.execute()) == []
