@@ -60,10 +60,10 @@ class Directory:
             raise FileNotFoundError(path)
         return self.files[path]
 
-    def needed(self, epoch: int, below: str = "") -> list[str]:
+    def needed(self, epoch: int, below: str = "", *, planned: int | None = None) -> list[str]:
         """The files that `layout_of` names below a folder, relative to it."""
         listing = {path: len(content) for path, content in self.files.items()}
-        names = layout_of(listing, Epoch(epoch), self.read).files
+        names = layout_of(listing, Epoch(epoch), self.read, None if planned is None else Epoch(planned)).files
         return [name.removeprefix(below) for name in names if name.startswith(below)]
 
     def operators(self, epoch: int) -> list[OperatorDescription]:

@@ -12,10 +12,34 @@ from tests.unit.durable.layout_kit import Directory, versioned
 # --- logs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_query_that_has_not_committed_needs_nothing() -> None:
-    directory = Directory("metadata", "offsets/0")
+def test_a_query_that_has_not_committed_needs_what_its_sources_have_chosen() -> None:
+    directory = Directory("metadata", "offsets/0", "state/0/_metadata/metadata", "state/0/0/1.delta")
     assert directory.needed(NO_EPOCH) == []
     assert directory.operators(NO_EPOCH) == []
+    directory.add("sources/0/0", "sources/0/.0.crc", "sources/1/0")
+    assert directory.needed(NO_EPOCH) == ["sources/0/0", "sources/1/0"]
+
+
+def test_the_first_planned_epoch_fixes_how_far_its_sources_are_read() -> None:
+    directory = Directory("metadata", "sources/0/0", "sources/0/1", "sources/0/2", "state/0/0/1.delta")
+    directory.epochs(0, ['{"logOffset":1}']).add("commits/0")
+    assert directory.needed(NO_EPOCH, planned=0) == ["offsets/0", "sources/0/0", "sources/0/1"]
+
+
+def test_a_planned_epoch_needs_its_entry_and_what_its_sources_have_read_for_it() -> None:
+    directory = Directory(*(f"sources/0/{number}" for number in range(9)))
+    directory.epochs(3, ['{"logOffset":5}'])
+    directory.add("offsets/4", content=directory.files["offsets/3"].replace(b"5", b"7"))
+    assert directory.needed(3, "offsets/", planned=4) == ["2", "3", "4"]
+    assert directory.needed(3, "commits/", planned=4) == ["2", "3"]
+    assert directory.needed(3, "sources/0/", planned=4) == [str(number) for number in range(8)]
+    assert directory.needed(3, planned=3) == directory.needed(3)
+    assert directory.needed(3, "sources/0/")[-1] == "5"
+    with pytest.raises(StateFileMissing, match=r"offsets/4.*epoch 4 was planned"):
+        directory.without("offsets/4").needed(3, planned=4)
+    directory.gone.add("offsets/4")
+    with pytest.raises(StateFileMissing, match="offsets/4"):
+        directory.needed(3, planned=4)
 
 
 def test_an_epoch_needs_its_own_entries_and_the_ones_before_and_nothing_later() -> None:

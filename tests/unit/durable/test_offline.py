@@ -23,6 +23,7 @@ from coord_control.durable.offline import adopt, own_job, save
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
 from coord_control.durable.seeding import Redistribution, seed_lineage
 from coord_control.durable.spark_files import export_query
+from coord_control.durable.undoing import undo_restore
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import (
     Fenced,
@@ -30,6 +31,7 @@ from coord_control.errors import (
     JobRunning,
     NothingToSave,
     ParallelismFixed,
+    RestoreNotUndone,
     RestoreRefused,
     SavepointTargetTaken,
     StateFileMissing,
@@ -167,6 +169,20 @@ def test_a_restored_epoch_that_never_started_is_saved_again_with_its_inputs(file
     assert second.operators == first.operators
     assert second.queries[DELAYS].planned == 4
     assert second.queries[DELAYS].lineage == "lineage-000002"
+
+
+def test_the_restore_of_a_planned_epoch_can_be_undone_until_it_may_have_run(files: MemoryFiles) -> None:
+    ran(files, planned=True)
+    save(files, JOB)
+    disk = restored(files)
+    undone = disk.copy()
+    undo_restore(undone, JOB)
+    lineage = current_lineage(undone, folder(DELAYS), DELAYS)
+    assert lineage is not None
+    assert lineage.name == "lineage-000001"
+    recovered_in(disk, 3)
+    with pytest.raises(RestoreNotUndone, match="has processed epochs since"):
+        undo_restore(disk, JOB)
 
 
 def test_a_crash_while_a_planned_epoch_is_put_in_place_does_no_harm(files: MemoryFiles) -> None:

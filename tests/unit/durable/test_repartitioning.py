@@ -160,6 +160,18 @@ def test_what_can_be_known_without_spark(
     assert ("--shuffle-partitions" in checks[0].way_out) == (verdict is REFUSED)
 
 
+def test_behind_a_planned_epoch_no_state_is_rewritten(files: MemoryFiles, source: CheckpointSource) -> None:
+    metadata = stateful(source.metadata, operator())
+    planned = {name: query.model_copy(update={"planned_offsets": (2,)}) for name, query in metadata.queries.items()}
+    metadata = metadata.model_copy(update={"queries": planned})
+    checks = {check.subject: check for check in check_repartition(files, JOB, metadata, 3, is_fork=True)}
+    assert (checks["delays"].verdict, checks["raw"].verdict) == (REFUSED, OK), "raw has no state"
+    assert "epoch 42 is planned" in checks["delays"].found
+    assert "let that epoch end; then save the job" in checks["delays"].way_out
+    same = check_repartition(files, JOB, metadata, 2, is_fork=True)
+    assert {check.verdict for check in same} == {OK}
+
+
 def test_epochs_that_are_run_again_under_other_numbers_are_pointed_out(
     files: MemoryFiles, source: CheckpointSource
 ) -> None:
