@@ -104,7 +104,7 @@ def _check_query(
     try:
         offsets = _offsets(kept, source.metadata.queries[query].epoch)
         later = _later(files, root, source, query)
-        names = sorted({*offsets, *(name for place in later for name in place.names("sources"))})
+        names = sorted({*offsets, *(name for place in (kept, *later) for name in place.names("sources"))})
     except CoordControlError as error:
         yield _unseen(query, error)
         return
@@ -131,8 +131,8 @@ def _kept(source: CheckpointSource, query: QueryName) -> _Place:
     folder = source.folder_of(query)
     stored = {entry.path: join(folder, stored_name(entry)) for entry in source.metadata.queries[query].files}
 
-    def names(folder: str) -> list[str]:
-        return [path.removeprefix(f"{folder}/") for path in stored if path.startswith(f"{folder}/")]
+    def names(folder: str) -> set[str]:
+        return {path.removeprefix(f"{folder}/").split("/")[0] for path in stored if path.startswith(f"{folder}/")}
 
     def read(path: str) -> bytes:
         return source.files.read(stored[path])

@@ -53,6 +53,13 @@ def restored(plane: Plane, job: str = "flights") -> RestoreRecord | None:
     return newest_restore(LocalFiles(), join(str(plane.root), job))
 
 
+def lose_input(plane: Plane) -> None:
+    """The query goes on to epoch 5, and one of the two files that it reads then is removed."""
+    checkpoint = plane.root / "flights/queries/counts/lineage-000001/spark"
+    run_spark(LocalFiles(), str(checkpoint), 5)
+    (checkpoint.parent / "spark-input/5.json").unlink()
+
+
 def saved_by_driver(plane: Plane) -> str:
     client = plane.client()
     client.wait(client.trigger_savepoint("flights", label="mine"), 30.0)
@@ -113,9 +120,7 @@ def test_a_refused_restore_shows_the_table_and_changes_nothing(plane: Plane, act
 def test_a_restore_whose_input_is_gone_is_refused_unless_that_is_allowed(
     plane: Plane, actions: Actions, dead: str
 ) -> None:
-    checkpoint = plane.root / "flights/queries/counts/lineage-000001/spark"
-    run_spark(LocalFiles(), str(checkpoint), 5)
-    (checkpoint.parent / "spark-input/5.json").unlink()
+    lose_input(plane)
 
     ended = actions.run(RESTORE)
 
@@ -339,6 +344,24 @@ def test_what_the_driver_refuses_is_shown_as_a_table(plane: Plane, actions: Acti
     assert ended.has_said("preflight: refused: query of added")
     assert not driver.ended.is_set()
     assert restored(plane) is None
+
+
+def test_the_driver_refuses_a_restore_whose_input_is_gone_unless_that_is_allowed(
+    plane: Plane, actions: Actions, dead: str
+) -> None:
+    lose_input(plane)
+    driver = plane.driver(is_supervised=True)
+
+    ended = actions.run(RESTORE, ref="end")
+
+    assert ended.metadata["reason"] == "RESTORE_REFUSED"
+    assert "| refused | input | counts/0 |" in ended.metadata["preflight"]
+    assert restored(plane) is None
+    with meanwhile(lambda: start_next(plane, driver)):
+        assert actions.run(RESTORE, ref="end", allow_missing_input=True).is_success
+    found = restored(plane)
+    assert found is not None
+    assert found.allow_missing_input
 
 
 def test_a_driver_that_nobody_would_start_again_refuses(plane: Plane, actions: Actions) -> None:

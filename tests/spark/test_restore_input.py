@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.restore_log import newest_restore
-from coord_control.errors import RestoreRefused
+from coord_control.errors import QueryFailed, RestoreRefused
 from tests import cli_kit
-from tests.spark.jobs import MakeJob, drain, write
+from tests.spark.jobs import SECONDS, MakeJob, Trouble, drain, write
 
 pytestmark = pytest.mark.spark
 
@@ -201,6 +201,26 @@ def test_in_another_root_it_is_not_known_what_was_read_after_the_cut(runs: Runs,
     [check] = [each for each in cli_kit.run_json(tmp_path, *arguments)["checks"] if each["name"] == "input"]
     assert (check["verdict"], check["subject"]) == ("warning", "q/0")
     assert "not known here" in check["found"]
+
+
+def test_a_cut_with_a_planned_epoch_needs_the_input_of_that_epoch(
+    runs: Runs, given: Input, make_job: MakeJob, session: SparkSession, tmp_path: Path
+) -> None:
+    runs(2)
+    given.add(1)
+
+    def fail(batch: DataFrame, epoch: int) -> None:
+        raise Trouble(f"in epoch {epoch}")
+
+    job = make_job(session=session)
+    job.start("q", given.read(session).writeStream.foreachBatch(fail))
+    with pytest.raises(QueryFailed):
+        job.await_termination(SECONDS)
+    job.stop()
+    cli_kit.run(tmp_path, "savepoint", "create", "job", "--root", str(tmp_path / "jobs"), "--label", "dead")
+    assert runs.check("dead")["found"] == "all 1 files that were read after the checkpoint are there"
+    given.remove("2")
+    assert runs.check("dead", code=78)["found"].startswith("1 of 1 files")
 
 
 def test_a_source_without_files_is_said_to_be_unseen(

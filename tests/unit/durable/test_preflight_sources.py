@@ -319,6 +319,17 @@ def test_a_cut_before_the_first_epoch_needs_all_that_was_read(files: MemoryFiles
     assert "not known here" in check.found
 
 
+def test_a_first_epoch_that_was_planned_is_read_again_in_any_root(files: MemoryFiles) -> None:
+    read_by(files, 1, {})
+    source = cut(files, {"0/0": log([0])}, epoch=-1)
+    files.delete(FOLDER)
+    assert found(files, source)[0] is Verdict.REFUSED
+    there(files, 0)
+    verdict, what = found(files, source)
+    assert verdict is Verdict.WARNING
+    assert "not known here" in what
+
+
 def test_what_the_lineages_say_of_themselves_cannot_be_read(files: MemoryFiles) -> None:
     source = older(files)
     files.replace(f"{FOLDER}/lineage-000001/lineage.json", b"nonsense")
