@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple, NewType
 
 __all__ = [
+    "MAX_NAME",
     "NO_CHECKPOINT",
     "NO_EPOCH",
     "AttemptId",
@@ -36,7 +37,8 @@ NO_EPOCH: Final = Epoch(-1)  #: nothing was committed yet
 NO_CHECKPOINT: Final = BarrierId(-1)  #: what a coordinator sees when there is no checkpoint yet (rule C13)
 
 # Names become folder names on any of Spark's file systems, metric labels and parts of asset keys.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_NAME: Final = 100  #: characters
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
 def is_valid_name(name: str) -> bool:

@@ -22,11 +22,12 @@ from coord_control.control.commands import MAX_LABEL, CheckpointResult, CommandR
 from coord_control.errors import CoordControlError, RecordNotFound
 from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandRecord
 from dagster_defs.metadata import NAMESPACE, Metadata, checkpoint_metadata
+from dagster_defs.own_runs import SCHEDULE_TAG
 from dagster_defs.reattach import Submit
 from dagster_defs.resource import ControlPlaneResource
 from dagster_defs.retention import dispose_old
 from dagster_defs.running import OnCancel, action_failure, actor_of, attend
-from dagster_defs.schedules import SCHEDULE_TAG, find_schedule
+from dagster_defs.schedules import find_schedule
 from dagster_defs.spec import QuerySpec, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
 

@@ -15,10 +15,13 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["NOT_OVER", "RUN_ACTOR", "SCHEDULE_ACTOR", "OwnRuns", "is_own"]
+__all__ = ["NOT_OVER", "RUN_ACTOR", "SCHEDULE_TAG", "OwnRuns", "is_own", "schedule_actor"]
+
+#: The tag of a run by which it knows its schedule.
+SCHEDULE_TAG: Final = "dagster/schedule_name"
 
 RUN_ACTOR: Final = "dagster:run:"
-SCHEDULE_ACTOR: Final = "dagster:schedule:"
+_SCHEDULE_ACTOR: Final = "dagster:schedule:"
 
 #: A run in one of these states may still do something.
 NOT_OVER: Final = [
@@ -31,16 +34,20 @@ NOT_OVER: Final = [
 ]
 
 _ROOT_TAG: Final = "dagster/root_run_id"
-_SCHEDULE_TAG: Final = "dagster/schedule_name"
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
 _RETRY_TAG: Final = "dagster/auto_retry_run_id"
 #: Dagster's daemon starts an automatic retry within seconds; when it does not run, nothing should wait for it.
 _RETRY_STARTS_WITHIN: Final = timedelta(minutes=10)
 
 
+def schedule_actor(name: str) -> str:
+    """Return the actor of a schedule: what its runs ask for carries it, and its savepoints are known by it."""
+    return f"{_SCHEDULE_ACTOR}{name}"
+
+
 def is_own(actor: str | None) -> bool:
     """Whether somebody of ours has asked; perhaps in another deployment of Dagster."""
-    return actor is not None and actor.startswith((RUN_ACTOR, SCHEDULE_ACTOR))
+    return actor is not None and actor.startswith((RUN_ACTOR, _SCHEDULE_ACTOR))
 
 
 class OwnRuns:
@@ -57,8 +64,8 @@ class OwnRuns:
         return self._known[actor]
 
     def _look(self, actor: str) -> bool:
-        if actor.startswith(SCHEDULE_ACTOR):
-            tags = {_SCHEDULE_TAG: actor.removeprefix(SCHEDULE_ACTOR)}
+        if actor.startswith(_SCHEDULE_ACTOR):
+            tags = {SCHEDULE_TAG: actor.removeprefix(_SCHEDULE_ACTOR)}
             return not self._some(tags) and not self._will_retry(tags)
         run = self._instance.get_run_by_id(actor.removeprefix(RUN_ACTOR))
         if run is None:

@@ -1,10 +1,10 @@
 """Removing the older savepoints of a schedule, after a new one is complete.
 
-A savepoint belongs to a schedule if that asked for it (``requested_by``); those of people are never touched. What stays
-is decided here from facts alone: the newest ``count``, those younger than ``max_age_hours``, always the newest complete
-one, and any that an unfinished command or the newest recovery names. The driver has the last word: it refuses to remove
-what is being read. What could not be removed is a line in the log and is tried again after the next savepoint; it never
-fails the run whose savepoint is safe already.
+A savepoint belongs to a schedule if that asked for it (``requested_by``), whatever its label; those of people are never
+touched. What stays is decided here from facts alone: the newest ``count``, those at most ``max_age_hours`` older than
+the newest, always the newest complete one, and any that an unfinished command or the newest recovery names. The driver
+has the last word: it refuses to remove what is being read. What could not be removed is a line in the log and is tried
+again after the next savepoint; it never fails the run whose savepoint is safe already.
 
 Threads: the step's.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import dagster as dg
@@ -28,7 +28,7 @@ from coord_control.storage.records import (
     CommandRecord,
     CommandState,
 )
-from dagster_defs.schedules import schedule_actor
+from dagster_defs.own_runs import schedule_actor
 from dagster_defs.spec import RetainSpec
 
 __all__ = ["dispose_old", "superfluous"]
@@ -41,9 +41,11 @@ _PAGES: Final = 25
 
 
 def superfluous(
-    savepoints: Sequence[CheckpointRecord], retain: RetainSpec, now: datetime, in_use: Collection[int] = ()
+    savepoints: Sequence[CheckpointRecord], retain: RetainSpec, in_use: Collection[int] = ()
 ) -> list[CheckpointRecord]:
     """Those that may go, oldest first.
+
+    Their age is measured from the newest one: its time was told by the same clock.
 
     Args:
         savepoints: the complete ones of one schedule, in any order.
@@ -51,13 +53,15 @@ def superfluous(
     """
     newest_first = sorted(savepoints, key=lambda each: each.id, reverse=True)
     kept = max(1, retain.count or 0)
-    oldest_kept = now if retain.max_age_hours is None else now - timedelta(hours=retain.max_age_hours)
+    young = timedelta.min if retain.max_age_hours is None else timedelta(hours=retain.max_age_hours)
     doomed = [
-        each
-        for each in newest_first[kept:]
-        if (each.finished_at or each.triggered_at) < oldest_kept and each.id not in in_use
+        each for each in newest_first[kept:] if _ended(newest_first[0]) - _ended(each) > young and each.id not in in_use
     ]
     return doomed[::-1]
+
+
+def _ended(savepoint: CheckpointRecord) -> datetime:
+    return savepoint.finished_at or savepoint.triggered_at
 
 
 def dispose_old(
@@ -69,8 +73,8 @@ def dispose_old(
         The ids of those that are gone.
     """
     try:
-        savepoints = [each for each in _completed(client, job) if each.requested_by == schedule_actor(schedule_name)]
-        doomed = superfluous(savepoints, retain, datetime.now(UTC), _in_use(client, job, savepoints))
+        savepoints = list(_completed(client, job, schedule_actor(schedule_name)))
+        doomed = superfluous(savepoints, retain, _in_use(client, job, savepoints))
         asked = [(each, _ask(context, client, each)) for each in doomed[:_AT_ONCE]]
     except CoordControlError as error:
         context.log.warning(f"not all that {schedule_name} does not keep was removed: {error}")
@@ -81,11 +85,11 @@ def dispose_old(
     ]
 
 
-def _completed(client: ControlClient, job: str) -> Iterator[CheckpointRecord]:
+def _completed(client: ControlClient, job: str, actor: str) -> Iterator[CheckpointRecord]:
     before = None
     for _ in range(_PAGES):
         kind, state = CheckpointKind.SAVEPOINT, CheckpointState.COMPLETED
-        page = client.checkpoints(job, kind=kind, state=state, limit=_PAGE, before=before)
+        page = client.checkpoints(job, kind=kind, state=state, requested_by=actor, limit=_PAGE, before=before)
         yield from page
         if len(page) < _PAGE:
             return

@@ -34,8 +34,8 @@ from coord_control.errors import (
 )
 from coord_control.storage.records import CommandKind, CommandRecord
 from dagster_defs.metadata import NAMESPACE
+from dagster_defs.own_runs import RUN_ACTOR, SCHEDULE_TAG, schedule_actor
 from dagster_defs.reattach import StepContext, Submit, ask_once, attempt_key, newest_request
-from dagster_defs.schedules import SCHEDULE_TAG, schedule_actor
 
 __all__ = ["Followed", "OnCancel", "action_failure", "actor_of", "attend", "follow"]
 
@@ -71,7 +71,7 @@ class Followed:
 def actor_of(context: StepContext) -> str:
     """Who asks, for the audit trail: the schedule that made the run, or the run."""
     schedule = context.run.tags.get(SCHEDULE_TAG)
-    return f"dagster:run:{context.run.run_id}" if schedule is None else schedule_actor(schedule)
+    return f"{RUN_ACTOR}{context.run.run_id}" if schedule is None else schedule_actor(schedule)
 
 
 def follow(
@@ -143,7 +143,7 @@ def action_failure(error: CoordControlError) -> dg.Failure:
 def _next_step(error: CoordControlError) -> str:
     if isinstance(error, CommandTimeout):
         return "Re-execute the run from failure to go on waiting for it."
-    if isinstance(error, JobNotRunning) and not error.is_restarting:
+    if isinstance(error, JobNotRunning):
         return "Here that is start_streaming_job, if its script is known. Then re-execute this run."
     if isinstance(error, KeyReused):
         return "A run that is re-executed from failure asks for the same again: launch a new run for anything else."

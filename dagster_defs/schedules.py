@@ -4,7 +4,11 @@ A tick is evaluated in the code server, which answers for everything else as wel
 database is asked one question, on a thread that is left behind when there is no answer within two seconds, and whatever
 goes wrong there is a reason to skip this tick. The run that is asked for waits as long as it takes, in its own process.
 
-A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is of no use.
+A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is of no use. A
+job whose supervisor is starting it again is not down: the run waits for its next driver.
+
+Labels are unique in a job, and every savepoint of a schedule has the time of its tick in its own. Those of one schedule
+are found by who asked for them (``schedule_actor``).
 
 Threads: a tick's own, and one for its question.
 """
@@ -19,30 +23,21 @@ import dagster as dg
 
 from coord_control.control.snapshots import JobSnapshot
 from coord_control.errors import CoordControlError, JobNotFound
+from coord_control.ids import MAX_NAME
 from coord_control.storage.records import CommandKind, JobState
+from dagster_defs.own_runs import NOT_OVER, SCHEDULE_TAG, schedule_actor
 from dagster_defs.patience import within
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
 from dagster_defs.spec import ScheduleSpec, StreamingJobSpec
 from dagster_defs.translator import StreamingJobTranslator
 
-__all__ = ["SCHEDULE_TAG", "build_schedules", "find_schedule", "schedule_actor", "schedule_name"]
-
-#: The tag of a run by which it knows its schedule.
-SCHEDULE_TAG: Final = "dagster/schedule_name"
+__all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
 _ANSWER_SECONDS: Final = 2.0
-_LABEL: Final = 100  # characters; it begins with a letter or digit
 _COMMANDS: Final = {
     "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
     "savepoint": (CommandKind.TRIGGER_SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT),
 }
-_NOT_OVER: Final = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def build_schedules(
@@ -60,11 +55,6 @@ def schedule_name(job: StreamingJobSpec, place: int, translator: StreamingJobTra
     """The name of the schedule at a place of a job's list, counted from 0."""
     spec = job.schedules[place]
     return spec.name or translator.name(job, f"{spec.kind}_schedule_{place + 1}")
-
-
-def schedule_actor(name: str) -> str:
-    """Who asks for what a schedule asks for, in the audit trail; its savepoints are known by it."""
-    return f"dagster:schedule:{name}"
 
 
 def find_schedule(job: StreamingJobSpec, name: str, translator: StreamingJobTranslator) -> ScheduleSpec | None:
@@ -104,15 +94,26 @@ def _schedule(
 
 
 def _run_config(spec: ScheduleSpec, name: str, op: str, time: datetime) -> dict[str, Any]:
-    config: dict[str, Any] = {"label": spec.label or name.lstrip("_")[:_LABEL], "timeout_seconds": spec.timeout_seconds}
+    config: dict[str, Any] = {"label": _label(spec.label or name, time), "timeout_seconds": spec.timeout_seconds}
     if spec.target is not None:
-        config["target"] = f"{spec.target.rstrip('/')}/{name}-{time:%Y%m%dT%H%M%SZ}"
+        config["target"] = f"{spec.target.rstrip('/')}/{name}-{_utc(time)}"
     return {"ops": {op: {"config": config}}}
+
+
+def _label(stem: str, time: datetime) -> str:
+    # Of a long name its end is kept: there the schedules of one job differ.
+    end = f"-{_utc(time)}"
+    return f"{stem[-(MAX_NAME - len(end)) :]}{end}".lstrip("_.-")
+
+
+def _utc(time: datetime) -> str:
+    # UTC, because a clock that is set back at the end of summer shows the same local time twice.
+    return f"{time:%Y%m%dT%H%M%SZ}"
 
 
 def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str) -> str | None:
     """What Dagster itself knows: a run that waits for a worker has asked the job for nothing yet."""
-    unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=_NOT_OVER)
+    unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=NOT_OVER)
     runs = context.instance.get_runs(filters=unfinished, limit=1)
     return f"run {runs[0].run_id} of an earlier tick is not over" if runs else None
 
@@ -136,7 +137,7 @@ def _look(plane: ControlPlaneResource, job: str, actor: str) -> JobSnapshot:
 
 def _down(snapshot: JobSnapshot) -> str | None:
     job = snapshot.job
-    if not job.is_alive:
+    if not job.is_alive and not job.is_restarting:
         since = job.ended_at or job.heartbeat_at
         why = f": {job.end_reason}" if job.end_reason else ""
         return f"job {job.name!r} does not run since {since:%Y-%m-%d %H:%M:%S %Z}{why}"

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Label = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -82,7 +83,8 @@ class ScheduleSpec(dg.Model, dg.Resolvable):
     Attributes:
         cron: five fields, or @hourly and the like.
         name: None: made of the job, the kind, and its place in the list.
-        label: of each savepoint; None: the name of the schedule.
+        label: what the label of each checkpoint or savepoint begins with, before the time of its tick; None: the name
+            of the schedule.
         target: the folder below which each savepoint gets a folder of its own; None: the job's.
         retain: None: nothing is ever removed.
         running: the schedule runs without anybody having to switch it on.
@@ -92,7 +94,7 @@ class ScheduleSpec(dg.Model, dg.Resolvable):
     kind: Literal["checkpoint", "savepoint"] = "savepoint"
     name: str | None = None
     timezone: str = "UTC"
-    label: str | None = None
+    label: _Label | None = None
     target: str | None = None
     retain: RetainSpec | None = None
     timeout_seconds: _Positive = 600.0
@@ -184,6 +186,12 @@ class StreamingJobSpec(dg.Model, dg.Resolvable):
         names = [query.name for query in self.queries or ()]
         if len(set(names)) < len(names):
             raise ValueError(f"a query is named twice: {', '.join(names)}")
+        labels = [schedule.label for schedule in self.schedules if schedule.label is not None]
+        if len(set(labels)) < len(labels):
+            raise ValueError(
+                f"two schedules of job {self.name!r} have one label ({', '.join(labels)}): labels are unique in a job, "
+                "and both may tick in the same minute"
+            )
         return self
 
 

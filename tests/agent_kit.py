@@ -183,6 +183,8 @@ class ScriptedDriver:
             elif request.key in self._known:
                 number, path = self._known[request.key]
                 handle.finish(Outcome(path=path), number)
+            elif request.label in Catalog(self.files, self.folder, self.storage).labels():
+                handle.finish(Outcome(FailureReason.LABEL_TAKEN))
             else:
                 self._start(request, handle)
         return handle

@@ -28,7 +28,7 @@ from typing import Any, Final, Self, TypeVar
 from tests import dagster_queries as queries
 from tests.places import CHECKOUT
 
-__all__ = ["DONE", "Check", "DagsterDev", "Entry", "Run", "dagster_dev", "until"]
+__all__ = ["DONE", "SETTINGS", "Check", "DagsterDev", "Entry", "Run", "dagster_dev", "until"]
 
 DONE: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 #: Whatever is waited for must happen; a test that hangs ends here, with the log.
@@ -40,7 +40,7 @@ _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
 # Runs are launched at once instead of by the queue's next look, dead workers are found soon; a run is retried when its
 # tags say so.
-_SETTINGS: Final = """
+SETTINGS: Final = """
 nux:
   enabled: false
 telemetry:
@@ -111,7 +111,7 @@ class DagsterDev:
     def __init__(self, folder: Path, code: str, environment: Mapping[str, str]) -> None:
         home = folder / "dagster_home"
         home.mkdir(parents=True)
-        (home / "dagster.yaml").write_text(_SETTINGS)
+        (home / "dagster.yaml").write_text(SETTINGS)
         (folder / _LOCATION).write_text(textwrap.dedent(code))
         self.log = folder / "dagster.log"
         self.url = f"http://127.0.0.1:{_free_port()}"

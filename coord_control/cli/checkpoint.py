@@ -11,7 +11,7 @@ import typer
 
 from coord_control.cli.asking import connected, finish
 from coord_control.cli.checkpoint_views import checkpoint_table, print_checkpoint, print_subtasks, print_summary
-from coord_control.cli.options import Control, JobName, Json, Key, Label, Limit, Timeout, Wait
+from coord_control.cli.options import By, Control, JobName, Json, Key, Label, Limit, Timeout, Wait
 from coord_control.cli.output import console, print_json, say
 from coord_control.storage.records import CheckpointKind, CheckpointState
 
@@ -49,6 +49,7 @@ def list_(
         CheckpointState | None,
         typer.Option("--state", envvar="COORD_STATE", help="Only in this state.", show_default=False),
     ] = None,
+    requested_by: By = None,
     limit: Limit = 20,
     before: Annotated[
         int | None,
@@ -59,7 +60,7 @@ def list_(
 ) -> None:
     """List the history of checkpoints and savepoints of JOB, also of those that failed or were removed."""
     with connected(control, as_json) as client:
-        found = client.checkpoints(job, kind=kind, state=state, limit=limit, before=before)
+        found = client.checkpoints(job, kind=kind, state=state, requested_by=requested_by, limit=limit, before=before)
         if as_json:
             print_json([each.to_json() for each in found])
         elif found:

@@ -13,6 +13,7 @@ from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE
 __all__ = [
     "AllowMissingInput",
     "AnyRoot",
+    "By",
     "Control",
     "Force",
     "Job",
@@ -107,6 +108,16 @@ Limit: TypeAlias = Annotated[
 ]
 Label: TypeAlias = Annotated[
     str | None, typer.Option("--label", envvar="COORD_LABEL", metavar="NAME", help="A name to find it by.")
+]
+By: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        envvar="COORD_BY",
+        metavar="ACTOR",
+        help="Only those that this user asked for; a schedule of Dagster is dagster:schedule:NAME.",
+        show_default=False,
+    ),
 ]
 Target: TypeAlias = Annotated[
     str | None,

@@ -18,7 +18,7 @@ import typer
 from coord_control.cli import savepoint_changes, savepoint_views
 from coord_control.cli.completion import complete_job
 from coord_control.cli.job_places import root_of, tell_verified
-from coord_control.cli.options import AnyRoot, Control, Job, Json
+from coord_control.cli.options import AnyRoot, By, Control, Job, Json
 from coord_control.cli.output import print_json, print_table, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client import ControlClient
@@ -52,6 +52,7 @@ def list_(
             show_default=False,
         ),
     ] = None,
+    requested_by: By = None,
     root: AnyRoot = None,
     control: Control = None,
     as_json: Json = False,
@@ -59,17 +60,21 @@ def list_(
     """List what JOB has on its storage: checkpoints and savepoints, with those that are not complete."""
     with reported(as_json):
         if job is None:
+            if requested_by is not None:
+                raise typer.BadParameter("name the JOB: --by looks at what is on its storage")
             _list_known(control, as_json)
             return
         base = root_of(control, job, root)
         entries = Catalog(storage_of(base), existing_job(base, job), storage_of).entries()
+        if requested_by is not None:
+            entries = [entry for entry in entries if entry.requested_by == requested_by]
         if as_json:
             print_json([savepoint_views.entry_json(entry) for entry in entries])
             return
-        columns = ("id", "kind", "state", "label", "completed", "epochs", "files", "size", "path")
+        columns = ("id", "kind", "state", "label", "requested by", "completed", "epochs", "files", "size", "path")
         print_table("", columns, [savepoint_views.entry_row(entry) for entry in entries])
         if not entries:
-            say(f"job {job} has no checkpoint or savepoint in {base}")
+            say(f"job {job} has no {'such ' if requested_by else ''}checkpoint or savepoint in {base}")
 
 
 @app.command("show")

@@ -27,6 +27,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from coord_control.control import takeover
@@ -156,12 +157,14 @@ class Agent:
         *,
         is_clean: bool = True,
         is_fenced: bool = False,
+        is_final: bool = False,
     ) -> None:
         """The job has ended: write the last outcomes, if the database can be reached. More than once.
 
         Args:
             is_clean: the driver has said on the storage that it ended in good order.
             is_fenced: a newer driver owns the job, and with it the commands.
+            is_final: starting the driver again cannot help, and its supervisor does not do it.
         """
         if self._closing.is_set():
             return
@@ -175,7 +178,16 @@ class Agent:
             self._executor.job_ended()
             if state is JobState.ENDED and self._executor.is_restarting:
                 reason = ENDED_TO_RESTART
-            self._last_words(state, reason, is_clean)
+            ended = partial(
+                self._store.jobs.ended,
+                self._facts.name,
+                self._facts.generation,
+                state,
+                reason,
+                is_clean=is_clean,
+                is_final=is_final,
+            )
+            self._last_words(ended)
         self._upkeep.close(1.0)
         if self._signal is not None:
             self._signal.close()
@@ -414,17 +426,15 @@ class Agent:
 
     # The end.
 
-    def _last_words(self, state: JobState, reason: str, is_clean: bool) -> None:
+    def _last_words(self, write: Callable[[], None]) -> None:
         """Within a bounded time, on a thread that may be left behind: a connection may hang."""
-        words = (state, reason, is_clean)
-        thread = threading.Thread(target=self._say_last, args=words, name="coord-agent-end", daemon=True)
+        thread = threading.Thread(target=self._say_last, args=(write,), name="coord-agent-end", daemon=True)
         thread.start()
         thread.join(_CLOSE_SECONDS)
         if thread.is_alive():
             _log.warning("= the control database does not answer; the next driver of the job reports what is missing")
 
-    def _say_last(self, state: JobState, reason: str, is_clean: bool) -> None:
-        name, generation = self._facts.name, self._facts.generation
+    def _say_last(self, write: Callable[[], None]) -> None:
         deadline = time.monotonic() + _CLOSE_SECONDS
         while True:
             try:
@@ -433,7 +443,7 @@ class Agent:
                         self._register()
                         self._is_registered = True
                     self._reporter.flush(self._store)
-                    self._store.jobs.ended(name, generation, state, reason, is_clean=is_clean)
+                    write()
                 return
             except GenerationSuperseded:
                 return

@@ -113,19 +113,23 @@ class ControlReader(FleetReader):
         *,
         kind: CheckpointKind | None = None,
         state: CheckpointState | None = None,
+        requested_by: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> tuple[CheckpointRecord, ...]:
         """Checkpoints and savepoints of a job, newest first.
 
         Args:
+            requested_by: only those of this actor: a user of a client, or ``dagster:schedule:<name>``.
             before: only those with a smaller id: the next page.
 
         Raises:
             JobNotFound: there is no such job.
         """
         return self._connection.call(
-            lambda store: store.checkpoints.list(job, kind=kind, state=state, limit=limit, before_id=before)
+            lambda store: store.checkpoints.list(
+                job, kind=kind, state=state, requested_by=requested_by, limit=limit, before_id=before
+            )
         )
 
     def checkpoint(self, job: str, checkpoint: int) -> CheckpointRecord:

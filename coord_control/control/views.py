@@ -142,7 +142,6 @@ def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMeta
     if metadata is not None:
         triggered = metadata.triggered_at
     seconds = None if entry.completed_at is None else max(0.0, (entry.completed_at - triggered).total_seconds())
-    requested_by = None if entry.trigger is None else entry.trigger.details.get("requested_by")
     snapshots = {} if metadata is None else metadata.queries
     offsets = offsets_within_limit({name: offsets_by_source(query) for name, query in snapshots.items()})
     return CheckpointRecord(
@@ -154,7 +153,7 @@ def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMeta
         label=entry.label,
         key=None if entry.trigger is None else entry.trigger.key,
         cause="" if entry.trigger is None else entry.trigger.cause,
-        requested_by=requested_by if isinstance(requested_by, str) else None,
+        requested_by=entry.requested_by,
         generation=entry.generation,
         finished_at=entry.completed_at,
         duration_seconds=seconds,

@@ -118,13 +118,7 @@ def raise_if_not_running(command: CommandRecord) -> None:
     error = command.error
     if command.state is CommandState.REFUSED and error is not None and error.code == Refusal.JOB_NOT_RUNNING:
         known = error.fields[0] if error.fields else {}
-        raise JobNotRunning(
-            command.job,
-            known.get("since", "an unknown time"),
-            known.get("reason", ""),
-            command.id,
-            is_restarting=known.get("is_restarting", False),
-        )
+        raise JobNotRunning(command.job, known.get("since", "an unknown time"), known.get("reason", ""), command.id)
 
 
 def _class_of(command: CommandRecord, error: CommandError) -> type[CommandFailed]:

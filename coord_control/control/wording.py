@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from coord_control.storage.records import JobRecord
+from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["CONTROLS", "human_bytes", "human_seconds", "human_time", "plain", "state_text"]
 
@@ -53,7 +53,7 @@ def human_time(moment: datetime | None) -> str:
 
 def state_text(job: JobRecord) -> str:
     """What a job is, which is not what its driver last said when that driver is gone."""
-    if job.is_restarting:
+    if job.is_restarting and job.state is JobState.ENDED:
         return "restarting"
     if job.is_alive or job.ended_at is not None:
         return job.state.value

@@ -56,6 +56,10 @@ class Catalog:
         found = list_entries(self._files, self._folder, self._storage)
         return [entry for entry in found if entry.state is not CheckpointState.VOID]
 
+    def labels(self) -> set[str]:
+        """Return the labels that are taken, by those that are not complete as well."""
+        return {entry.label for entry in self.entries() if entry.label is not None}
+
     def resolve(self, reference: str) -> CheckpointEntry:
         """Return the complete checkpoint or savepoint that is meant.
 

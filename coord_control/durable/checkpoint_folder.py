@@ -155,6 +155,12 @@ class CheckpointEntry:
     def is_completed(self) -> bool:
         return self.state is CheckpointState.COMPLETED
 
+    @property
+    def requested_by(self) -> str | None:
+        """The actor that asked for it, if it is complete and one did."""
+        actor = None if self.trigger is None else self.trigger.details.get("requested_by")
+        return actor if isinstance(actor, str) else None
+
 
 def checkpoint_folder(job_folder: str, checkpoint: CheckpointId) -> str:
     """The folder of a checkpoint, and of the claim of a savepoint."""

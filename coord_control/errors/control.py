@@ -85,26 +85,15 @@ class CommandNotCancellable(ControlError):
 
 
 class JobNotRunning(ControlError):
-    """A command was refused because no driver could take it; it is recorded as refused.
-
-    Args:
-        is_restarting: its driver has ended to be started again; starting another one would only fence that one off.
-    """
+    """A command was refused because no driver could take it; it is recorded as refused."""
 
     fault = Fault.EXTERNAL
     retry = True
 
-    def __init__(
-        self, job: str, since: str, reason: str = "", command: str | None = None, *, is_restarting: bool = False
-    ) -> None:
+    def __init__(self, job: str, since: str, reason: str = "", command: str | None = None) -> None:
         self.job, self.since, self.reason, self.command = job, since, reason, command
-        self.is_restarting = is_restarting
-        if is_restarting:
-            what = f"is restarting since {since}: its supervisor starts it again; try again in a moment"
-        else:
-            why = f" ({reason})" if reason else ""
-            what = f"is not running since {since}{why}; start it with: coordctl run <its script>"
-        super().__init__(f"job {job!r} {what}")
+        why = f" ({reason})" if reason else ""
+        super().__init__(f"job {job!r} is not running since {since}{why}; start it with: coordctl run <its script>")
 
 
 class JobStillAlive(ControlError):

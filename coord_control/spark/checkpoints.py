@@ -307,8 +307,7 @@ class CheckpointService:
         if request.label is None or (request.key is not None and self._scheduler.by_key(request.key) is not None):
             return False  # whoever repeats a request is given what it has brought
         pending = (*self._scheduler.queued, *self._scheduler.running)
-        labels = {ticket.request.label for ticket in pending} | {entry.label for entry in self._catalog.entries()}
-        return request.label in labels
+        return request.label in {ticket.request.label for ticket in pending} | self._catalog.labels()
 
     def _overview(self) -> Overview:
         if (newest := self._restored()) is not None and newest.path:  # without: the job's only restore was undone

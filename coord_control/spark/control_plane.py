@@ -13,6 +13,7 @@ from coord_control.control.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
 from coord_control.errors import CoordControlError, Fenced, JobStopRequested
+from coord_control.exit_codes import NO_RESTART, exit_code_of
 from coord_control.metrics.snapshot import AgentSnapshot
 from coord_control.storage.records import AgentMetrics, JobState
 from coord_control.storage.store import ControlStore
@@ -90,6 +91,7 @@ class ControlPlane:
             "stopped" if error is None else str(error),
             is_clean=_is_released(driver),
             is_fenced=isinstance(error, Fenced),
+            is_final=error is not None and exit_code_of(error) in NO_RESTART,
         )
 
 

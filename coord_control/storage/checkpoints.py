@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
+from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
 
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
@@ -34,6 +34,7 @@ from coord_control.storage.sequences import take_sequence
 __all__ = ["Checkpoints"]
 
 _checkpoints = tables.checkpoints.c
+_Conditions: TypeAlias = Sequence[ColumnElement[bool]]
 
 #: From the first to the last; a row is only replaced by one that is at least as far.
 _ORDER: Final = {
@@ -190,15 +191,22 @@ class Checkpoints:
         state: CheckpointState | None = None,
         limit: int = 100,
         before_id: int | None = None,
+        requested_by: str | None = None,
     ) -> tuple[CheckpointRecord, ...]:
-        """Return checkpoints, newest first; those with an id below ``before_id`` only.
+        """Return checkpoints, newest first.
+
+        Args:
+            before_id: only those with a smaller id.
+            requested_by: only those of this actor.
 
         Raises:
             JobNotFound: there is no such job.
         """
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
-            query = _newest(job_id, kind, None if state is None else (state,), limit, before_id)
+            more = [] if before_id is None else [_checkpoints.checkpoint < before_id]
+            more += [] if requested_by is None else [_checkpoints.requested_by == requested_by]
+            query = _newest(job_id, kind, None if state is None else (state,), limit, more)
             return tuple(checkpoint_record(job, row) for row in transaction.execute(query))
 
     def latest(self, job: str) -> CheckpointRecord | None:
@@ -239,15 +247,13 @@ def _newest(
     kind: CheckpointKind | None,
     states: Sequence[CheckpointState] | None,
     limit: int,
-    before: int | None,
+    more: _Conditions,
 ) -> Select[Any]:
     wanted = select(tables.checkpoints)
     if kind is None and states is None:
-        query = wanted.where(_checkpoints.job_id == job)
-        if before is not None:
-            query = query.where(_checkpoints.checkpoint < before)
+        query = wanted.where(_checkpoints.job_id == job, *more)
         return query.order_by(_checkpoints.checkpoint.desc()).limit(limit)
-    ids = _ids(job, kind, states or builtins.list(CheckpointState), limit, before)
+    ids = _ids(job, kind, states or builtins.list(CheckpointState), limit, more)
     return (
         wanted.join(ids, (_checkpoints.checkpoint == ids.c.checkpoint) & (_checkpoints.job_id == job))
         .order_by(ids.c.checkpoint.desc())
@@ -259,7 +265,7 @@ def _measured(
     transaction: Transaction, job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], window: int
 ) -> CompoundSelect[Any]:
     """Return the query for what was measured of the newest ones, in no order: there may be many."""
-    ids = _ids(job, kind, states, window, None)
+    ids = _ids(job, kind, states, window, ())
     oldest = select(ids.c.checkpoint).order_by(ids.c.checkpoint.desc()).offset(window - 1).limit(1)
     first = transaction.execute(oldest).scalar()
     branches = [
@@ -280,19 +286,17 @@ def _kinds(kind: CheckpointKind | None) -> Sequence[CheckpointKind]:
 
 
 def _ids(
-    job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], limit: int, before: int | None
+    job: int, kind: CheckpointKind | None, states: Sequence[CheckpointState], limit: int, more: _Conditions
 ) -> Subquery:
-    branches = [_branch(job, each, state, limit, before) for each in _kinds(kind) for state in states]
+    branches = [_branch(job, each, state, limit, more) for each in _kinds(kind) for state in states]
     return union_all(*branches).subquery()
 
 
-def _branch(job: int, kind: CheckpointKind, state: CheckpointState, limit: int, before: int | None) -> Select[Any]:
+def _branch(job: int, kind: CheckpointKind, state: CheckpointState, limit: int, more: _Conditions) -> Select[Any]:
     # The newest of one kind and state: one end of the index, whatever else there is.
     query = select(_checkpoints.checkpoint).where(
-        _checkpoints.job_id == job, _checkpoints.kind == kind.value, _checkpoints.state == state
+        _checkpoints.job_id == job, _checkpoints.kind == kind.value, _checkpoints.state == state, *more
     )
-    if before is not None:
-        query = query.where(_checkpoints.checkpoint < before)
     newest = query.order_by(_checkpoints.checkpoint.desc()).limit(limit).subquery()
     return select(newest.c.checkpoint)  # a limit inside UNION needs a query around it
 

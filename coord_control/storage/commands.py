@@ -6,7 +6,7 @@ driver has claimed it, on that driver's generation:
     pending --claim--> claimed --finish--> completed | failed | refused | cancelled
        |-- cancel --> cancelled
        |-- expire_due --> expired
-    (refused at once: the job was not running)
+    (refused at once: the job has no driver, and no supervisor is starting one)
 
 A newer driver adopts what an older one had claimed; from then on the older one's words change nothing. The position of
 a control event among those of its operator is given once, without gaps, by a driver that holds the job's row.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import secrets
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row, func, select, update
@@ -68,7 +68,8 @@ class Commands:
     def submit(self, request: CommandRequest) -> CommandRecord:
         """Record a command; the same key again gives the command that has it, whatever became of it.
 
-        A job that is not running refuses: the record that comes back is ``refused`` with ``JOB_NOT_RUNNING``.
+        A job that is not running refuses: the record that comes back is ``refused`` with ``JOB_NOT_RUNNING``. While its
+        supervisor starts its driver again, commands are taken and wait for that driver.
 
         Raises:
             JobNotFound: there is no such job.
@@ -401,20 +402,19 @@ def _new_row(transaction: Transaction, job: Row[Any], request: CommandRequest) -
         "requested_at": now,
         "expires_at": now + timedelta(seconds=request.expires_seconds),
     }
-    if not alive(job, now):
-        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job, now))}
+    if not alive(job, now) and not restarting(job, now):
+        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job))}
     return values
 
 
-def _not_running(job: Row[Any], now: datetime) -> CommandError:
+def _not_running(job: Row[Any]) -> CommandError:
     since = (job.ended_at or job.heartbeat_at).isoformat(timespec="seconds")
     reason = job.end_reason or ("" if job.ended_at else "its driver's last heartbeat")
-    is_restarting = restarting(job, now)
     return CommandError(
         code="JOB_NOT_RUNNING",
-        message=str(JobNotRunning(job.name, since, reason, is_restarting=is_restarting)),
+        message=str(JobNotRunning(job.name, since, reason)),
         retry=True,
-        fields=({"since": since, "reason": reason, "is_restarting": is_restarting},),
+        fields=({"since": since, "reason": reason},),
     )
 
 

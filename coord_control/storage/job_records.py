@@ -202,7 +202,9 @@ class JobRecord(Record):
 
     Attributes:
         is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
-        is_restarting: by that clock, its driver has ended a moment ago, to be started again by its supervisor.
+        is_restarting: by that clock, its driver died, failed or asked for a restart a moment ago, and its supervisor is
+            expected to start it again; commands wait for the next driver.
+        is_supervised: a supervisor starts its driver again when that helps.
     """
 
     name: str

@@ -27,8 +27,11 @@ from coord_control.storage.records import (
 
 __all__ = ["alive", "job_record", "restarting"]
 
-#: How long a job that ended to be started again is believed to be on its way: its supervisor may have died meanwhile.
-_RESTART: Final = timedelta(minutes=1)
+#: For how long a supervisor is trusted to bring a driver back. It pauses for up to a minute, and Spark has to start; or
+#: it is gone too, with its machine.
+_RESTART: Final = timedelta(minutes=3)
+#: What a driver said last that died without a word.
+_DIED: Final = (JobState.STARTING, JobState.RUNNING)
 
 
 def alive(row: Row[Any], now: datetime) -> bool:
@@ -38,9 +41,18 @@ def alive(row: Row[Any], now: datetime) -> bool:
 
 
 def restarting(row: Row[Any], now: datetime) -> bool:
-    """Say whether the driver of a job's row has ended only to be started again, a moment ago."""
-    is_asked = row.is_supervised and row.state == JobState.ENDED and row.end_reason == ENDED_TO_RESTART
-    return bool(is_asked and row.ended_at + _RESTART >= now)
+    """Say whether a supervisor is starting the driver of a job's row again.
+
+    The driver died, failed, or ended in order to be started again, and that was a moment ago."""
+    if not row.is_supervised or alive(row, now):
+        return False
+    if row.state in _DIED:
+        since = row.heartbeat_at + timedelta(seconds=row.lease_seconds)
+    elif row.state == JobState.FAILED or row.end_reason == ENDED_TO_RESTART:
+        since = row.ended_at
+    else:
+        return False
+    return bool(since + _RESTART >= now)
 
 
 def job_record(

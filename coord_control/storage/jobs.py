@@ -93,9 +93,19 @@ class Jobs:
             return Heartbeat(newest_generation=generation, now=now)
 
     def ended(
-        self, name: str, generation: int, state: JobState = JobState.ENDED, reason: str = "", *, is_clean: bool = True
+        self,
+        name: str,
+        generation: int,
+        state: JobState = JobState.ENDED,
+        reason: str = "",
+        *,
+        is_clean: bool = True,
+        is_final: bool = False,
     ) -> None:
         """A driver has ended, with its last word.
+
+        Args:
+            is_final: a supervisor does not start the driver again either, because that cannot help.
 
         Raises:
             GenerationSuperseded: a newer driver has registered; only the log of generations was written.
@@ -110,9 +120,8 @@ class Jobs:
                 .values(**ending, is_clean=is_clean)
             )
             if newest == generation:
-                transaction.execute(
-                    update(tables.jobs).where(tables.jobs.c.id == job).values(**ending, state=JobState(state))
-                )
+                values = {**ending, "state": JobState(state), **({"is_supervised": False} if is_final else {})}
+                transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
         if newest > generation:
             raise GenerationSuperseded(name, generation, newest, holder)
 

@@ -1,4 +1,4 @@
-"""The job that a person looks after in the browser: ``python delays_job.py FOLDER``.
+"""The job that a person, or Dagster, looks after: ``python delays_job.py FOLDER [SECONDS]``, an epoch every so often.
 
 Its query has an operator of four subtasks. The coordinator sends them something all the time, so a gateway that is
 closed holds events back. From outside they are sent thresholds, which are in force from the next epoch on. While the
@@ -125,8 +125,8 @@ class Clerk:
             time.sleep(_LOOK_SECONDS)
 
 
-def main(folder: Path) -> None:
-    """Run until somebody stops it."""
+def main(folder: Path, seconds: float = 0.0) -> None:
+    """Run until it is stopped."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -139,9 +139,9 @@ def main(folder: Path) -> None:
         alerts = operator.apply(
             flights, Clerk(folder).late, schema="carrier LONG, delay LONG", partition_by=["carrier"]
         )
-        job.start(QUERY, alerts.writeStream.format("noop"))
+        job.start(QUERY, alerts.writeStream.format("noop").trigger(processingTime=f"{seconds} seconds"))
         job.await_termination()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(float, sys.argv[2:]))

@@ -68,7 +68,7 @@ def test_a_tick_asks_for_a_run_of_the_asset_that_knows_what_it_is_for(
         "ops": {
             "flights__savepoint": {
                 "config": {
-                    "label": savepoints.name,
+                    "label": f"{savepoints.name}-20260301T120000Z",
                     "timeout_seconds": 30,
                     "target": "/backup/flights__savepoint_schedule_1-20260301T120000Z",
                 }
@@ -77,7 +77,7 @@ def test_a_tick_asks_for_a_run_of_the_asset_that_knows_what_it_is_for(
     }
     [request] = _tick(checkpoints, instance, plane.resource).run_requests
     assert request.run_config == {
-        "ops": {"flights__checkpoint": {"config": {"label": "five", "timeout_seconds": 600.0}}}
+        "ops": {"flights__checkpoint": {"config": {"label": "five-20260301T120000Z", "timeout_seconds": 600.0}}}
     }
 
 

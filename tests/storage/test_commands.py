@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from coord_control.errors import (
     CommandNotCancellable,
@@ -21,7 +21,7 @@ from coord_control.errors import (
 )
 from coord_control.storage import tables
 from coord_control.storage.database import Database
-from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, Outcome
+from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, JobState, Outcome
 from coord_control.storage.store import ControlStore
 from tests.storage.kit import JOB, register, request
 
@@ -84,26 +84,85 @@ def test_the_same_key_is_the_same_command(store: ControlStore) -> None:
     assert store.commands.of_key(JOB, "another") is None
 
 
-def test_a_job_that_is_being_started_again_says_so_for_a_minute_at_most(store: ControlStore) -> None:
-    register(store, is_supervised=True)
+def _died(store: ControlStore) -> None:
+    """Its last heartbeat is older than its lease."""
+    _pass(store, store.jobs.get(JOB).lease_seconds + 1)
+
+
+def _failed(store: ControlStore) -> None:
+    store.jobs.ended(JOB, 1, JobState.FAILED, "no route to the storage")
+
+
+def _asked_for_a_restart(store: ControlStore) -> None:
     store.jobs.ended(JOB, 1, reason=ENDED_TO_RESTART)
-    assert store.jobs.get(JOB).is_restarting
-    error = store.commands.submit(request()).error
-    assert error is not None
-    assert "try again in a moment" in error.message
-    with store.database.transaction() as transaction:  # its supervisor has died since
-        long_ago = transaction.now - timedelta(seconds=61)
-        transaction.execute(update(tables.jobs).values(ended_at=long_ago))
+
+
+def _failed_for_good(store: ControlStore) -> None:
+    store.jobs.ended(JOB, 1, JobState.FAILED, "wrong declaration", is_final=True)
+
+
+def _stopped(store: ControlStore) -> None:
+    store.jobs.ended(JOB, 1, reason="stopped")
+
+
+def _died_while_stopping(store: ControlStore) -> None:
+    store.jobs.heartbeat(JOB, 1, state=JobState.STOPPING)
+    _died(store)
+
+
+def _pass(store: ControlStore, seconds: float) -> None:
+    with store.database.transaction() as transaction:
+        earlier = timedelta(seconds=seconds)
+        job = transaction.execute(select(tables.jobs)).one()
+        values = {"heartbeat_at": job.heartbeat_at - earlier, "ended_at": job.ended_at and job.ended_at - earlier}
+        transaction.execute(update(tables.jobs).values(values))
+
+
+@pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
+def test_a_command_waits_for_the_driver_that_a_supervisor_is_starting_again(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    register(store, is_supervised=True)
+    end(store)
+    job = store.jobs.get(JOB)
+    assert (job.is_alive, job.is_restarting) == (False, True)
+    command = store.commands.submit(request())
+    assert command.state == CommandState.PENDING
+    register(store, generation=2, is_supervised=True)
+    assert [each.id for each in store.commands.claim(JOB, 2)] == [command.id]
+
+
+@pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
+def test_a_supervisor_that_does_not_come_back_is_not_waited_for(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    register(store, is_supervised=True)
+    end(store)
+    _pass(store, 181)
     assert not store.jobs.get(JOB).is_restarting
     error = store.commands.submit(request()).error
     assert error is not None
     assert "coordctl run" in error.message
 
 
-def test_a_job_that_nobody_supervises_is_not_being_started_again(store: ControlStore) -> None:
+@pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
+def test_a_job_without_a_supervisor_is_not_being_started_again(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
     register(store)
-    store.jobs.ended(JOB, 1, reason=ENDED_TO_RESTART)
+    end(store)
     assert not store.jobs.get(JOB).is_restarting
+    assert store.commands.submit(request()).state == CommandState.REFUSED
+
+
+@pytest.mark.parametrize("end", [_failed_for_good, _stopped, _died_while_stopping])
+def test_a_job_that_its_supervisor_leaves_alone_is_not_being_started_again(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    register(store, is_supervised=True)
+    end(store)
+    assert not store.jobs.get(JOB).is_restarting
+    assert store.commands.submit(request()).state == CommandState.REFUSED
 
 
 def test_a_job_that_does_not_run_refuses_at_once_and_the_refusal_is_kept(store: ControlStore) -> None:

@@ -135,16 +135,6 @@ def test_a_job_that_does_not_run_is_said_as_that() -> None:
     assert raised.value.command == "c1"
 
 
-def test_a_job_that_is_just_started_again_is_not_to_be_started_by_hand() -> None:
-    known = {"since": "2026-03-01", "reason": "stopped, to be started again", "is_restarting": True}
-    ended = _ended(CommandState.REFUSED, code="JOB_NOT_RUNNING", message="x", retry=True, fields=(known,))
-
-    with pytest.raises(JobNotRunning, match="its supervisor starts it again; try again in a moment") as raised:
-        result_of(ended)
-    assert "coordctl run" not in str(raised.value)
-    assert exit_code_of(raised.value) is ExitCode.TEMPORARY
-
-
 def test_an_end_without_a_reason_is_still_an_end() -> None:
     with pytest.raises(CommandCancelled):
         result_of(_ended(CommandState.CANCELLED))

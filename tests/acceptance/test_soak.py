@@ -1,0 +1,193 @@
+"""The three uses of Dagster for a while, by its own clock: a savepoint each minute, a checkpoint each minute, by hand.
+
+A real daemon evaluates the product's own schedules, real run workers ask a real driver under ``coordctl run``; the
+short version kills the driver, the long one the driver, its supervisor and the daemon. At the end every tick has its
+outcome, and the control database, the storage and Dagster's event log say the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import pytest
+from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
+
+from coord_control.control.commands import CheckpointResult
+from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState
+from tests.acceptance.soak_kit import CHECKS, JOB, KEPT, SAVES, Soak, soak
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+_MINUTE: Final = 60
+#: A driver that is killed here, in the seconds of a minute, is not back when the next tick comes.
+_BEFORE_A_TICK: Final = 50
+_KINDS: Final = {"savepoint": SAVES, "checkpoint": CHECKS}
+#: Of every completed one, whoever reports it.
+_ALWAYS: Final = {
+    "checkpoint_id",
+    "kind",
+    "label",
+    "path",
+    "size_bytes",
+    "duration_seconds",
+    "acknowledged_subtasks",
+    "subtasks",
+    "queries",
+    "subtask_table",
+    "triggered_by",
+    "requested_by",
+    "triggered_at",
+    "finished_at",
+    "restore_command",
+    "generation",
+    "sequence",
+    "reported_by",
+}
+_OVER: Final = (CheckpointState.COMPLETED, CheckpointState.DISCARDED)
+
+#: What happens in the minute before a tick, by the number of the tick.
+_Story = Mapping[int, Callable[[Soak], None]]
+
+
+@pytest.mark.timeout(900)
+def test_every_tick_of_a_schedule_has_its_outcome_while_the_driver_is_killed(tmp_path: Path) -> None:
+    _play(tmp_path, 3, {1: _by_hand, 2: Soak.kill_driver})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_every_tick_of_a_schedule_has_its_outcome_whatever_is_killed(tmp_path: Path) -> None:
+    story: _Story = {
+        1: _by_hand,
+        3: Soak.kill_driver,
+        4: _by_hand,
+        5: Soak.kill_supervisor,
+        7: Soak.kill_daemon,
+        8: _by_hand,
+    }
+    _play(tmp_path, 10, story)
+
+
+def _play(folder: Path, ticks: int, story: _Story) -> None:
+    with soak(folder) as world:
+        _wait_for_tick(world, 1)
+        first = world.ticks(SAVES)[0].timestamp
+        for number in range(1, ticks):
+            _sleep_until(first + (number - 1) * _MINUTE + _BEFORE_A_TICK)
+            if number in story:
+                story[number](world)
+            _wait_for_tick(world, number + 1)
+        world.wait(lambda: _is_settled(world))
+        for purpose, schedule in _KINDS.items():
+            _check_ticks(world, purpose, schedule, ticks)
+            _check_reports(world, purpose)
+        _check_retention(world)
+
+
+def _by_hand(world: Soak) -> None:
+    command = world.client.trigger_savepoint(JOB, label=f"by-hand-{int(time.time())}")
+    assert isinstance(world.client.wait(command, 120.0), CheckpointResult)
+
+
+def _wait_for_tick(world: Soak, number: int) -> None:
+    world.wait(lambda: all(len(world.ticks(schedule)) >= number for schedule in _KINDS.values()))
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.time()) > 0:
+        time.sleep(left)
+
+
+def _is_settled(world: Soak) -> bool:
+    """No tick, no run and no command is under way, and what is over was reported."""
+    ticks = [tick for schedule in _KINDS.values() for tick in world.ticks(schedule)]
+    if any(tick.status is TickStatus.STARTED for tick in ticks):
+        return False
+    if any(not run.is_finished or _will_retry(run) for tick in ticks if tick.run_ids for run in world.runs_of(tick)):
+        return False
+    if any(not command.is_finished for command in world.client.commands(JOB, limit=1000)):
+        return False
+    return all(
+        len(_ids(world, purpose)) == len(world.materializations(purpose))
+        and len(_failed(world, purpose)) == len(world.failures(purpose))
+        for purpose in _KINDS
+    )
+
+
+def _will_retry(run: dg.DagsterRun) -> bool:
+    return run.tags.get("dagster/will_retry") == "true" and "dagster/auto_retry_run_id" not in run.tags
+
+
+def _check_ticks(world: Soak, purpose: str, schedule: str, least: int) -> None:
+    """One tick each minute; each was skipped with a reason, or its run has made the one with the time of its label."""
+    ticks = world.ticks(schedule)
+    minutes = [int(tick.timestamp) for tick in ticks]
+    assert minutes == list(range(minutes[0], minutes[0] + _MINUTE * len(minutes), _MINUTE))
+    made = {record.label: record for record in _records(world, purpose) if record.state in _OVER}
+    taken = []
+    for tick in ticks:
+        assert tick.status in (TickStatus.SUCCESS, TickStatus.SKIPPED), tick
+        if tick.status is TickStatus.SKIPPED:
+            assert tick.skip_reason
+            continue
+        outcomes = [run.status for run in world.runs_of(tick)]
+        assert outcomes[0] is dg.DagsterRunStatus.SUCCESS, (tick, outcomes, world.tail())
+        assert made[_label(schedule, tick)].requested_by == f"dagster:schedule:{schedule}"
+        taken.append(made[_label(schedule, tick)].id)
+    assert len(taken) == len(set(taken))
+    # A slow machine is not done when the next tick comes, and that one is skipped.
+    assert len(taken) > least // 2, [(tick.status, tick.skip_reason) for tick in ticks]
+
+
+def _label(schedule: str, tick: InstigatorTick) -> str:
+    return f"{schedule}-{datetime.fromtimestamp(tick.timestamp, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _check_reports(world: Soak, purpose: str) -> None:
+    """Each checkpoint that was complete is one materialization with all metadata, each that failed one observation."""
+    reported = world.materializations(purpose)
+    assert Counter(each["checkpoint_id"] for each in reported) == Counter(_ids(world, purpose))
+    records = {record.id: record for record in _records(world, purpose)}
+    for each in reported:
+        assert each.keys() >= _ALWAYS, _ALWAYS - each.keys()
+        record = records[each["checkpoint_id"]]
+        assert _facts(each) == (record.label, record.path, record.requested_by, record.sequence, record.state_bytes)
+    told = Counter(each["failed_checkpoint_id"] for each in world.failures(purpose))
+    assert told == Counter(_failed(world, purpose))
+
+
+def _facts(metadata: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(metadata[name] for name in ("label", "path", "requested_by", "sequence", "size_bytes"))
+
+
+def _check_retention(world: Soak) -> None:
+    """The newest of the schedule are left, on the storage as in the database, and all that were taken by hand."""
+    savepoints = [record for record in _records(world, "savepoint") if record.state in _OVER]
+    by_hand = [record for record in savepoints if record.requested_by == "ada"]
+    scheduled = [record for record in savepoints if record.requested_by == f"dagster:schedule:{SAVES}"]
+    assert by_hand
+    assert len(by_hand) + len(scheduled) == len(savepoints)
+    left = {record.id for record in savepoints if record.state is CheckpointState.COMPLETED}
+    assert left == {record.id for record in [*by_hand, *scheduled[:KEPT]]}
+    assert left == {record.id for record in savepoints if record.path and Path(record.path).exists()}
+    found = world.client.checkpoints(JOB, requested_by=f"dagster:schedule:{SAVES}", state=CheckpointState.COMPLETED)
+    assert [record.id for record in found] == [record.id for record in scheduled[:KEPT]]
+
+
+def _records(world: Soak, purpose: str) -> list[CheckpointRecord]:
+    """The newest first."""
+    return list(world.client.checkpoints(JOB, kind=CheckpointKind(purpose), limit=1000))
+
+
+def _ids(world: Soak, purpose: str) -> list[int]:
+    return [record.id for record in _records(world, purpose) if record.state in _OVER]
+
+
+def _failed(world: Soak, purpose: str) -> list[int]:
+    return [record.id for record in _records(world, purpose) if record.state is CheckpointState.FAILED]
