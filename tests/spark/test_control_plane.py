@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
+from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control.control.settings import ControlSettings
-from coord_control.errors import DatabaseError, Fenced
+from coord_control.driver_process import SUPERVISED_VARIABLE
+from coord_control.errors import DatabaseError, Fenced, QueryFailed
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
@@ -27,6 +29,7 @@ from coord_control.storage.store import ControlStore
 from tests.spark.jobs import SCHEMA, SECONDS, MakeJob, eventually, rows, write
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import check_nothing_was_processed_after
+from tests.spark.test_job_refusals import pour
 
 
 class Limit(BaseModel):
@@ -215,6 +218,25 @@ def test_a_newer_generation_in_the_database_stops_a_driver_that_the_storage_does
     _register_newer(client, mine.root, mine.folder)
     with pytest.raises(Fenced, match="generation 2"):
         job.await_termination(SECONDS)
+
+
+def test_a_job_that_fails_with_what_no_restart_helps_is_not_expected_back(
+    make_job: MakeJob, source: FileStream, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SUPERVISED_VARIABLE, "1")
+    source.add(rows(1))
+    with make_job(control=url) as job:
+        operator = job.operator("limits", Listening(), parallelism=1, state=Seen, down=[Limit], up=[Report])
+        out = operator.apply(source.read(), pour, schema=SCHEMA, partition_by=["key"])
+        job.start("q", out.writeStream.foreachBatch(_look_only))
+        with pytest.raises(QueryFailed):
+            job.await_termination(SECONDS)
+    found = client.store.jobs.get("job")
+    assert (found.state, found.is_restarting) == (JobState.FAILED, False)
+
+
+def _look_only(frame: DataFrame, epoch: int) -> None:
+    frame.take(1)
 
 
 def _register_newer(client: Client, root: str, folder: str) -> None:

@@ -408,6 +408,13 @@ def test_a_stop_of_a_supervised_job_is_no_restart(world: World) -> None:
     assert not world.store.jobs.get(JOB).is_restarting
 
 
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_driver_that_failed_for_good_is_not_expected_back(world: World, *, is_final: bool) -> None:
+    _, agent = world.driver(is_supervised=True)
+    agent.close(JobState.FAILED, "wrong", is_final=is_final)
+    assert world.store.jobs.get(JOB).is_restarting is not is_final
+
+
 def test_a_command_that_nobody_understands_is_refused(world: World) -> None:
     world.driver()
     done = world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT, label="x" * 1000))
