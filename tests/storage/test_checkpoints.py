@@ -6,6 +6,7 @@ import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -80,7 +81,12 @@ def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStor
     register(store)
     dice = random.Random(3)
     known = [
-        checkpoint(number, dice.choice(STATES), dice.choice(list(CheckpointKind)))
+        checkpoint(
+            number,
+            dice.choice(STATES),
+            dice.choice(list(CheckpointKind)),
+            requested_by=dice.choice([None, "ada", "eve"]),
+        )
         for number in dice.sample(range(1, 100), 60)
     ]
     for each in known:
@@ -90,13 +96,16 @@ def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStor
         each if each.state is CheckpointState.IN_PROGRESS else replace(each, sequence=next(places)) for each in known
     ]
     newest = sorted(placed, key=lambda each: -each.id)
-    for kind in (None, *CheckpointKind):
-        for state in (None, *STATES):
-            expected = [each for each in newest if kind in (None, each.kind) and state in (None, each.state)]
-            assert list(store.checkpoints.list(JOB, kind, state)) == expected
-            paged = [*store.checkpoints.list(JOB, kind, state, limit=3)]
-            paged += store.checkpoints.list(JOB, kind, state, limit=100, before_id=paged[-1].id)
-            assert paged == expected
+    for kind, state, actor in itertools.product((None, *CheckpointKind), (None, *STATES), (None, "ada")):
+        wanted = partial(store.checkpoints.list, JOB, kind, state, requested_by=actor)
+        expected = [
+            each
+            for each in newest
+            if kind in (None, each.kind) and state in (None, each.state) and actor in (None, each.requested_by)
+        ]
+        assert list(wanted()) == expected
+        paged = [*wanted(limit=2)]
+        assert [*paged, *wanted(limit=100, before_id=paged[-1].id)] == expected
 
 
 def test_another_jobs_checkpoints_are_its_own(store: ControlStore) -> None:

@@ -73,6 +73,7 @@ def test_the_history_is_listed_in_pages(tmp_path: Path, store: ControlStore) -> 
     assert ids("--before", "3") == [2, 1]
     assert ids("--kind", "savepoint") == [3]
     assert ids("--state", "failed") == [6]
+    assert ids("--by", "eve") == []
     assert "TIMEOUT: too slow" in run(tmp_path, "checkpoint", "list", "flights")
     assert "no such checkpoint" in run(tmp_path, "checkpoint", "list", "flights", "--state", "discarded")
 

@@ -16,6 +16,7 @@ from coord_control.durable import generations
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.generations import Holder
 from coord_control.durable.lineage import current_lineage, open_lineage
+from coord_control.durable.offline import save
 from coord_control.ids import QueryName
 from tests.unit.durable.restore_kit import OP, QUERIES, RECORD, put_checkpoint, run_spark
 
@@ -61,6 +62,7 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
         "end",
     )
     assert "end" in run("savepoint", "list", "flights", "--root", root)
+    assert run_json("savepoint", "list", "flights", "--root", root, "--by", "dagster:schedule:hourly") == []
     shown = run("savepoint", "show", "end", "--job", "flights", "--root", root)
     assert "savepoint 1 of job flights" in shown
     assert "stateStoreSave" in shown
@@ -69,6 +71,16 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
     assert "does not exist any more" in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
     assert run_json("savepoint", "list", "flights", "--root", root) == []
     assert not Path(target).exists()
+
+
+def test_the_savepoints_of_a_schedule_are_found_by_who_asked_for_them(root: str) -> None:
+    hourly = save(LocalFiles(), f"{root}/flights", label="a", requested_by="dagster:schedule:hourly")
+    save(LocalFiles(), f"{root}/flights", label="b")
+    listed = run_json("savepoint", "list", "flights", "--root", root, "--by", "dagster:schedule:hourly")
+    assert [(each["path"], each["requested_by"]) for each in listed] == [(hourly.path, "dagster:schedule:hourly")]
+    assert "dagster:schedule:hourly" in run("savepoint", "list", "flights", "--root", root)
+    assert "no such checkpoint" in run("savepoint", "list", "flights", "--root", root, "--by", "eve")
+    assert "name the JOB" in run("savepoint", "list", "--by", "eve", code=2)
 
 
 def test_show_has_samples_of_states_and_what_was_in_the_channels(tmp_path: Path) -> None:
