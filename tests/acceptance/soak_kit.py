@@ -110,19 +110,17 @@ class Soak:
         self.start_supervisor()
 
     def kill_daemon(self) -> None:
-        """With its runs, as a service manager does that kills a control group."""
+        """In the middle of a run, and with it: a service manager that starts the next one kills what is left."""
+        self.wait(lambda: self.dagster.get_runs(filters=dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])))
         assert self._daemon is not None, "it was started"
         [daemon] = psutil.Process(self._daemon.pid).children()
         daemon.kill()
-        self._daemon.wait()
+        self._end_daemon()
         self.start_daemon()
 
     def close(self) -> None:
         """End everything."""
-        if self._daemon is not None:
-            assert self._daemon.stdin is not None
-            self._daemon.stdin.close()
-            self._daemon.wait()
+        self._end_daemon()
         if self._supervisor is not None:
             self._supervisor.terminate()
             try:
@@ -185,6 +183,12 @@ class Soak:
         """The ends of the logs."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+    def _end_daemon(self) -> None:
+        if self._daemon is not None:
+            assert self._daemon.stdin is not None
+            self._daemon.stdin.close()
+            self._daemon.wait()
 
     def _started(self, log: str, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         options = {"stdin": subprocess.DEVNULL, **options}
