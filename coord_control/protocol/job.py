@@ -245,6 +245,10 @@ class JobCore:
             query.rerun = None
             for uid in query.specs:
                 self._operators[uid].runs_again()
+        # A worker runs one subtask of an operator at a time: the one before, neither acknowledged nor failed, is over.
+        before = self._open_attempts.get(token, attempt)
+        if before != attempt and before.operator == attempt.operator:
+            self._gone(token, "its Python worker has begun another one")
         self._open_attempts[token] = attempt
         self._operators[attempt.operator].hello(attempt, token, now, self._batch)
 
@@ -270,8 +274,11 @@ class JobCore:
 
     def disconnected(self, token: Token) -> None:
         """A subtask's connection is gone; an attempt that has not acknowledged goes with it."""
+        self._gone(token, "the connection to its Python worker was lost")
+
+    def _gone(self, token: Token, reason: str) -> None:
         if (attempt := self._open_attempts.pop(token, None)) is not None:
-            self.attempt_ended(AttemptEnded(attempt, "the connection to its Python worker was lost"))
+            self.attempt_ended(AttemptEnded(attempt, reason))
 
     # What coordinators say.
 
