@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
     from coord_control.spark.job import Job
     from coord_control.spark.operator import Operator
-    from coord_control.spark.query import RestartPolicy
     from coord_control.spark.rescaling import SubtaskSnapshot
+    from coord_control.spark.restarting import RestartPolicy
     from coord_control.spark.subtask import Subtask
 
 __all__ = [

@@ -196,7 +196,7 @@ class ScriptedDriver:
             self._fail(checkpoint, FailureReason.ABORTED)
             return True
 
-    def savepoint_and_hold(
+    def savepoint_and_pause(
         self, request: CheckpointRequest, began: Callable[[CheckpointHandle], None]
     ) -> CompletedCheckpoint:
         handle = self.submit(request)

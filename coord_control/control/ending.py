@@ -35,7 +35,7 @@ from coord_control.control.commands import (
     StopWithSavepoint,
 )
 from coord_control.control.execution import ThreadedExecution, Workplace, job_closed
-from coord_control.control.outcomes import cancelled, completed, outcome_of, refused
+from coord_control.control.outcomes import cancelled, completed, failed, outcome_of, refused
 from coord_control.control.port import Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.checkpoint_folder import CheckpointEntry
@@ -99,12 +99,14 @@ class StopWithSavepointExecution(ThreadedExecution):
             self._command, CheckpointKind.SAVEPOINT, payload.label, payload.target, "stop with savepoint"
         )
         try:
-            done = port.savepoint_and_hold(request, self._began)
+            done = port.savepoint_and_pause(request, self._began)
         except CheckpointNotCompleted as error:
             number = None if self._handle is None else self._handle.id
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
                 return cancelled("it was given up on request; the job runs on", number)
             return outcome_of(error, number)
+        except TimeoutError as error:
+            return failed(FailureReason.EXPIRED.name, str(error), retry=True)
         self._savepoint = checkpoint_result(port, done.id, done.path)
         if not self._place.ending.begin(restart=False):
             return job_closed(self._command)

@@ -122,7 +122,7 @@ class DriverPort(Protocol):
     def abort(self, checkpoint: CheckpointId) -> bool:
         """Give a checkpoint up that is under way; False: none of that number is."""
 
-    def savepoint_and_hold(self, request: CheckpointRequest, began: Callable[[Handle], None]) -> Completed:
+    def savepoint_and_pause(self, request: CheckpointRequest, began: Callable[[Handle], None]) -> Completed:
         """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
 
         Args:
@@ -130,6 +130,7 @@ class DriverPort(Protocol):
 
         Raises:
             CheckpointNotCompleted: there is none; the job runs on.
+            TimeoutError: there was none in time; the job runs on.
         """
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:

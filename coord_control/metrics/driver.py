@@ -21,7 +21,7 @@ from coord_control.protocol.status import GatewayStatus, OperatorStatus, QuerySt
 
 __all__ = ["QUERY_STATES", "driver_families"]
 
-QUERY_STATES: Final = ("running", "restarting", "stopped", "finished", "failed")
+QUERY_STATES: Final = ("running", "restarting", "paused", "stopped", "finished", "failed")
 
 
 def driver_families(snapshot: DriverSnapshot, subtasks: int = 0) -> Iterable[Family]:

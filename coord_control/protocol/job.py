@@ -66,9 +66,7 @@ class _Query:
     # The newest will do: the older ones' task attempts are below the floor.
     ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
-    held: bool = False  #: no epoch may begin, in this run or the ones after it, until it is released
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
-    parked: list[tuple[Hello, Token]] = field(default_factory=list)  #: hellos of the epoch that may not begin
 
 
 def first_barrier(generation: Generation) -> BarrierId:
@@ -162,9 +160,6 @@ class JobCore:
         """The query's run has ended, whatever the reason: its attempts are refused from now on."""
         query = self._queries[name]
         query.running = False
-        for _, token in query.parked:
-            self._batch.answers.append(messages.Answered(token, messages.Refused("the query is being stopped")))
-        query.parked = []
         query.attempt_floor = self._highest_attempt
         if run is not None:
             query.ended_runs.append(run)
@@ -176,24 +171,6 @@ class JobCore:
         self._open_attempts = {
             token: attempt for token, attempt in self._open_attempts.items() if attempt.operator not in query.specs
         }
-
-    def hold(self, name: QueryName) -> None:
-        """Let the running epoch end and begin no other: hellos of the next one wait until :meth:`release` lets them go
-        on, or :meth:`end_run` refuses them."""
-        self._queries[name].held = True
-
-    def release(self, name: QueryName, now: float) -> None:
-        """Let a held query go on: its next epoch may begin."""
-        query = self._queries[name]
-        query.held = False
-        parked, query.parked = query.parked, []
-        for message, token in parked:
-            self.hello(message, token, now)
-
-    def is_quiet(self, name: QueryName) -> bool:
-        """Whether a held query has reached its next epoch, of which nothing has been processed."""
-        query = self._queries[name]
-        return bool(query.parked) and not self._has_epoch(query)
 
     def fail_all(self, error: CoordControlError, now: float) -> None:
         """What was to be durable is lost: every query that has started ends its run and must recover.
@@ -237,9 +214,6 @@ class JobCore:
             return
         query = self._query_of[attempt.operator]
         self._highest_attempt = max(self._highest_attempt, attempt.task_attempt)
-        if query.held and not self._has_epoch(query):  # an epoch that one operator has begun must end in all of them
-            query.parked.append((message, token))
-            return
         if query.rerun is not None:  # Spark runs the planned epoch again: its sink does not have it
             self._batch.persist.append(messages.Persist(query.name, query.rerun))
             query.rerun = None
@@ -407,9 +381,6 @@ class JobCore:
         # All operators of a query are cut at the same epoch, whichever of them has begun it already.
         epochs = [epoch.epoch for uid in query.specs if (epoch := self._operators[uid].epoch) is not None]
         return max([query.committed, *epochs])
-
-    def _has_epoch(self, query: _Query) -> bool:
-        return any(self._operators[uid].epoch is not None for uid in query.specs if uid in self._operators)
 
     def _refusal(self, attempt: AttemptId) -> str | None:
         # The one door for staleness. Returns why the attempt must fail, or None.

@@ -56,8 +56,8 @@ _PERIOD: Final = CheckpointRequest(periodic=True, cause="interval")
 class State(enum.Enum):
     """Whether checkpoints can be taken."""
 
-    STARTING = "starting"  #: not all queries run for the first time; requests wait
-    ACTIVE = "active"  #: all queries run
+    STARTING = "starting"  #: not all queries have been started; requests wait
+    ACTIVE = "active"  #: every query runs, pauses or has ended: it can be cut as it is
     SUSPENDED = "suspended"  #: a query is being restarted; requests wait
     CLOSED = "closed"  #: the job ends; requests are refused
 
@@ -299,10 +299,10 @@ class CheckpointScheduler:
                 self._abort(ticket, reason, detail, now)
 
     def resume(self, now: float) -> None:
-        """All queries of the job run.
+        """Every query of the job has been started, and none is being restarted.
 
         Raises:
-            InvalidTransition: they did before, or the job ends.
+            InvalidTransition: it was so before, or the job ends.
         """
         is_first = self._state is State.STARTING
         self._step(Input.RESUME)

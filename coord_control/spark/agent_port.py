@@ -34,9 +34,10 @@ from coord_control.durable.disposal import dispose_without_owner
 from coord_control.durable.files import Files
 from coord_control.durable.metadata import CheckpointMetadata
 from coord_control.durable.verifying import Problem, verify_files
-from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Generation, OperatorUid
 from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import (
     ControlEvent,
     EventSchema,
@@ -54,7 +55,7 @@ from coord_control.spark import shutdown
 from coord_control.spark.bound_coordinator import BoundCoordinator
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.control_feed import WaitingEvent
-from coord_control.spark.stopping import savepoint_and_hold
+from coord_control.spark.stopping import savepoint_and_pause
 
 if TYPE_CHECKING:
     from coord_control.spark.job_driver import JobDriver
@@ -180,7 +181,7 @@ class AgentPort:
         """Give a checkpoint up that is under way; False: none of that number is. Waits a moment."""
         return self._driver.checkpoints.abort(checkpoint)
 
-    def savepoint_and_hold(
+    def savepoint_and_pause(
         self,
         request: CheckpointRequest,
         began: Callable[[CheckpointHandle], None] = lambda handle: None,
@@ -193,6 +194,7 @@ class AgentPort:
 
         Raises:
             CheckpointNotCompleted: there is none; the job runs on.
+            TimeoutError: there was none within the time; the job runs on.
         """
 
         def submit() -> CheckpointHandle:
@@ -201,11 +203,14 @@ class AgentPort:
             return handle
 
         driver = self._driver
-        # Queries without operators end before the savepoint is taken: whoever waits for the job's end must not take
-        # that for it, and close the job under the savepoint.
-        driver.is_pausing = True
+        with driver.changed:
+            if driver.is_pausing:
+                why = "another stop with savepoint is under way; wait for it to end"
+                raise CheckpointNotCompleted("savepoint", FailureReason.JOB_ENDING.code, why)
+            # Whoever waits for the job's end must not take the pause for it, and close the job under the savepoint.
+            driver.is_pausing = True
         try:
-            return savepoint_and_hold(list(driver.queries.values()), submit, timeout_seconds)
+            return savepoint_and_pause(list(driver.queries.values()), submit, timeout_seconds)
         except BaseException:
             with driver.changed:
                 driver.is_pausing = False

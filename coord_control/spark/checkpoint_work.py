@@ -104,6 +104,7 @@ class CheckpointWork:
     _parts: dict[QueryName, _Part] = field(default_factory=dict)
     _statistics: dict[QueryName, QueryStatistics] = field(default_factory=dict)  # of those that have been captured
     _threads: int = 0
+    _is_void: bool = False  # a file was gone before it was pinned: it is cut again when all that is pinned has ended
     _is_claimed: bool = False
     _is_finalising: bool = False
     _is_over: bool = False
@@ -143,7 +144,7 @@ class CheckpointWork:
     def captured(self, captured: QueryCaptured) -> None:
         """The core has cut a query; of a checkpoint that has failed meanwhile it is still told."""
         query = self._missing.get(captured.query)
-        if query is None or captured.barrier != self._barrier:
+        if query is None or captured.barrier != self._barrier or self._is_void:
             return
         statistics = self._reached(query, captured.boundary, captured.cuts)
         if self._failure is None:
@@ -219,6 +220,7 @@ class CheckpointWork:
 
     def _cut(self) -> None:
         self._cuts += 1
+        self._is_void = False
         self._missing = {query.name: query for query in self.queries}
         self._parts = {}
         self._statistics = {}
@@ -258,7 +260,6 @@ class CheckpointWork:
         planned: Epoch | None = None,
     ) -> None:
         began = time.monotonic()
-        cut = self._cuts
 
         def pin() -> None:
             lineage = query.lineage
@@ -275,13 +276,13 @@ class CheckpointWork:
                 copied_bytes=pinned.copied_bytes,
                 offsets=offsets_by_source(snapshot),
             )
-            self.post(lambda: self._pinned(cut, query, _Part(snapshot, cuts), statistics))
+            self.post(lambda: self._pinned(query, _Part(snapshot, cuts), statistics))
 
-        self._spawn(pin, lambda error: self._not_pinned(cut, query, error))
+        self._spawn(pin, self._not_pinned)
 
-    def _pinned(self, cut: int, query: ManagedQuery, part: _Part, statistics: QueryStatistics) -> None:
+    def _pinned(self, query: ManagedQuery, part: _Part, statistics: QueryStatistics) -> None:
         self._threads -= 1
-        if cut == self._cuts and self._failure is None:
+        if self._failure is None and not self._is_void:
             self._parts[query.name] = part
             self._statistics[query.name] = statistics
             del self._missing[query.name]
@@ -291,18 +292,20 @@ class CheckpointWork:
                 return
         self._end_if_quiet()
 
-    def _not_pinned(self, cut: int, query: ManagedQuery, error: Exception) -> None:
+    def _not_pinned(self, error: Exception) -> None:
         self._threads -= 1
-        if cut == self._cuts and self._failure is None:
+        if self._failure is None and not self._is_void:
             if isinstance(error, StateFileMissing) and self._cuts < _CUTS:
                 _log.info("= checkpoint %d: %s; it is cut again", self.checkpoint, error)
-                self._cut_again()
-                return
-            self.fail_with(error)
+                self._is_void = True
+                self._boundaries.clear()
+                self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+            else:
+                self.fail_with(error)
         self._end_if_quiet()
 
     def _cut_again(self) -> None:
-        self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+        # Not before: what a pin of the cut before still does to the folder could not be told from what this one does.
         try:
             self._cut()
         except Exception as error:
@@ -367,8 +370,12 @@ class CheckpointWork:
         self.fail(FailureReason.FINALISE_FAILED if reason is FailureReason.STORAGE_ERROR else reason, str(error))
 
     def _end_if_quiet(self) -> None:
-        if self._failure is None or self._threads or self._measured_by is not None or self._is_over:
-            return  # what is being pinned must be through before it can be removed
+        if self._threads:
+            return  # what is being pinned must be through before it can be removed, or pinned again
+        if self._failure is None and self._is_void:
+            self._cut_again()
+        if self._failure is None or self._measured_by is not None or self._is_over:
+            return
         self._is_over = True
         if self._is_claimed:
             try:

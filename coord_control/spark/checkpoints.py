@@ -279,11 +279,13 @@ class CheckpointService:
 
     def _follow_queries(self) -> None:
         states = [query.state for query in self._queries()]
-        runs = QueryState.RUNNING in states and QueryState.RESTARTING not in states
+        # One that is to be restarted will run again, or end for good. All others can be cut as they are: those that run
+        # or pause by their operators, those that have ended by what is durable.
+        can_be_cut = bool(states) and QueryState.RESTARTING not in states
         state, now = self._scheduler.state, time.monotonic()
-        if runs and self._is_wanted and state in (State.STARTING, State.SUSPENDED):
+        if can_be_cut and self._is_wanted and state in (State.STARTING, State.SUSPENDED):
             self._scheduler.resume(now)
-        elif not runs and state is State.ACTIVE and QueryState.RESTARTING in states:
+        elif not can_be_cut and state is State.ACTIVE:
             self._scheduler.suspend(now)
 
     def _try_submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:

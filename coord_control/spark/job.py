@@ -39,8 +39,8 @@ from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.metrics import JobMetrics
 from coord_control.spark.operator import Operator
-from coord_control.spark.query import RestartPolicy
 from coord_control.spark.rescaling import RescaleFunction
+from coord_control.spark.restarting import RestartPolicy
 from coord_control.spark.restore import JobRestore, restore_settings
 from coord_control.spark.session import use_this_interpreter
 from coord_control.spark.starting import QueryStart, QueryStarts
@@ -308,7 +308,7 @@ class Job:
         )
         self._check_open()
         self._all_declared()
-        completed = self._driver.port.savepoint_and_hold(request, timeout_seconds=timeout_seconds)
+        completed = self._driver.port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
         self.stop()
         return completed
 

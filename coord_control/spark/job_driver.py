@@ -55,8 +55,9 @@ from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.models import EventTypes, StateType
 from coord_control.spark.news import News
 from coord_control.spark.progress import ProgressListener
-from coord_control.spark.query import ManagedQuery, RestartPolicy
+from coord_control.spark.query import ManagedQuery
 from coord_control.spark.recoveries import Recoveries
+from coord_control.spark.restarting import RestartPolicy
 from coord_control.spark.restore import JobRestore
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.session import advertised_host, is_local, retained_epochs

@@ -4,6 +4,10 @@ A failed batch ends Spark's StreamingQuery, not the driver: the operators recove
 writer is started again, in the same JVM, with capped exponential back-off. An epoch that is committed in between
 resets the count; too many restarts without one end the query for good, with the error that ended it.
 
+A query that is to stop or to pause ends at the end of its epoch (:mod:`.epoch_end`). While it pauses, Spark runs
+nothing of it and its operators stay open in the core: their coordinators go on, and a savepoint takes them as they are.
+When the pause is over, Spark is started again on the same operators; nothing was lost that they would have to recover.
+
 One thread per query waits for Spark; nothing here runs on the loop.
 """
 
@@ -11,11 +15,9 @@ from __future__ import annotations
 
 import enum
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -26,68 +28,25 @@ from coord_control.control.progress import with_newest_event
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.lineage import Lineage, spark_position
-from coord_control.errors import (
-    CoordControlError,
-    CoordinatorFailed,
-    Fenced,
-    QueryFailed,
-    SparkLost,
-    UnsupportedOption,
-)
+from coord_control.errors import CoordControlError, Fenced, QueryFailed, UnsupportedOption
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
-from coord_control.spark.quiet import quiet
+from coord_control.spark.epoch_end import end_after_epoch, is_asleep
 from coord_control.spark.recoveries import Recoveries
-from coord_control.spark.refusals import refused
+from coord_control.spark.restarting import RestartPolicy, explained, may_retry
 from coord_control.spark.runtime import JobRuntime
 from coord_control.spark.subtask import RUN_PROPERTY
 
-__all__ = ["ManagedQuery", "QueryState", "RestartPolicy"]
+__all__ = ["ManagedQuery", "QueryState"]
 
 _log = logging.getLogger("coord_control.query")
 
 _POLL_SECONDS: Final = 0.05
-# The least that a call of the core is given, also when a stop has no time left.
-_CALL_SECONDS: Final = 1.0
-# How long a query that is at the end of its epoch may take to end without Spark's reports of it.
-_QUIET_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """How a failed query is restarted in place.
-
-    Attributes:
-        initial_seconds: the first back-off; each further one is ``multiplier`` times as long, up to
-            ``maximum_seconds``.
-        max_restarts: how many restarts in a row may fail to commit an epoch before the query fails for good.
-
-    Raises:
-        ValueError: a value is out of its range; the message names it.
-    """
-
-    initial_seconds: float = 0.2
-    maximum_seconds: float = 60.0
-    multiplier: float = 2.0
-    max_restarts: int = 10
-
-    def __post_init__(self) -> None:
-        # No number stands for something else, such as -1 for any number (FLINK-39967).
-        least = {"initial_seconds": 0.0, "maximum_seconds": 0.0, "multiplier": 1.0, "max_restarts": 0}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= smallest):
-                raise ValueError(f"{name} is {value}; it must be a number of at least {smallest:g}")
-
-    def delay(self, restarts: int) -> float:
-        """Seconds to wait before the restart that follows ``restarts`` fruitless ones."""
-        try:
-            return min(self.initial_seconds * self.multiplier**restarts, self.maximum_seconds)
-        except OverflowError:
-            return self.maximum_seconds
+# So often in a row a query must be found asleep before it is woken: one look asks two things, one after the other.
+_LOOKS_ASLEEP: Final = 2
 
 
 class QueryState(enum.Enum):
@@ -95,6 +54,7 @@ class QueryState(enum.Enum):
 
     RUNNING = "running"
     RESTARTING = "restarting"
+    PAUSED = "paused"  #: between two epochs, until a savepoint has been taken or has failed
     STOPPED = "stopped"  #: on request
     FINISHED = "finished"  #: by itself: its trigger has no more data to process
     FAILED = "failed"
@@ -144,14 +104,17 @@ class ManagedQuery:
         self._recoveries = recoveries
         self._query: StreamingQuery | None = None
         self._run: RunId | None = None  #: names the current run to its tasks
+        self._runs = 0
         self._failure: BaseException | None = None
         self._stop = threading.Event()
+        self._wishes = threading.Condition()  # told when it is to stop, to go on, or has failed
+        self._shall_pause = False
+        self._ending: StreamingQuery | None = None  # this run of Spark was told to end after its epoch
+        self._looks_asleep = 0
         self._committed_at_start = NO_EPOCH
+        self._planned_at_start = NO_EPOCH
         self._fruitless = 0
-        self._thread = self._new_thread()
-
-    def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._watch, name=f"coord-query-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
 
     def start(self) -> None:
         """Recover, and start for the first time; what is wrong with the declaration is raised here."""
@@ -170,8 +133,8 @@ class ManagedQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the query runs or will run again by itself."""
-        return self.state in (QueryState.RUNNING, QueryState.RESTARTING)
+        """Whether the query runs, pauses, or will run again by itself."""
+        return self.state in (QueryState.RUNNING, QueryState.RESTARTING, QueryState.PAUSED)
 
     def status(self) -> QueryStatus:
         """What it does now."""
@@ -252,61 +215,72 @@ class ManagedQuery:
 
     def fail(self, error: BaseException) -> None:
         """End the current run because of ``error``; never blocks."""
-        if self._failure is None:
-            self._failure = error
+        with self._wishes:
+            if self._failure is None:
+                self._failure = error
+            self._wishes.notify_all()
         self._stop_spark_soon()
 
-    def hold(self) -> None:
-        """Let the running epoch end and begin no other; only of a query with operators.
+    def pause(self, deadline: float) -> bool:
+        """Let the running epoch end and begin no other until :meth:`go_on`; wait for it until ``deadline`` (monotonic
+        seconds).
+
+        An epoch that was planned before this run, or that fails, is run again and committed first.
+
+        Returns:
+            Whether nothing of it runs; False: not yet, but it will pause at the end of its epoch.
 
         Raises:
-            TimeoutError, CoordControlError: the core cannot be told.
+            Py4JError, OSError: the JVM is gone.
         """
-        self._runtime.call(lambda core, now: core.hold(self.name))
+        with self._wishes:
+            self._shall_pause = True
+        while self.state in (QueryState.RUNNING, QueryState.RESTARTING):
+            if time.monotonic() >= deadline:
+                return False
+            if self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start:
+                self._end_after_epoch()
+            time.sleep(_POLL_SECONDS)
+        return True
 
-    def release(self) -> None:
-        """Let a held query go on.
-
-        Raises:
-            TimeoutError, CoordControlError: the core cannot be told.
-        """
-        self._runtime.call(lambda core, now: core.release(self.name, now))
-
-    def start_again(self) -> None:
-        """Go on after :meth:`request_stop`; a start that fails ends the query like any other failure."""
-        if self.state is not QueryState.STOPPED:
-            return
-        self._stop.clear()
-        self.state = QueryState.RUNNING
-        self._thread = self._new_thread()
-        try:
-            self.start()
-        except Exception as error:
-            self._fail(error)
-        self._changed()
+    def go_on(self) -> None:
+        """End a pause, or the wish for one; a query that has been stopped meanwhile stays so."""
+        with self._wishes:
+            self._shall_pause = False
+            self._wishes.notify_all()
 
     def request_stop(self, deadline: float) -> None:
-        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds); returns when Spark was told
-        to."""
-        if not self.is_active:
-            return
-        is_at_boundary = False
+        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds) in the middle of it.
+
+        Returns when it has ended, or Spark was told to interrupt it.
+        """
+        with self._wishes:
+            self._stop.set()
+            self._wishes.notify_all()
+        if self._thread.ident is None:
+            return  # it is just being started, and sees that it must stop
         try:
-            # Spark must be told in time, whatever the storage does: calls are executed in turn with its writes.
-            seconds = max(_CALL_SECONDS, deadline - time.monotonic())
-            self._runtime.call(lambda core, now: core.hold(self.name), seconds)
-            is_at_boundary = self._wait_for_boundary(deadline)
-        except Exception as error:  # the storage or the JVM: the boundary cannot be seen
-            _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
-        try:
-            if is_at_boundary:
-                with quiet(self._writer._df.sparkSession):
-                    self._end_spark()
-                    self.join(_QUIET_SECONDS)
+            while time.monotonic() < deadline and not self.join(_POLL_SECONDS):
+                self._end_after_epoch()
         except (Py4JError, OSError) as error:
-            _log.debug("x a JVM that is gone reports nothing: %s", error)
-        finally:
-            self._end_spark()
+            _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
+        if self._thread.is_alive():
+            self._stop_spark_soon()
+
+    def _end_after_epoch(self) -> None:
+        # Called again and again until the run has ended: it may fall asleep first, until a trigger that is far away.
+        query = self._query
+        if query is None:
+            return
+        if self._ending is not query:
+            self._looks_asleep = 0
+            is_told = end_after_epoch(query)
+            self._ending = query
+            if not is_told:
+                self._stop_spark_soon()
+        self._looks_asleep = self._looks_asleep + 1 if is_asleep(query) else 0
+        if self._looks_asleep == _LOOKS_ASLEEP:
+            self._stop_spark_soon()
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the query has ended. False: it has not within the time."""
@@ -328,13 +302,41 @@ class ManagedQuery:
     def _run_until_end(self) -> None:
         while True:
             error = self._await_end()
+            if error is None and self._has_gone_on():
+                continue
             self._finish_run()
             error = self._failure or error  # the last epoch may have been found wanting only now
-            if error is None or (self._stop.is_set() and _may_retry(error)):
+            if error is None or (self._stop.is_set() and may_retry(error)):
                 self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
                 return
             if not self._restart(error):
                 return
+
+    def _has_gone_on(self) -> bool:
+        # Whether Spark's run has ended for a pause only, which is over: then Spark runs again, on the same operators.
+        if self._ending is not self._query or self._must_end():
+            return False
+        self._settle_run()
+        with self._wishes:
+            if self._shall_pause and not self._must_end():
+                self.state = QueryState.PAUSED
+        if self.state is QueryState.PAUSED:
+            _log.info("= query %s pauses after epoch %d", self.name, self.last_committed)
+            self._changed()
+        with self._wishes:
+            self._wishes.wait_for(lambda: self._must_end() or not self._shall_pause)
+        if self._must_end():
+            return False
+        try:
+            self._query = self._start_spark()
+        except Exception as error:
+            self.fail(self._explained(error))
+            return False
+        self.state = QueryState.RUNNING
+        if self._must_end():  # since before Spark's handle was known
+            self._stop_spark_soon()
+        self._changed()
+        return True
 
     def _fail(self, error: BaseException) -> None:
         self.last_failure = str(error)
@@ -346,7 +348,7 @@ class ManagedQuery:
         # Until it runs again, or must not: then the state says which.
         while True:
             self.last_failure = str(error)
-            if not _may_retry(error) or self._fruitless >= self._policy.max_restarts:
+            if not may_retry(error) or self._fruitless >= self._policy.max_restarts:
                 self._fail(error)
                 return False
             delay = self._policy.delay(self._fruitless)
@@ -371,6 +373,9 @@ class ManagedQuery:
 
     def _begin(self) -> None:
         self._failure = None
+        # What is still on its way to the storage is written before anybody reads it: call() returns after that. A
+        # storage that hangs is waited for in turns, with back-off, as one that fails.
+        self._runtime.call(lambda core, now: None)
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
         records: tuple[Record, ...] = ()
         if self.store is not None:
@@ -380,6 +385,7 @@ class ManagedQuery:
         facts = Facts(records, committed, planned)
         self.last_committed = committed
         self._committed_at_start = committed
+        self._planned_at_start = planned
         if self.restarts:
             self._recoveries.restarts(self.name, committed, planned)
         else:
@@ -392,7 +398,8 @@ class ManagedQuery:
 
     def _start_spark(self) -> StreamingQuery:
         # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
-        self._run = RunId(f"{self._runtime.generation}.{self.restarts}")
+        self._run = RunId(f"{self._runtime.generation}.{self._runs}")
+        self._runs += 1
         context = self._writer._df.sparkSession.sparkContext
         context.setLocalProperty(RUN_PROPERTY, self._run)
         try:
@@ -417,20 +424,18 @@ class ManagedQuery:
         return None
 
     def _explained(self, error: Exception) -> Exception:
-        # Asked, not guessed: py4j has many ways to fail when the JVM is gone, and none may be retried in place.
-        try:
-            is_gone = self._writer._df.sparkSession.sparkContext._jsc.sc().isStopped()
-        except Exception:
-            is_gone = True
-        if not is_gone:
-            return refused(self.name, error) or error
-        lost = SparkLost(error)
-        lost.__cause__ = error
-        return lost
+        return explained(error, self.name, self._writer._df.sparkSession)
 
     def _finish_run(self) -> None:
-        # What Spark has committed counts, however the run has ended. Everything of this run that is still on its way
-        # to the storage is written before anybody reads it: call() returns after that.
+        self._settle_run()
+        try:
+            # Behind all that the coordinators have answered: what they failed on is known when the run ends.
+            self._runtime.call(lambda core, now: core.end_run(self.name, self._run, now))
+        except (CoordControlError, TimeoutError) as error:
+            _log.warning("= query %s: %s", self.name, error)
+
+    def _settle_run(self) -> None:
+        # What Spark has committed counts, however the run has ended.
         try:
             committed, _ = spark_position(self._files, self.lineage.checkpoint)
         except CoordControlError as error:  # the next run looks again before it begins
@@ -445,30 +450,8 @@ class ManagedQuery:
             self._verify()
             self._runtime.call(lambda core, now: core.committed(self.name, committed, now, self._run))
             self._settled()
-        except CoordControlError as error:
+        except (CoordControlError, TimeoutError) as error:
             self.fail(error)
-        try:
-            # Behind all that the coordinators have answered: what they failed on is known when the run ends.
-            self._runtime.call(lambda core, now: core.end_run(self.name, self._run, now))
-        except CoordControlError as error:
-            _log.warning("= query %s: %s", self.name, error)
-
-    def _wait_for_boundary(self, deadline: float) -> bool:
-        before, _ = spark_position(self._files, self.lineage.checkpoint)
-        while time.monotonic() < deadline and self.state is QueryState.RUNNING:
-            if not self.spark_query.status["isTriggerActive"]:
-                return True
-            seconds = max(_CALL_SECONDS, deadline - time.monotonic())
-            if self._runtime.call(lambda core, now: core.is_quiet(self.name), seconds):
-                return True
-            if spark_position(self._files, self.lineage.checkpoint)[0] > before:
-                return True
-            self._stop.wait(_POLL_SECONDS)
-        return False
-
-    def _end_spark(self) -> None:
-        self._stop.set()
-        self._stop_spark_soon()
 
     def _stop_spark_soon(self) -> None:
         query = self._query
@@ -482,12 +465,3 @@ def _stop_quietly(query: StreamingQuery) -> None:
     except Exception as error:
         # The query's own thread learns from Spark how it ended.
         _log.debug("x stopping the query: %s", error)
-
-
-def _may_retry(error: BaseException) -> bool:
-    if isinstance(error, SparkLost):  # without Spark nothing runs in this driver
-        return False
-    # What a coordinator raised decides, as it does for a subtask.
-    if isinstance(error, CoordinatorFailed) and isinstance(error.__cause__, CoordControlError):
-        return error.__cause__.retry
-    return not isinstance(error, CoordControlError) or error.retry

@@ -39,6 +39,8 @@ Result = TypeVar("Result")
 _Args = TypeVarTuple("_Args")
 
 _TICK_SECONDS: Final = 0.5
+# What a storage may take for a write before it counts as one that hangs.
+_CALL_SECONDS: Final = 60.0
 # The loop's finest wait: some hundred events of a coordinator that sends as fast as it can.
 _BURST_SECONDS: Final = 0.001
 
@@ -113,13 +115,13 @@ class JobRuntime:
         if self._wake.acquire(blocking=False):
             self._to_loop(self._drain)
 
-    def call(self, call: Callable[[JobCore, float], Result], timeout_seconds: float | None = 60.0) -> Result:
+    def call(self, call: Callable[[JobCore, float], Result]) -> Result:
         """Run ``call(core, now)`` on the loop and wait until all that follows from it has been executed.
 
         That is: its records are durable, its answers are sent, its callbacks are submitted.
 
         Raises:
-            TimeoutError: it has not been executed within the time.
+            TimeoutError: the storage hangs; what was called may still take place.
             StoreError, Fenced: its records could not be made durable.
             JobClosed: the job has ended, before or meanwhile.
         """
@@ -134,14 +136,12 @@ class JobRuntime:
             self._submit(core.take(), lambda lost: future.set_exception(lost) if lost else future.set_result(result))
 
         self.post(run)
-        wait((future, self._closed), timeout_seconds, FIRST_COMPLETED)
+        wait((future, self._closed), _CALL_SECONDS, FIRST_COMPLETED)
         if future.done():
             return future.result()
         if self._closed.done():
             self._closed.result()
-        raise TimeoutError(
-            f"the driver was not done within {timeout_seconds:g} s; check that the job's storage answers"
-        )
+        raise TimeoutError(f"the driver was not done within {_CALL_SECONDS:g} s; check that the job's storage answers")
 
     def read(self, call: Callable[[JobCore, float], Result], timeout_seconds: float) -> Result:
         """Run ``call(core, now)``, which changes nothing, on the loop, and wait for what it returns.

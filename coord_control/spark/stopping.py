@@ -1,25 +1,29 @@
 """How the queries of a job end: at the end of their epochs, with a savepoint when one is wanted.
 
+Stop first, then save: for a savepoint after which nothing is processed, every query pauses at the end of its epoch. The
+savepoint is taken while nothing runs, and may take as long as it needs: no epoch waits for it, and no sink is given one
+that it does not contain. Then the job ends; without a savepoint, the queries go on.
+
 Threads: called by whoever stops the job; one thread per query waits for the end of its epoch.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from coord_control.errors import CoordControlError
+from coord_control.errors import CheckpointNotCompleted
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.query import ManagedQuery
 
-__all__ = ["savepoint_and_hold", "stop_queries"]
-
-_log = logging.getLogger("coord_control.job")
+__all__ = ["savepoint_and_pause", "stop_queries"]
 
 _CLOSE_SECONDS: Final = 5.0
+# How long the end of a savepoint that was given up is waited for. What was copied may have to be removed first.
+_ABORT_SECONDS: Final = 5.0
 
 
 def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
@@ -32,40 +36,50 @@ def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
         query.join(_CLOSE_SECONDS)
 
 
-def savepoint_and_hold(
+def savepoint_and_pause(
     queries: Sequence[ManagedQuery], submit: Callable[[], CheckpointHandle], timeout_seconds: float
 ) -> CompletedCheckpoint:
     """Take a savepoint after which nothing is processed any more, exactly; afterwards stop the queries.
 
-    Queries with operators are held: the running epoch ends, hellos of the next one wait. The others are stopped at the
-    end of their epoch before the savepoint is taken. When there is no savepoint in the end, all of them go on.
+    When there is no savepoint in the end, all queries go on.
 
     Raises:
         CheckpointNotCompleted: the savepoint failed; the job runs on.
-        TimeoutError: it was not complete within the time and has been given up; the job runs on.
+        TimeoutError: an epoch has not ended, or the savepoint was not complete, within the time; the job runs on.
     """
-    held = [query for query in queries if query.is_active and query.has_operators]
-    stopped = [query for query in queries if query.is_active and not query.has_operators]
+    deadline = time.monotonic() + timeout_seconds
     try:
-        for query in held:
-            query.hold()
-        stop_queries(stopped, time.monotonic() + timeout_seconds)
+        _pause(queries, deadline, timeout_seconds)
         handle = submit()
         try:
-            return handle.wait(timeout_seconds)
+            return handle.wait(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             handle.abort()
-            return handle.wait()  # that it was given up, or that it was complete after all
+            return _ended(handle, timeout_seconds)
     except BaseException:
-        _go_on(held, stopped)
+        for query in queries:
+            query.go_on()
         raise
 
 
-def _go_on(held: Sequence[ManagedQuery], stopped: Sequence[ManagedQuery]) -> None:
-    for query in held:
-        try:
-            query.release()
-        except CoordControlError as error:
-            _log.warning("= query %s cannot go on: %s", query.name, error)
-    for query in stopped:
-        query.start_again()
+def _pause(queries: Sequence[ManagedQuery], deadline: float, timeout_seconds: float) -> None:
+    if not queries:
+        return
+    with ThreadPoolExecutor(len(queries), thread_name_prefix="coord-pause") as pool:
+        paused = list(pool.map(lambda query: query.pause(deadline), queries))
+    if late := [query.name for query, is_paused in zip(queries, paused, strict=True) if not is_paused]:
+        raise TimeoutError(
+            f"query {late[0]!r} has not ended its epoch within {timeout_seconds:g} s, so there is no savepoint; the "
+            "job runs on. Ask again with more time"
+        )
+
+
+def _ended(handle: CheckpointHandle, timeout_seconds: float) -> CompletedCheckpoint:
+    """How a savepoint has ended that took too long and was given up: it may have been complete before."""
+    try:
+        return handle.wait(_ABORT_SECONDS)
+    except (CheckpointNotCompleted, TimeoutError):
+        raise TimeoutError(
+            f"the savepoint was not complete within {timeout_seconds:g} s and has been given up; the job runs on. Ask "
+            "again with more time"
+        ) from None

@@ -178,18 +178,6 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "pass",
     ),
     Mutation(
-        "begin an epoch in a query that is held",
-        JobCore.hello,
-        "if query.held and not self._has_epoch(query):",
-        "if False:",
-    ),
-    Mutation(
-        "forget whoever waited when a query is released",
-        JobCore.release,
-        "for message, token in parked:",
-        "for message, token in ():",
-    ),
-    Mutation(
         "leave the planned epoch out of the cut of a query that does not run",
         cut.cut_of,
         "replay=recovered.replay",

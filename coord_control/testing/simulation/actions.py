@@ -150,6 +150,7 @@ def _send(world: World, rng: random.Random) -> bool:
 def _plan(world: World, rng: random.Random) -> bool:
     driver = world.driver
     runs = [run for run in _runs(world, driver) if run.epoch is None] if driver is not None else []
+    runs = [run for run in runs if not run.is_pausing]
     if not runs:
         return False
     world.plan(rng.choice(runs), rng)
@@ -279,24 +280,32 @@ def _observe(world: World, rng: random.Random) -> bool:
     return True
 
 
-def _hold(world: World, rng: random.Random) -> bool:
+def _pause(world: World, rng: random.Random) -> bool:
     found = _some_run(world, rng)
-    if found is None:
+    if found is None or found[1].shall_pause:
         return False
-    driver, run = found
-    world.say(f"{driver} holds {run.query}")
-    world.statistics.held += 1
-    driver.hold(run.query)
+    run = found[1]
+    world.say(f"{run.query} shall pause after its epoch")
+    world.statistics.pauses += 1
+    run.shall_pause = True
     return True
 
 
-def _release(world: World, rng: random.Random) -> bool:
+def _go_on(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
-    if driver is None or not driver.held:
+    pausing = [run for run in _runs(world, driver) if run.is_pausing] if driver is not None else []
+    if driver is None or not pausing:
         return False
-    query = rng.choice(sorted(driver.held))
-    world.say(f"{driver} lets {query} go on")
-    driver.release(query)
+    unsettled = [run for run in pausing if driver.observed.get(run.query) != run.log.committed]
+    if unsettled:
+        driver.observe(rng.choice(unsettled).query)  # it sees that Spark has ended, and settles what was committed
+        return True
+    if world.is_calm and driver.desk.under_way and len(pausing) == len(world.specs):
+        raise Violation(f"progress: checkpoints {list(driver.desk.under_way)} wait although every query pauses")
+    run = rng.choice(pausing)
+    world.abandon(run)
+    world.say(f"{driver} lets {run.query} go on")
+    driver.go_on(run)
     return True
 
 
@@ -427,8 +436,8 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),
-    "hold": (0.3, _hold),
-    "release": (1, _release),
+    "pause": (0.3, _pause),
+    "go on": (0.5, _go_on),
     "start driver": (4, _start_driver),
     "start query": (6, _start_query),
     "end run": (4, _end_run),

@@ -98,7 +98,6 @@ class Driver:
     run_number: int = 0
     task_attempts: int = 0
     now: float = 0.0
-    held: set[QueryName] = field(default_factory=set)  #: no epoch may begin in them
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
@@ -138,9 +137,7 @@ class Driver:
         while self.writer:
             self.write(len(self.writer))
         if self.stage is DriverStage.ALIVE:
-            self.run_number += 1
-            run = Run(query, RunId(f"run-{self.core.generation}.{self.run_number}"), log)
-            self.runs[query] = run
+            self.runs[query] = self._new_run(query)
             self.calls.extend(Started(spec.uid) for spec in self.specs[query])
         return View.of(facts.records)
 
@@ -156,6 +153,10 @@ class Driver:
         while self.writer and self.stage is DriverStage.ALIVE:
             self.write(len(self.writer))
 
+    def _new_run(self, query: QueryName) -> Run:
+        self.run_number += 1
+        return Run(query, RunId(f"run-{self.core.generation}.{self.run_number}"), self.logs[query])
+
     def is_stale(self, attempt: AttemptId, run: Run) -> bool:
         """Whether an attempt must be refused, by all that this driver knows."""
         is_over = attempt.epoch <= self.observed.get(run.query, NO_EPOCH)
@@ -164,11 +165,7 @@ class Driver:
     # What subtasks say, on the loop.
 
     def hello(self, attempt: AttemptId, token: str) -> None:
-        query = self.query_of[attempt.operator]
-        may_run = query not in self.held or attempt.epoch in self._epochs_of(query)
         self.core.hello(Hello(attempt), token, self.now)
-        if not may_run and attempt.epoch in self._epochs_of(query):
-            raise Violation(f"hold: epoch {attempt.epoch} begins although {query} is held")
         self._check(attempt.operator)
 
     def acknowledge(self, ack: Acknowledge, token: str) -> None:
@@ -194,16 +191,11 @@ class Driver:
         for spec in self.specs[query]:
             self._check(spec.uid)
 
-    def hold(self, query: QueryName) -> None:
-        """The epoch that is under way may end, and no other begin."""
-        self.held.add(query)
-        self.core.hold(query)
-
-    def release(self, query: QueryName) -> None:
-        """The next epoch may begin."""
-        self.held.discard(query)
-        self.core.release(query, self.now)
-        self._check_all()
+    def go_on(self, run: Run) -> None:
+        """A pause is over: Spark runs again, on the operators as they are."""
+        self.observe(run.query)
+        run.stage = RunStage.OVER
+        self.runs[run.query] = self._new_run(run.query)
 
     # Checkpoints.
 

@@ -34,7 +34,6 @@ _WAY: Final = (
     "start driver",
     "end run",
     "start query",
-    "release",
     "drain",
     "flush",
     "write",
@@ -46,6 +45,7 @@ _WAY: Final = (
     "finish",
     "launch",
     "commit",
+    "go on",
 )
 
 

@@ -132,6 +132,12 @@ class Run:
     stage: RunStage = RunStage.RUNNING
     epoch: Epoch | None = None
     tasks: list[Task] = field(default_factory=list)
+    shall_pause: bool = False  #: its epoch may end, no other may begin
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether nothing of it runs until the pause is over. What was planned before is run first."""
+        return self.shall_pause and self.epoch is None and not self.next_is_planned()
 
     @property
     def plan(self) -> Plan:

@@ -43,7 +43,7 @@ class Statistics:
     items: int = 0  #: control events from outside
     items_again: int = 0  #: that were applied more than once, because what was done the first time has not happened
     items_refused: int = 0
-    held: int = 0  #: queries in which no epoch might begin for a while
+    pauses: int = 0  #: of queries, between two epochs
 
     def add(self, other: Statistics) -> None:
         for each in fields(self):

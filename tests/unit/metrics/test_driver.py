@@ -140,7 +140,7 @@ def test_versions_are_labels_of_an_info_metric() -> None:
 
 def test_a_query_says_its_state_and_what_spark_has_told_of_it() -> None:
     found = scrape(snapshot())
-    assert [found.get("query_state", state=state) for state in QUERY_STATES] == [1, 0, 0, 0, 0]
+    assert [found.get("query_state", state=state) for state in QUERY_STATES] == [1, 0, 0, 0, 0, 0]
     assert [found.get(f"query_{name}", query=QUERY) for name in ("epoch", "restarts_total", "rows_total")] == [
         41,
         2,

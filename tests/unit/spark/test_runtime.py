@@ -10,7 +10,7 @@ from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch
 from coord_control.protocol.recovery import Facts
 from tests.core_kit import QUERY, attempt
-from tests.unit.spark.runtime_kit import SECONDS, Counting, Driver, Ping, ping, refused
+from tests.unit.spark.runtime_kit import SECONDS, Counting, Driver, Ping, ping
 
 
 def test_a_hello_is_answered_when_its_begin_record_is_durable(driver: Driver) -> None:
@@ -140,18 +140,6 @@ def test_what_threads_post_runs_in_their_order(driver: Driver) -> None:
     assert len(seen) == 2000
     for thread in range(4):
         assert [number for who, number in seen if who == thread] == list(range(500))
-
-
-def test_hellos_of_a_held_query_wait_until_its_run_ends(driver: Driver) -> None:
-    connection = driver.connect()
-    driver.run_epoch(connection, 0, 1)
-    driver.runtime.call(lambda core, now: core.hold(QUERY))
-    waiting = driver.in_thread(connection.hello, Hello(attempt(0, 1, 2)))
-    while not driver.runtime.call(lambda core, now: core.is_quiet(QUERY)):
-        driver.settle_loop()
-    assert not waiting.done()
-    driver.runtime.call(lambda core, now: core.end_run(QUERY, None, now))
-    assert refused(waiting) == "the query is being stopped"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_call_whose_records_are_lost_says_so(driver: Driver) -> None:
 
 def test_a_call_that_raises_hurts_nobody_else(driver: Driver) -> None:
     with pytest.raises(KeyError):
-        driver.runtime.call(lambda core, now: core.hold(QueryName("nobody")))
+        driver.runtime.call(lambda core, now: core.committed(QueryName("nobody"), Epoch(0), now, FIRST_RUN))
     assert driver.runtime.call(lambda core, now: core.generation) == 1
     assert driver.connect().hello(Hello(attempt())) == Welcome(None, ())
     assert driver.failures.empty()
@@ -109,7 +109,7 @@ def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: Driver)
     while driver.runtime.endpoint.stats().frames_in < 5:
         driver.settle_loop()
     reached = threading.Event()
-    call = driver.in_thread(driver.runtime.call, lambda core, now: reached.set(), SECONDS)
+    call = driver.in_thread(driver.runtime.call, lambda core, now: reached.set())
     assert reached.wait(SECONDS)
     driver.settle_loop()
     driver.open_for_writes.set()
@@ -129,7 +129,7 @@ def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(driver: Driver)
     connection.acknowledge(Acknowledge(attempt(), b"a"))
     driver.defect = ZeroDivisionError("a defect")
     with pytest.raises(CoordControlError, match="a defect"):
-        driver.runtime.call(lambda core, now: core.committed(QUERY, Epoch(0), now, FIRST_RUN), SECONDS)
+        driver.runtime.call(lambda core, now: core.committed(QUERY, Epoch(0), now, FIRST_RUN))
     assert driver.failures.get(timeout=SECONDS)[0] == QUERY
 
 
@@ -139,7 +139,7 @@ def test_after_the_end_posts_do_nothing_and_calls_say_why(coordinator: Counting)
     for _ in range(2):
         driver.runtime.post(lambda core, now: None)
         with pytest.raises(JobClosed):
-            driver.runtime.call(lambda core, now: None, SECONDS)
+            driver.runtime.call(lambda core, now: None)
 
 
 def test_who_waits_for_a_write_when_the_job_ends_is_told(driver: Driver) -> None:
@@ -147,7 +147,7 @@ def test_who_waits_for_a_write_when_the_job_ends_is_told(driver: Driver) -> None
     hello = driver.in_thread(driver.connect().hello, Hello(attempt()))
     driver.wait_for_write()
     reached = threading.Event()
-    call = driver.in_thread(driver.runtime.call, lambda core, now: reached.set(), SECONDS)
+    call = driver.in_thread(driver.runtime.call, lambda core, now: reached.set())
     assert reached.wait(SECONDS)
     driver.runtime.close(JobClosed("job"))
     assert isinstance(call.exception(2 * SECONDS), JobClosed)

@@ -1,0 +1,148 @@
+"""How Spark ends a query when it is no longer active between two epochs, as far as stops and savepoints rest on it.
+
+Each test states one fact about Spark itself; of coord_control only the four lines are used that set the stream's state
+(``spark/epoch_end.py``). When one fails with a new Spark release, the stops of that release have to be looked at again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from coord_control.spark.epoch_end import end_after_epoch, is_asleep
+from tests.spark.conftest import MakeStream
+from tests.spark.jobs import eventually
+from tests.spark.streams import QUERY_TIMEOUT_SECONDS, batch_ids
+
+pytestmark = pytest.mark.spark
+
+ROWS = [{"key": f"key-{number}", "value": number} for number in range(4)]
+
+
+class Sink:
+    """A foreachBatch function that says when it is entered and left, and waits in the epochs in which it is told to."""
+
+    def __init__(self, waits_in: int) -> None:
+        self._waits_in = waits_in
+        self.entered: list[int] = []
+        self.left: list[int] = []
+        self.is_there = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, frame: DataFrame, epoch: int) -> None:
+        self.entered.append(epoch)
+        frame.collect()
+        if epoch == self._waits_in:
+            self.is_there.set()
+            assert self.go_on.wait(QUERY_TIMEOUT_SECONDS)
+        self.left.append(epoch)
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether its thread has; ``awaitTermination`` with a timeout only looks at the state that was set."""
+    return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
+
+
+@pytest.fixture(
+    params=[{}, {"processingTime": "1 second"}, {"availableNow": True}], ids=["as soon as possible", "timed", "now"]
+)
+def trigger(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
+
+
+def test_a_query_that_is_no_longer_active_commits_its_epoch_and_begins_no_other(
+    spark: SparkSession, file_stream: MakeStream, checkpoint: Path, trigger: dict[str, Any]
+) -> None:
+    stream, sink = file_stream(), Sink(waits_in=1)
+    for _ in range(4):
+        stream.add(ROWS)
+    writer = stream.read().writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    assert sink.is_there.wait(QUERY_TIMEOUT_SECONDS)
+    assert end_after_epoch(query)
+    assert not has_ended(query), "its epoch goes on"
+    sink.go_on.set()
+    query.awaitTermination()
+    assert (sink.entered, sink.left) == ([0, 1], [0, 1])
+    assert batch_ids(checkpoint, "offsets") == batch_ids(checkpoint, "commits") == [0, 1]
+    assert query.exception() is None
+    assert query not in spark.streams.active
+
+
+def test_a_query_without_data_ends_by_itself(spark: SparkSession, file_stream: MakeStream, checkpoint: Path) -> None:
+    stream = file_stream()
+    stream.add(ROWS)
+    query = stream.read().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    eventually(lambda: batch_ids(checkpoint, "commits") == [0])
+    assert end_after_epoch(query)
+    query.awaitTermination()
+    assert batch_ids(checkpoint, "offsets") == [0]
+
+
+def test_a_query_that_sleeps_until_a_far_trigger_is_woken_by_stop_and_begins_nothing(
+    spark: SparkSession, file_stream: MakeStream, checkpoint: Path
+) -> None:
+    stream, sink = file_stream(), Sink(waits_in=-1)
+    stream.add(ROWS)
+    writer = stream.read().writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="1 hour").start()
+    eventually(lambda: batch_ids(checkpoint, "commits") == [0])
+    stream.add(ROWS)
+    assert end_after_epoch(query)
+    eventually(lambda: is_asleep(query))
+    assert not has_ended(query)
+    query.stop()
+    query.awaitTermination()
+    assert sink.entered == [0]
+    assert batch_ids(checkpoint, "offsets") == [0]
+
+
+def test_a_query_that_fails_in_its_last_epoch_says_so(
+    spark: SparkSession, file_stream: MakeStream, checkpoint: Path
+) -> None:
+    stream, reached, go_on = file_stream(), threading.Event(), threading.Event()
+    stream.add(ROWS)
+
+    def fail(frame: DataFrame, epoch: int) -> None:
+        reached.set()
+        assert go_on.wait(QUERY_TIMEOUT_SECONDS)
+        raise ZeroDivisionError("on purpose")
+
+    query = stream.read().writeStream.foreachBatch(fail).option("checkpointLocation", str(checkpoint)).start()
+    assert reached.wait(QUERY_TIMEOUT_SECONDS)
+    assert end_after_epoch(query)
+    go_on.set()
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        query.awaitTermination()
+    assert batch_ids(checkpoint, "commits") == []
+
+
+@pytest.mark.parametrize("wait", [lambda: None, lambda: time.sleep(0.05), lambda: time.sleep(0.3)])
+def test_a_query_that_is_still_starting_begins_an_epoch_wholly_or_not_at_all(
+    spark: SparkSession, file_stream: MakeStream, checkpoint: Path, wait: Callable[[], None]
+) -> None:
+    stream = file_stream()
+    stream.add(ROWS)
+    stream.add(ROWS)
+    query = stream.read().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    wait()
+    assert end_after_epoch(query)
+    query.awaitTermination()
+    assert batch_ids(checkpoint, "offsets") == batch_ids(checkpoint, "commits")
+
+
+def test_continuous_processing_has_no_epochs_between_which_it_could_end(spark: SparkSession, checkpoint: Path) -> None:
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    writer = rate.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(continuous="1 second").start()
+    assert not end_after_epoch(query)
+    query.stop()
