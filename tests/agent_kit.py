@@ -197,7 +197,7 @@ class ScriptedDriver:
             return True
 
     def savepoint_and_pause(
-        self, request: CheckpointRequest, began: Callable[[CheckpointHandle], None]
+        self, request: CheckpointRequest, began: Callable[[CheckpointHandle], None], is_wanted: Callable[[], bool]
     ) -> CompletedCheckpoint:
         handle = self.submit(request)
         began(handle)

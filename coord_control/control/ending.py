@@ -99,7 +99,7 @@ class StopWithSavepointExecution(ThreadedExecution):
             self._command, CheckpointKind.SAVEPOINT, payload.label, payload.target, "stop with savepoint"
         )
         try:
-            done = port.savepoint_and_pause(request, self._began)
+            done = port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
         except CheckpointNotCompleted as error:
             number = None if self._handle is None else self._handle.id
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:

@@ -122,11 +122,14 @@ class DriverPort(Protocol):
     def abort(self, checkpoint: CheckpointId) -> bool:
         """Give a checkpoint up that is under way; False: none of that number is."""
 
-    def savepoint_and_pause(self, request: CheckpointRequest, began: Callable[[Handle], None]) -> Completed:
+    def savepoint_and_pause(
+        self, request: CheckpointRequest, began: Callable[[Handle], None], is_wanted: Callable[[], bool]
+    ) -> Completed:
         """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
 
         Args:
             began: told the handle as soon as there is one.
+            is_wanted: whether it still is; asked until then.
 
         Raises:
             CheckpointNotCompleted: there is none; the job runs on.

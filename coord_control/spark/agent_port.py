@@ -185,12 +185,14 @@ class AgentPort:
         self,
         request: CheckpointRequest,
         began: Callable[[CheckpointHandle], None] = lambda handle: None,
+        is_wanted: Callable[[], bool] = lambda: True,
         timeout_seconds: float = _SAVEPOINT_SECONDS,
     ) -> CompletedCheckpoint:
         """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
 
         Args:
             began: told the handle as soon as there is one.
+            is_wanted: whether it still is; asked until then.
 
         Raises:
             CheckpointNotCompleted: there is none; the job runs on.
@@ -210,7 +212,7 @@ class AgentPort:
             # Whoever waits for the job's end must not take the pause for it, and close the job under the savepoint.
             driver.is_pausing = True
         try:
-            return savepoint_and_pause(list(driver.queries.values()), submit, timeout_seconds)
+            return savepoint_and_pause(list(driver.queries.values()), submit, is_wanted, timeout_seconds)
         except BaseException:
             with driver.changed:
                 driver.is_pausing = False

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -221,9 +220,9 @@ class ManagedQuery:
             self._wishes.notify_all()
         self._stop_spark_soon()
 
-    def pause(self, deadline: float) -> bool:
+    def pause(self, deadline: float, is_wanted: Callable[[], bool]) -> bool:
         """Let the running epoch end and begin no other until :meth:`go_on`; wait for it until ``deadline`` (monotonic
-        seconds).
+        seconds), or until it is not wanted any more.
 
         An epoch that was planned before this run, or that fails, is run again and committed first.
 
@@ -236,7 +235,7 @@ class ManagedQuery:
         with self._wishes:
             self._shall_pause = True
         while self.state in (QueryState.RUNNING, QueryState.RESTARTING):
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not is_wanted():
                 return False
             if self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start:
                 self._end_after_epoch()
@@ -262,7 +261,7 @@ class ManagedQuery:
         try:
             while time.monotonic() < deadline and not self.join(_POLL_SECONDS):
                 self._end_after_epoch()
-        except (Py4JError, OSError) as error:
+        except Exception as error:  # the JVM is gone, or this Spark keeps the state of a stream elsewhere
             _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
         if self._thread.is_alive():
             self._stop_spark_soon()

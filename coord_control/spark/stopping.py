@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from coord_control.errors import CheckpointNotCompleted
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.tickets import Outcome
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.query import ManagedQuery
 
@@ -37,19 +39,26 @@ def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
 
 
 def savepoint_and_pause(
-    queries: Sequence[ManagedQuery], submit: Callable[[], CheckpointHandle], timeout_seconds: float
+    queries: Sequence[ManagedQuery],
+    submit: Callable[[], CheckpointHandle],
+    is_wanted: Callable[[], bool],
+    timeout_seconds: float,
 ) -> CompletedCheckpoint:
     """Take a savepoint after which nothing is processed any more, exactly; afterwards stop the queries.
 
     When there is no savepoint in the end, all queries go on.
 
+    Args:
+        submit: asks for the savepoint; called when nothing runs any more.
+        is_wanted: whether it still is; asked until then.
+
     Raises:
-        CheckpointNotCompleted: the savepoint failed; the job runs on.
+        CheckpointNotCompleted: the savepoint failed, or is not wanted any more; the job runs on.
         TimeoutError: an epoch has not ended, or the savepoint was not complete, within the time; the job runs on.
     """
     deadline = time.monotonic() + timeout_seconds
     try:
-        _pause(queries, deadline, timeout_seconds)
+        _pause(queries, deadline, is_wanted, timeout_seconds)
         handle = submit()
         try:
             return handle.wait(max(0.0, deadline - time.monotonic()))
@@ -62,11 +71,16 @@ def savepoint_and_pause(
         raise
 
 
-def _pause(queries: Sequence[ManagedQuery], deadline: float, timeout_seconds: float) -> None:
+def _pause(
+    queries: Sequence[ManagedQuery], deadline: float, is_wanted: Callable[[], bool], timeout_seconds: float
+) -> None:
     if not queries:
         return
     with ThreadPoolExecutor(len(queries), thread_name_prefix="coord-pause") as pool:
-        paused = list(pool.map(lambda query: query.pause(deadline), queries))
+        paused = list(pool.map(lambda query: query.pause(deadline, is_wanted), queries))
+    if not is_wanted():
+        unwanted = Outcome(FailureReason.ABORTED)
+        raise CheckpointNotCompleted("savepoint", FailureReason.ABORTED.code, unwanted.message)
     if late := [query.name for query, is_paused in zip(queries, paused, strict=True) if not is_paused]:
         raise TimeoutError(
             f"query {late[0]!r} has not ended its epoch within {timeout_seconds:g} s, so there is no savepoint; the "

@@ -1,0 +1,287 @@
+"""Stop first, then save: what may happen while the queries pause for a savepoint after which the job ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import coord_control as cc
+from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.errors import CheckpointNotCompleted
+from coord_control.ids import OperatorUid
+from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
+from coord_control.spark import runtime, stopping
+from tests.spark.jobs import SECONDS, Dialogue, MakeJob, Trouble, apply, eventually, query_status, rows, talk, write
+from tests.spark.streams import FileStream
+from tests.spark.test_checkpoints import committed, metadata, run
+
+
+class Copying:
+    """Files that take as long to be copied as the test wants."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.fails = False
+        real = CheckpointStore.pin
+
+        def pin(store: CheckpointStore, *arguments: Any) -> Any:
+            pinned = real(store, *arguments)
+            self.has_begun.set()
+            assert self.may_end.wait(SECONDS)
+            if self.fails:
+                raise OSError("the other disk is gone")
+            return pinned
+
+        patch.setattr(CheckpointStore, "pin", pin)
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Copying]:
+    found = Copying(monkeypatch)
+    yield found
+    found.may_end.set()
+
+
+@pytest.fixture
+def aside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def states(job: cc.Job) -> set[str]:
+    return {query.state for query in job.status().queries}
+
+
+def start_both(job: cc.Job, source: FileStream, coordinator: Dialogue) -> None:
+    """A query with an operator and one without."""
+    run(job, source, coordinator)
+    job.start("plain", source.read().writeStream.format("noop"))
+    eventually(lambda: [query.committed for query in job.status().queries] == [2, 2])
+
+
+def test_rows_that_arrive_while_the_savepoint_is_copied_wait_without_harm(
+    make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    start_both(job, source, coordinator)
+    taken: Future[cc.CompletedCheckpoint] = aside.submit(job.stop_with_savepoint)
+    assert copying.has_begun.wait(SECONDS)
+    assert states(job) == {"paused"}
+    source.add(rows(3))
+    assert not job.await_termination(1), "the pause is not the end of the job"
+    assert {query.committed for query in job.status().queries} == {2}
+    copying.may_end.set()
+    found = metadata(taken.result(SECONDS).path)
+    assert {query.epoch for query in found.queries.values()} == {2}
+    again = make_job(restore_from=taken.result().path)
+    revived = Dialogue()
+    again.start("plain", source.read().writeStream.format("noop"))
+    again.start("q", write(apply(talk(again, revived), source.read())))
+    eventually(lambda: {query.committed for query in again.status().queries} == {3})
+    again.stop()
+    revived.check(range(32))
+
+
+def test_a_savepoint_that_fails_lets_the_same_operators_go_on(
+    make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    start_both(job, source, coordinator)
+    taken = aside.submit(job.stop_with_savepoint)
+    assert copying.has_begun.wait(SECONDS)
+    copying.fails = True
+    copying.may_end.set()
+    with pytest.raises(CheckpointNotCompleted, match="the other disk is gone"):
+        taken.result(SECONDS)
+    source.add(rows(3))
+    eventually(lambda: [query.committed for query in job.status().queries] == [3, 3])
+    assert [query.restarts for query in job.status().queries] == [0, 0]
+    assert states(job) == {"running"}
+    job.stop()
+    coordinator.check(range(32))
+
+
+def test_a_job_that_is_stopped_during_the_pause_stays_stopped(
+    spark: SparkSession, make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
+) -> None:
+    job = make_job()
+    start_both(job, source, Dialogue())
+    taken = aside.submit(job.stop_with_savepoint)
+    assert copying.has_begun.wait(SECONDS)
+    job.stop()
+    copying.may_end.set()
+    with pytest.raises(CheckpointNotCompleted) as failed:
+        taken.result(SECONDS)
+    assert failed.value.reason == "job_ending"
+    assert not spark.streams.active
+    assert job._driver.claim.is_released(job.generation)
+
+
+def test_a_second_stop_with_savepoint_is_refused_while_the_first_is_under_way(
+    make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
+) -> None:
+    job = make_job()
+    start_both(job, source, Dialogue())
+    taken = aside.submit(job.stop_with_savepoint)
+    assert copying.has_begun.wait(SECONDS)
+    with pytest.raises(CheckpointNotCompleted, match="another stop with savepoint is under way"):
+        job.stop_with_savepoint()
+    assert states(job) == {"paused"}
+    copying.may_end.set()
+    assert taken.result(SECONDS).id == 1
+
+
+def test_a_savepoint_of_a_paused_job_holds_what_its_coordinator_did_last(make_job: MakeJob, source: FileStream) -> None:
+    job, coordinator = make_job(), Dialogue()
+    run(job, source, coordinator)
+    taken = job.stop_with_savepoint()
+    operator = metadata(taken.path).operators[OperatorUid("op")]
+    assert operator.coordinator_state == coordinator.snapshot()
+    assert sum(len(batches) for batches in operator.down.values()) == 2, "the next number is on its way to both"
+    assert not operator.up
+
+
+def test_an_epoch_that_does_not_end_in_time_leaves_the_job_running(make_job: MakeJob, source: FileStream) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        frame.collect()
+        if epoch == 2:
+            entered.set()
+            assert go_on.wait(SECONDS)
+
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(sink))
+    assert entered.wait(SECONDS)
+    with pytest.raises(TimeoutError, match=r"query 'q' has not ended its epoch within 0\.2 s"):
+        job.stop_with_savepoint(timeout_seconds=0.2)
+    go_on.set()
+    source.add(rows(3))
+    eventually(lambda: committed(job) == 3)
+    assert query_status(job).restarts == 0
+    job.stop()
+    coordinator.check(range(32))
+
+
+def test_a_stop_with_savepoint_that_nobody_wants_any_more_does_not_wait_for_the_epoch(
+    make_job: MakeJob, source: FileStream, aside: ThreadPoolExecutor
+) -> None:
+    entered, go_on, is_unwanted = threading.Event(), threading.Event(), threading.Event()
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        frame.collect()
+        entered.set()
+        assert go_on.wait(SECONDS)
+
+    job = make_job()
+    job.start("q", source.read().writeStream.foreachBatch(sink))
+    assert entered.wait(SECONDS)
+    request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, cause="test")
+    taken = aside.submit(job._driver.port.savepoint_and_pause, request, is_wanted=lambda: not is_unwanted.is_set())
+    is_unwanted.set()
+    with pytest.raises(CheckpointNotCompleted, match="aborted on request"):
+        taken.result(SECONDS)
+    go_on.set()
+    eventually(lambda: committed(job) == 2)
+
+
+def test_an_epoch_that_fails_while_the_query_shall_pause_is_run_again_before_it_pauses(
+    make_job: MakeJob, source: FileStream, aside: ThreadPoolExecutor
+) -> None:
+    entered, go_on, calls = threading.Event(), threading.Event(), []
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        frame.collect()
+        calls.append(epoch)
+        if calls == [0, 1, 2]:
+            entered.set()
+            assert go_on.wait(SECONDS)
+            raise Trouble("once")
+
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(sink))
+    assert entered.wait(SECONDS)
+    source.add(rows(3))
+    taken = aside.submit(job.stop_with_savepoint)
+    eventually(lambda: job._driver.queries["q"]._ending is not None)  # type: ignore[index]
+    go_on.set()
+    assert metadata(taken.result(SECONDS).path).queries["q"].epoch == 2  # type: ignore[index]
+    assert calls == [0, 1, 2, 2]
+
+
+def test_a_query_that_sleeps_until_a_far_trigger_is_saved_at_once(make_job: MakeJob, source: FileStream) -> None:
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", write(apply(talk(job, coordinator), source.read())).trigger(processingTime="1 hour"))
+    eventually(lambda: committed(job) == 0)
+    assert metadata(job.stop_with_savepoint().path).queries["q"].epoch == 0  # type: ignore[index]
+    coordinator.check(range(8))
+
+
+# A savepoint of what has ended (fault 1: it waited for ever).
+
+
+def test_a_savepoint_of_a_job_whose_queries_have_all_finished_is_complete_at_once(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", write(apply(talk(job, coordinator), source.read())).trigger(availableNow=True))
+    eventually(lambda: query_status(job).state == "finished")
+    found = metadata(job.trigger_savepoint().wait(SECONDS).path)
+    assert found.queries["q"].epoch == 2  # type: ignore[index]
+    assert metadata(job.stop_with_savepoint().path).operators[OperatorUid("op")].coordinator_state is not None
+
+
+def test_a_job_without_operators_is_stopped_with_a_savepoint_before_anybody_waits_for_it(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job = make_job()
+    job.start("plain", source.read().writeStream.format("noop"))
+    eventually(lambda: committed(job) == 2)
+    taken = job.stop_with_savepoint(timeout_seconds=SECONDS)
+    assert metadata(taken.path).queries["plain"].epoch == 2  # type: ignore[index]
+
+
+# Storage that hangs (fault 8: a query ended for good).
+
+
+def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
+    make_job: MakeJob, source: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, coordinator = make_job(restart=cc.RestartPolicy(initial_seconds=0.01, max_restarts=1000)), Dialogue()
+    run(job, source, coordinator)
+    hangs, hung = threading.Event(), threading.Event()
+    real: Callable[..., None] = job._driver._append
+
+    def append(*arguments: Any) -> None:
+        hung.set()
+        assert hangs.wait(SECONDS)
+        real(*arguments)
+
+    monkeypatch.setattr(runtime, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(job._driver.runtime.writer, "_append", append)
+    source.add(rows(3))
+    assert hung.wait(SECONDS)
+    job._driver.queries["q"].fail(Trouble("meanwhile"))  # type: ignore[index]
+    eventually(lambda: query_status(job).restarts > 1)
+    hangs.set()
+    eventually(lambda: committed(job) == 3)
+    monkeypatch.undo()
+    job.stop()
+    coordinator.check(range(32))
+
+
+def test_a_savepoint_that_cannot_be_given_up_in_time_keeps_no_query_waiting(
+    make_job: MakeJob, source: FileStream, copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_ABORT_SECONDS", 0.1)
+    job, coordinator = make_job(), Dialogue()
+    run(job, source, coordinator)
+    with pytest.raises(TimeoutError, match="has been given up; the job runs on"):
+        job.stop_with_savepoint(timeout_seconds=3)
+    source.add(rows(3))
+    eventually(lambda: committed(job) == 3)

@@ -1,0 +1,190 @@
+"""Stops with savepoint at random moments: nothing is processed after them, nothing is lost, nothing comes twice.
+
+One stream of rows is processed by a long row of jobs. Each is stopped with a savepoint at a moment that nobody chose:
+while it starts, between two epochs, in the middle of one, with and without new rows, with and without other work on the
+machine. The next one goes on in place, is restored in place, or is restored below another root. Sinks say when they are
+entered, so an epoch that is begun and given up would be seen, and so would one that comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import coord_control as cc
+from coord_control.durable.metadata import decode_metadata
+from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, rows, talk
+from tests.spark.streams import FileStream
+
+pytestmark = pytest.mark.spark
+
+#: Of three jobs each.
+STOPS: Final = 7
+STOPS_LONG: Final = 67
+
+
+class Trail:
+    """A foreachBatch function that keeps in which epochs it was entered, and with what."""
+
+    def __init__(self) -> None:
+        self.entered: list[int] = []
+        self.values: list[int] = []
+
+    def __call__(self, frame: DataFrame, epoch: int) -> None:
+        self.entered.append(epoch)
+        self.values += [row.value for row in frame.collect()]
+
+
+@dataclass(slots=True)
+class World:
+    """The source, the sinks, and what they were given by all jobs together."""
+
+    source: FileStream
+    folder: Path
+    trail: Trail = field(default_factory=Trail)
+    files: int = 0
+
+    def add(self) -> None:
+        """One more epoch's rows; the first has some for the operator that hardly gets any."""
+        found = rows(self.files)
+        if self.files == 0:
+            found = [*found[:-1], {"key": "control", "value": found[-1]["value"]}]
+        self.source.add(found)
+        self.files += 1
+
+    @property
+    def values(self) -> list[int]:
+        return list(range(8 * self.files))
+
+
+def operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+    """An operator that gets all rows."""
+    return {"q": apply(talk(job, coordinator), world.source.read()).writeStream.foreachBatch(world.trail)}
+
+
+def hardly_any_rows(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+    """An operator on a branch that has rows once; the epochs go on without it."""
+    frame = world.source.read()
+    control = apply(talk(job, coordinator, parallelism=1), frame.filter("key = 'control'"))
+    return {"q": control.union(frame.filter("key <> 'control'")).writeStream.foreachBatch(world.trail)}
+
+
+def no_operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+    """Two queries, of which one writes files."""
+    output = str(world.folder / "output")
+    return {
+        "q": world.source.read().writeStream.foreachBatch(world.trail),
+        "files": world.source.read().writeStream.format("parquet").option("path", output),
+    }
+
+
+Shape = Callable[[cc.Job, World, Dialogue], dict[str, DataStreamWriter]]
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Something else that happens meanwhile."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def stop_at_random_moments(make_job: MakeJob, spark: SparkSession, world: World, shape: Shape, stops: int) -> None:
+    rng = random.Random(f"{shape.__name__} {stops}")
+    root, reference = world.folder / "jobs", None
+    for number in range(stops):
+        job = make_job(root=str(root), restore_from=reference)
+        for name, writer in shape(job, world, Dialogue()).items():
+            job.start(name, writer)
+        with beside(rows_arrive(world, rng)), beside(other_work(spark, rng)):
+            time.sleep(rng.choice((0.0, 0.0, 0.3, 1.0, 2.0)) * rng.random())
+            taken = job.stop_with_savepoint(timeout_seconds=SECONDS)
+        check_nothing_was_processed_after(taken.path, world)
+        reference = rng.choice((None, taken.path, taken.path))
+        if reference is not None and rng.random() < 0.5:
+            root = world.folder / f"jobs-{number}"
+    world.add()
+    job, coordinator = make_job(root=str(root), restore_from=reference), Dialogue()
+    for name, writer in shape(job, world, coordinator).items():
+        job.start(name, writer.trigger(availableNow=True))
+    assert job.await_termination(SECONDS)
+    job.stop()
+    assert world.trail.entered == sorted(set(world.trail.entered)), "an epoch came again"
+    assert sorted(world.trail.values) == world.values
+    if shape is no_operators:
+        written = spark.read.schema(SCHEMA).parquet(str(world.folder / "output")).collect()
+        assert sorted(row.value for row in written) == world.values
+    else:
+        coordinator.check(world.values if shape is operators else [7])
+
+
+def check_nothing_was_processed_after(path: str, world: World) -> None:
+    metadata = decode_metadata("_metadata", (Path(path) / "_metadata").read_bytes())
+    boundaries = {str(name): query.epoch for name, query in metadata.queries.items()}
+    assert world.trail.entered == list(range(boundaries["q"] + 1))
+    if "files" in boundaries:
+        log = world.folder / "output" / "_spark_metadata"
+        written = [int(each.name.partition(".")[0]) for each in log.glob("[0-9]*")] if log.exists() else []
+        assert max(written, default=-1) == boundaries["files"]
+
+
+def rows_arrive(world: World, rng: random.Random) -> Callable[[threading.Event], None]:
+    pauses = [rng.random() * 0.4 for _ in range(rng.choice((0, 1, 4, 8)))]
+
+    def arrive(ended: threading.Event) -> None:
+        for seconds in pauses:  # also behind the stop: they are the next job's
+            ended.wait(seconds)
+            world.add()
+
+    return arrive
+
+
+def other_work(spark: SparkSession, rng: random.Random) -> Callable[[threading.Event], None]:
+    is_busy = rng.random() < 0.3
+
+    def work(ended: threading.Event) -> None:
+        while is_busy and not ended.is_set():
+            spark.range(3_000_000).selectExpr("sum(hash(id))").collect()
+
+    return work
+
+
+@pytest.fixture
+def world(file_stream: Callable[[str], FileStream], tmp_path: Path) -> World:
+    made = World(file_stream(SCHEMA), tmp_path)
+    made.add()
+    return made
+
+
+SHAPES: Final = pytest.mark.parametrize(
+    "shape", [operators, hardly_any_rows, no_operators], ids=["operators", "hardly any rows", "no operators"]
+)
+
+
+@SHAPES
+def test_no_sink_is_given_an_epoch_after_a_stop_with_savepoint_and_no_row_is_lost_or_doubled(
+    make_job: MakeJob, spark: SparkSession, world: World, shape: Shape
+) -> None:
+    stop_at_random_moments(make_job, spark, world, shape, STOPS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@SHAPES
+def test_two_hundred_stops(make_job: MakeJob, spark: SparkSession, world: World, shape: Shape) -> None:
+    stop_at_random_moments(make_job, spark, world, shape, STOPS_LONG)
