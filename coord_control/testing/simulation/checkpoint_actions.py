@@ -48,6 +48,16 @@ def _abort(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _cut_again(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    begun = [each for each in driver.desk.under_way.values() if each.parts] if driver is not None else []
+    begun = [each for each in begun if not each.is_pinned]
+    if driver is None or not begun:
+        return False
+    checkpointing.cut_again(world, driver, rng.choice(begun).checkpoint)
+    return True
+
+
 def _refuse(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
     owing = [each for each in driver.coordinators.values() if each.owed] if driver is not None else []
@@ -113,6 +123,7 @@ CHECKPOINT_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "trigger checkpoint": (3, _trigger),
     "store checkpoint": (5, _store),
     "abort checkpoint": (0.3, _abort),
+    "cut again": (0.3, _cut_again),
     "refuse snapshot": (0.15, _refuse),
     "let time pass": (0.3, _let_time_pass),
     "restore": (0.2, _restore),

@@ -21,7 +21,7 @@ from coord_control.testing.simulation.lineages import Lineage
 from coord_control.testing.simulation.spark import SparkLog
 from coord_control.testing.simulation.world import RESTORES, World
 
-__all__ = ["abort", "restore", "save_offline", "save_stopped", "store", "trigger"]
+__all__ = ["abort", "cut_again", "restore", "save_offline", "save_stopped", "store", "trigger"]
 
 
 def trigger(world: World, driver: Driver) -> CheckpointId:
@@ -38,6 +38,14 @@ def abort(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
     world.say(f"{driver} aborts checkpoint {checkpoint}")
     world.statistics.aborted += 1
     driver.abort_checkpoint(checkpoint)
+
+
+def cut_again(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
+    """Spark has removed a file before it was pinned: nothing of the cut counts, and the same checkpoint is cut again."""
+    world.say(f"a file of checkpoint {checkpoint} is gone; {driver} cuts it again")
+    world.statistics.cut_again += 1
+    driver.abort_checkpoint(checkpoint)
+    driver.trigger_checkpoint(checkpoint)
 
 
 def store(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) -> None:

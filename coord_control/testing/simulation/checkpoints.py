@@ -93,12 +93,13 @@ class Desk:
     watched: list[Watched] = field(default_factory=list)
 
     def captured(self, notice: QueryCaptured, operators: list[OperatorUid]) -> None:
-        """A query with these operators is captured; of a checkpoint that was aborted meanwhile this is late news.
+        """A query with these operators is captured; of a cut that was given up meanwhile this is late news.
 
         Raises:
             Violation: something of it is missing, or it is captured elsewhere than it must be.
         """
-        if (pending := self.under_way.get(notice.checkpoint)) is None:
+        pending = self.under_way.get(notice.checkpoint)
+        if pending is None or pending.barrier != notice.barrier:
             return
         expected = pending.boundaries[notice.query]
         if notice.boundary != expected:

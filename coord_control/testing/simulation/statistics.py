@@ -37,6 +37,7 @@ class Statistics:
     failed: int = 0  #: given up by the core: restarts, refusals, timeouts
     cut_down: int = 0  #: events on their way to subtasks, in checkpoints
     cut_up: int = 0
+    cut_again: int = 0  #: because Spark had removed a file
     held_in_begins: int = 0  #: begin records with events that a checkpoint held back
     offline_savepoints: int = 0
     restores: int = 0
