@@ -298,6 +298,12 @@ class Job:
     ) -> CompletedCheckpoint:
         """Take a savepoint after which nothing is processed, exactly, and end the job.
 
+        Every query pauses at the end of its running epoch while the savepoint is taken.
+
+        Args:
+            target, key, label: as in :meth:`trigger_savepoint`.
+            timeout_seconds: for the running epochs and the savepoint together.
+
         Raises:
             CheckpointNotCompleted: there is no savepoint; the job runs on.
             TimeoutError: there was none within the time; the job runs on.

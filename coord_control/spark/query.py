@@ -273,8 +273,12 @@ class ManagedQuery:
             return
         if self._ending is not query:
             self._looks_asleep = 0
-            is_told = end_after_epoch(query)
-            self._ending = query
+            self._ending = query  # first: it may have ended before it is known that it was told to
+            try:
+                is_told = end_after_epoch(query)
+            except BaseException:
+                self._ending = None
+                raise
             if not is_told:
                 self._stop_spark_soon()
         self._looks_asleep = self._looks_asleep + 1 if is_asleep(query) else 0

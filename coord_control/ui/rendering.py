@@ -36,6 +36,7 @@ _MOODS: Final = {
     "starting": "busy",
     "stopping": "busy",
     "restarting": "busy",
+    "paused": "busy",
     "pending": "busy",
     "claimed": "busy",
 }

@@ -20,7 +20,7 @@ __all__ = ["Progress"]
 
 _LINE_SECONDS: Final = 3.0
 _CARRIERS_PER_LINE: Final = 4
-_STATE_STYLES: Final = {"running": "green", "restarting": "yellow", "failed": "bold red"}
+_STATE_STYLES: Final = {"running": "green", "restarting": "yellow", "paused": "yellow", "failed": "bold red"}
 
 
 class Progress:
