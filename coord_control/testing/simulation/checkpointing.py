@@ -41,7 +41,7 @@ def abort(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
 
 
 def cut_again(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
-    """Spark has removed a file before it was pinned: nothing of the cut counts, and the same checkpoint is cut again."""
+    """Spark has removed a file before it was pinned: nothing of the cut counts, and it is made again."""
     world.say(f"a file of checkpoint {checkpoint} is gone; {driver} cuts it again")
     world.statistics.cut_again += 1
     driver.abort_checkpoint(checkpoint)
