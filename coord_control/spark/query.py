@@ -33,7 +33,7 @@ from coord_control.protocol.cut import OperatorCut, cut_of
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
-from coord_control.spark.epoch_end import end_after_epoch, is_asleep
+from coord_control.spark.epoch_end import end_after_epoch
 from coord_control.spark.recoveries import Recoveries
 from coord_control.spark.restarting import RestartPolicy, explained, may_retry
 from coord_control.spark.runtime import JobRuntime
@@ -44,8 +44,6 @@ __all__ = ["ManagedQuery", "QueryState"]
 _log = logging.getLogger("coord_control.query")
 
 _POLL_SECONDS: Final = 0.05
-# So often in a row a query must be found asleep before it is woken: one look asks two things, one after the other.
-_LOOKS_ASLEEP: Final = 2
 
 
 class QueryState(enum.Enum):
@@ -109,7 +107,7 @@ class ManagedQuery:
         self._wishes = threading.Condition()  # told when it is to stop, to go on, or has failed
         self._shall_pause = False
         self._ending: StreamingQuery | None = None  # this run of Spark was told to end after its epoch
-        self._looks_asleep = 0
+        self._telling = threading.Lock()
         self._committed_at_start = NO_EPOCH
         self._planned_at_start = NO_EPOCH
         self._fruitless = 0
@@ -237,9 +235,9 @@ class ManagedQuery:
         while self.state in (QueryState.RUNNING, QueryState.RESTARTING):
             if time.monotonic() >= deadline or not is_wanted():
                 return False
-            if self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start:
-                self._end_after_epoch()
-            time.sleep(_POLL_SECONDS)
+            is_caught_up = self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start
+            if not is_caught_up or self._end_after_epoch():
+                time.sleep(_POLL_SECONDS)
         return True
 
     def go_on(self) -> None:
@@ -259,31 +257,28 @@ class ManagedQuery:
         if self._thread.ident is None:
             return  # it is just being started, and sees that it must stop
         try:
-            while time.monotonic() < deadline and not self.join(_POLL_SECONDS):
-                self._end_after_epoch()
+            while time.monotonic() < deadline and self._thread.is_alive():
+                if self._end_after_epoch():
+                    self.join(_POLL_SECONDS)
         except Exception as error:  # the JVM is gone, or this Spark keeps the state of a stream elsewhere
             _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
         if self._thread.is_alive():
             self._stop_spark_soon()
 
-    def _end_after_epoch(self) -> None:
-        # Called again and again until the run has ended: it may fall asleep first, until a trigger that is far away.
-        query = self._query
-        if query is None:
-            return
-        if self._ending is not query:
-            self._looks_asleep = 0
+    def _end_after_epoch(self) -> bool:
+        # Whether its run will end. Otherwise called again: an epoch may take long.
+        with self._telling:
+            query = self._query
+            if query is None or self._ending is query:
+                return query is not None
             self._ending = query  # first: it may have ended before it is known that it was told to
+            is_told = False
             try:
                 is_told = end_after_epoch(query)
-            except BaseException:
-                self._ending = None
-                raise
-            if not is_told:
-                self._stop_spark_soon()
-        self._looks_asleep = self._looks_asleep + 1 if is_asleep(query) else 0
-        if self._looks_asleep == _LOOKS_ASLEEP:
-            self._stop_spark_soon()
+            finally:
+                if not is_told:
+                    self._ending = None
+            return is_told
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the query has ended. False: it has not within the time."""

@@ -208,7 +208,7 @@ def test_an_epoch_that_fails_while_the_query_shall_pause_is_run_again_before_it_
     assert entered.wait(SECONDS)
     source.add(rows(3))
     taken = aside.submit(job.stop_with_savepoint)
-    eventually(lambda: job._driver.queries["q"]._ending is not None)  # type: ignore[index]
+    eventually(lambda: job._driver.queries["q"]._shall_pause)  # type: ignore[index]
     go_on.set()
     assert metadata(taken.result(SECONDS).path).queries["q"].epoch == 2  # type: ignore[index]
     assert calls == [0, 1, 2, 2]
@@ -266,11 +266,12 @@ def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
     monkeypatch.setattr(job._driver.runtime.writer, "_append", append)
     source.add(rows(3))
     assert hung.wait(SECONDS)
-    job._driver.queries["q"].fail(Trouble("meanwhile"))  # type: ignore[index]
-    eventually(lambda: query_status(job).restarts > 1)
+    query = job._driver.queries["q"]  # type: ignore[index]
+    query.fail(Trouble("meanwhile"))
+    eventually(lambda: query.restarts > 1)
     hangs.set()
-    eventually(lambda: committed(job) == 3)
     monkeypatch.undo()
+    eventually(lambda: committed(job) == 3)
     job.stop()
     coordinator.check(range(32))
 

@@ -74,9 +74,9 @@ def operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, Dat
 
 def hardly_any_rows(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
     """An operator on a branch that has rows once; the epochs go on without it."""
-    frame = world.source.read()
-    control = apply(talk(job, coordinator, parallelism=1), frame.filter("key = 'control'"))
-    return {"q": control.union(frame.filter("key <> 'control'")).writeStream.foreachBatch(world.trail)}
+    control = apply(talk(job, coordinator, parallelism=1), world.source.read().filter("key = 'control'"))
+    others = world.source.read().filter("key <> 'control'")
+    return {"q": control.union(others).writeStream.foreachBatch(world.trail)}
 
 
 def no_operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
