@@ -1,7 +1,7 @@
 """How Spark ends a query when it is no longer active between two epochs, as far as stops and savepoints rest on it.
 
-Of coord_control only ``spark/epoch_end.py`` is used, which sets the stream's state at a moment at which that is safe. When a
-test fails with a new Spark release, the stops of that release have to be looked at again.
+Of coord_control only ``spark/epoch_end.py`` is used, which sets the stream's state at a moment at which that is safe.
+When a test fails with a new Spark release, the stops of that release have to be looked at again.
 """
 
 from __future__ import annotations

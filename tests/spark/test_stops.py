@@ -130,7 +130,7 @@ def stop_at_random_moments(make_job: MakeJob, spark: SparkSession, world: World,
         written = spark.read.schema(SCHEMA).parquet(str(world.folder / "output")).collect()
         assert sorted(row.value for row in written) == world.values
     else:
-        coordinator.check(world.values if shape is operators else [7])
+        coordinator.check(world.values if shape is operators else [7], prompt=False)
 
 
 def check_nothing_was_processed_after(path: str, world: World) -> None:
