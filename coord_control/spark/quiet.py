@@ -1,19 +1,16 @@
-"""A clean stop without Spark's alarms.
+"""Spark without its alarms, for what is tried on purpose and may be refused.
 
-A query without a pause between its epochs has begun the next one when it is stopped at the end of an epoch. Nothing of
-that epoch has been processed, its tasks wait; but Spark reports each task that it cancels as an error, with a stack
-trace, in half a dozen places. Whoever reads the log of an ordered stop must not be alarmed by it.
+Spark reports what it does not finish as an error, with a stack trace, in half a dozen places. A reader of the log must
+not be alarmed by an attempt that has told what it was made for. Only these reports are switched off, only in the
+driver's JVM, and only until the attempt has ended.
 
-Only these reports are switched off, only in the driver's JVM, and only until the cancelled tasks have ended.
-
-Threads: any; stops of several queries at a time share one switch.
+Threads: any; several at a time share one switch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,7 +18,7 @@ from pyspark.sql import SparkSession
 
 __all__ = ["quiet"]
 
-#: Who reports a cancelled task.
+#: Who reports what was not finished.
 _LOGGERS: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -32,8 +29,6 @@ _LOGGERS: Final = (
     "org.apache.spark.sql.execution.streaming.state.BatchCommitTracker",
     "org.apache.spark.util.Utils",
 )
-_PATIENCE_SECONDS: Final = 2.0
-_POLL_SECONDS: Final = 0.05
 
 _lock: Final = threading.Lock()
 _levels: dict[str, Any] = {}  # while anybody is quiet: of the loggers that have a level of their own
@@ -41,17 +36,11 @@ _users = 0
 
 
 @contextlib.contextmanager
-def quiet(spark: SparkSession, *, has_tasks: bool = True) -> Iterator[None]:
-    """Stop a query inside: what Spark reports of its cancelled tasks is not logged.
-
-    Args:
-        has_tasks: wait for them to end; False: there are none.
-    """
+def quiet(spark: SparkSession) -> Iterator[None]:
+    """Try something inside: what Spark reports of it is not logged."""
     _enter(spark)
     try:
         yield
-        if has_tasks:
-            _wait_for_tasks(spark)
     finally:
         _leave(spark)
 
@@ -90,17 +79,3 @@ def _logging(spark: SparkSession) -> tuple[Any, Any, Any]:
     log4j = jvm.org.apache.logging.log4j
     context = log4j.LogManager.getContext(False)
     return log4j, context, context.getConfiguration().getLoggers()
-
-
-def _wait_for_tasks(spark: SparkSession) -> None:
-    # The scheduler itself, because Spark's status API hears of tasks late. Twice, because what the query has just asked
-    # for is cancelled by another thread of Spark's.
-    scheduler: Any = spark.sparkContext._jsc.sc().taskScheduler()
-    if scheduler is None:
-        return  # Spark itself is ending, on a signal that its JVM got as well
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    idle = 0
-    while idle < 2 and time.monotonic() < deadline:
-        counts = str(scheduler.runningTasksByExecutors().values().mkString(" ")).split()
-        idle = 0 if any(map(int, counts)) else idle + 1
-        time.sleep(_POLL_SECONDS)

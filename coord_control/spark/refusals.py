@@ -54,7 +54,7 @@ def check_plan(files: Files, writer: DataStreamWriter, lineage: Lineage, name: s
     files.delete(copy)
     try:
         _copy(files, lineage.checkpoint, copy, committed)
-        with quiet(writer._df.sparkSession, has_tasks=False):
+        with quiet(writer._df.sparkSession):
             return _plan(writer, copy, name)
     finally:
         files.delete(copy)

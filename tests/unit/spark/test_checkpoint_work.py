@@ -38,7 +38,7 @@ class PurgingStore(CheckpointStore):
         self.pinned_together: list[tuple[QueryName, Epoch]] = []
 
     def pin(self, checkpoint: CheckpointId, query: QueryName, *more: Any) -> Any:
-        boundary = more[-1]
+        boundary = more[2]
         if query == PURGED and self.purges:
             self.purges = False
             raise StateFileMissing("state/0/0/1.delta", "it was removed before it could be pinned")
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp
     cuts: list[str] = []
 
     def query(name: QueryName) -> ManagedQuery:
-        lineage = SimpleNamespace(name="lineage-000001", checkpoint=spark[name], query_id=f"id-{name}")
+        lineage = SimpleNamespace(name="lineage-000001", checkpoint=spark[name], query_id=f"id-{name}", earlier=None)
         # It goes on between the two cuts.
         looked = SimpleNamespace(name=name, has_operators=False, is_active=True, lineage=lineage)
         looked.look = lambda: Epoch(min(4, 2 + len(cuts)))
