@@ -206,7 +206,6 @@ def test_an_epoch_that_fails_while_the_query_shall_pause_is_run_again_before_it_
     job, coordinator = make_job(), Dialogue()
     job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(sink))
     assert entered.wait(SECONDS)
-    source.add(rows(3))
     taken = aside.submit(job.stop_with_savepoint)
     eventually(lambda: job._driver.queries["q"]._shall_pause)  # type: ignore[index]
     go_on.set()
