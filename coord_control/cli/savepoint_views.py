@@ -13,6 +13,7 @@ from coord_control.durable.metadata import OperatorSnapshot, QuerySnapshot, Stat
 from coord_control.durable.verifying import Problem
 from coord_control.ids import OperatorUid
 from coord_control.protocol.records import EventBatch, count
+from coord_control.protocol.recovery import Inputs
 from coord_control.storage.records import SavepointRecord
 
 __all__ = ["entry_json", "entry_row", "known_row", "metadata_json", "print_metadata", "print_verified", "verified_json"]
@@ -78,11 +79,12 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
     )
     print_table(
         "queries",
-        ("query", "epoch", "Spark", "lineage", "watermark", "files", "size", "query id"),
+        ("query", "epoch", "planned", "Spark", "lineage", "watermark", "files", "size", "query id"),
         [
             (
                 name,
                 query.epoch,
+                query.planned if query.planned > query.epoch else None,
                 query.spark_version,
                 query.lineage,
                 query.batch_metadata.get("batchWatermarkMs"),
@@ -181,7 +183,7 @@ def _operator_row(uid: OperatorUid, operator: OperatorSnapshot) -> tuple[object,
         uid,
         operator.query,
         operator.parallelism,
-        sum(count(batches) for batches in operator.down.values()),
+        sum(count(batches) for down in (_inputs(operator), operator.down) for batches in down.values()),
         sum(count(entry.events) for entry in operator.up),
         operator.state,
     )
@@ -205,9 +207,25 @@ def _operator_json(operator: OperatorSnapshot, sample: int) -> dict[str, Any]:
         "applied_events": dict(operator.applied_events),
         "subtask_states": {str(index): _parsed(state) for index, state in states[:sample]},
         "subtasks": len(states),
-        "down": {str(index): _events(operator.down_types, batches) for index, batches in operator.down.items()},
+        "down": _by_subtask(operator, operator.down),
+        "planned": _planned_json(operator),
         "up": [{"subtask": one.subtask, **_events(operator.up_types, one.events)} for one in operator.up],
     }
+
+
+def _planned_json(operator: OperatorSnapshot) -> dict[str, Any] | None:
+    """Return what the operator's subtasks have in the epoch that is run again, as counts; None: there is no such."""
+    if (planned := operator.planned) is None:
+        return None
+    return {"epoch": planned.epoch, "inputs": _by_subtask(operator, planned.inputs), "acknowledged": len(planned.acks)}
+
+
+def _by_subtask(operator: OperatorSnapshot, down: Inputs) -> dict[str, dict[str, int]]:
+    return {str(index): _events(operator.down_types, batches) for index, batches in down.items()}
+
+
+def _inputs(operator: OperatorSnapshot) -> Inputs:
+    return {} if operator.planned is None else operator.planned.inputs
 
 
 def _events(types: Sequence[str], batches: Sequence[EventBatch]) -> dict[str, int]:

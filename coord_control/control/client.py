@@ -21,7 +21,6 @@ import difflib
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -37,7 +36,6 @@ from coord_control.storage.records import (
     AuditRecord,
     CommandRecord,
     CommandRequest,
-    CommandState,
     JobRecord,
     SavepointRecord,
 )
@@ -235,7 +233,7 @@ class ControlClient(ControlReader):
         """
         name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
         while True:
-            record = self._look(name)
+            record = self._connection.call(lambda store: store.commands.look(name))
             pause = wait.pause_after(record, time.monotonic())
             if pause is None:
                 return result_of(record)
@@ -251,7 +249,7 @@ class ControlClient(ControlReader):
         """As :meth:`wait`, without blocking the loop."""
         name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
         while True:
-            record = await asyncio.to_thread(self._look, name)
+            record = await asyncio.to_thread(self._connection.call, lambda store: store.commands.look(name))
             pause = wait.pause_after(record, time.monotonic())
             if pause is None:
                 return result_of(record)
@@ -305,14 +303,6 @@ class ControlClient(ControlReader):
         """
         self._connection.call(lambda store: store.jobs.forget(job))
         self._audit("forget", job, job)
-
-    def _look(self, name: str) -> CommandRecord:
-        record = self.command(name)
-        if record.state is CommandState.PENDING and record.expires_at <= datetime.now(UTC):
-            # Drivers do this too, but there may be none. Whether it is due is decided by the database's clock.
-            self._connection.call(lambda store: store.commands.expire_due())
-            record = self.command(name)
-        return record
 
     def _audit(self, action: str, job: str | None, subject: str, details: dict[str, Any] | None = None) -> None:
         # What is no command leaves its trace here; commands leave theirs in the transaction that records them.

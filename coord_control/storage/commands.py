@@ -102,6 +102,22 @@ class Commands:
         with self._database.reading() as transaction:
             return record(self._row(transaction, command))
 
+    def look(self, command: str) -> CommandRecord:
+        """Return a command; one that has waited too long for a driver gets its outcome first.
+
+        Raises:
+            CommandNotFound: there is none with this id.
+        """
+        with self._database.reading() as transaction:
+            row = self._row(transaction, command)
+            # By the database's clock: that of whoever waits may be another.
+            is_due = row.state == CommandState.PENDING and row.expires_at <= transaction.now
+        if not is_due:
+            return record(row)
+        with self._database.transaction() as transaction:
+            _expire(transaction, row.job_id)
+        return self.get(command)
+
     def of_key(self, job: str, key: str) -> CommandRecord | None:
         """Return the command of an idempotency key; None: nobody has used it.
 

@@ -34,6 +34,7 @@ from coord_control.errors import (
     RecordNotFound,
     RequestInvalid,
 )
+from coord_control.storage.database import Transaction
 from coord_control.storage.records import (
     CheckpointKind,
     CommandRecord,
@@ -220,6 +221,18 @@ def test_a_command_that_nobody_takes_expires_for_whoever_waits(client: ControlCl
 
     with pytest.raises(CommandExpired):
         client.wait(command)
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600.0, 3600.0])
+def test_a_command_expires_by_the_clock_of_the_database_and_not_of_whoever_waits(
+    client: ControlClient, store: ControlStore, monkeypatch: pytest.MonkeyPatch, ahead_seconds: float
+) -> None:
+    clock, ahead = Transaction._clock, timedelta(seconds=ahead_seconds)
+    monkeypatch.setattr(Transaction, "_clock", lambda self: clock(self) + ahead)
+    kit.put_job(store)
+    command = client.trigger_checkpoint(JOB, expires_seconds=0.5)
+    with pytest.raises(CommandExpired):
+        client.wait(command, timeout=60.0)
 
 
 def test_watching_gives_a_snapshot_at_a_time(client: ControlClient, store: ControlStore) -> None:
