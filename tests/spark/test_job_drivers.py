@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control import errors
+from coord_control.durable import generations
+from coord_control.durable.files import join
 from coord_control.ids import QueryName
 from tests.spark.jobs import (
     SECONDS,
@@ -190,3 +192,25 @@ def test_after_a_clean_stop_spark_reports_errors_as_before(
         drain(job, write(apply(talk(job, Dialogue()), source.read(), followed(fail))))
     assert "ERROR Executor Exception in task" in spark_log()
     assert "INFO" not in spark_log()
+
+
+def test_a_storage_that_fails_does_not_end_the_watch_for_newer_drivers_and_is_said_once(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_job()
+    claim = job._driver.claim
+    is_current, looks = claim.is_current, list[bool]()
+
+    def fails() -> bool:
+        looks.append(len(looks) >= 4)
+        if not looks[-1]:
+            error = OSError(5, "Input/output error")
+            raise error if len(looks) % 2 else errors.StoreUnavailable("/generations", "look", error)
+        return is_current()
+
+    monkeypatch.setattr(claim, "is_current", fails)
+    eventually(lambda: len(looks) > 5)
+    said = [each.message for each in caplog.records if "generation" in each.message]
+    assert len([each for each in said if each.startswith("x the generation cannot be checked")]) == 1
+    generations.claim(job._driver.files, join(job._driver.folder, "generations"), generations.Holder.of([1]))
+    eventually(lambda: isinstance(job._driver.error, errors.Fenced))
