@@ -17,6 +17,7 @@
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
     - CommittedElsewhere             something else has committed an epoch that this driver runs
+    - CommitUnknown                  Spark was interrupted while it committed an epoch
     - JobRunning                     a job has a driver, or may have, and must not
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
@@ -109,6 +110,7 @@ from coord_control.errors.system import (
     CheckpointNotCompleted,
     CheckpointNotFound,
     CommittedElsewhere,
+    CommitUnknown,
     DamagedRecord,
     EndpointClosed,
     EndpointError,
@@ -183,6 +185,7 @@ __all__ = [
     "CommandNotFound",
     "CommandRefused",
     "CommandTimeout",
+    "CommitUnknown",
     "CommittedElsewhere",
     "ControlError",
     "ControlEventRefused",

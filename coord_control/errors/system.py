@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointInUse",
     "CheckpointNotCompleted",
     "CheckpointNotFound",
+    "CommitUnknown",
     "CommittedElsewhere",
     "DamagedRecord",
     "EndpointClosed",
@@ -66,6 +67,19 @@ class CommittedElsewhere(CoordControlError):
             "something else writes to the same Spark checkpoint, most likely an older driver of the job that still "
             "runs. Nothing of that epoch was settled. End that driver (coordctl generations JOB names it), then start "
             "the job again, from its newest checkpoint if results of the epoch must not be missed"
+        )
+
+
+class CommitUnknown(CoordControlError):
+    """Spark was interrupted while it committed an epoch; what is durable decides, as after a crash."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, query: str, epoch: int) -> None:
+        self.query, self.epoch = query, epoch
+        super().__init__(
+            f"query {query!r} was interrupted around the commit of epoch {epoch}; it restarts from what is durable"
         )
 
 

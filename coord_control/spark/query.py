@@ -27,13 +27,21 @@ from coord_control.control.progress import with_newest_event
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.lineage import Lineage, spark_position
-from coord_control.errors import CoordControlError, Fenced, QueryFailed, UnsupportedOption
+from coord_control.errors import (
+    CommittedElsewhere,
+    CommitUnknown,
+    CoordControlError,
+    Fenced,
+    QueryFailed,
+    UnsupportedOption,
+)
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
 from coord_control.spark.epoch_end import end_after_epoch
+from coord_control.spark.own_commits import OwnCommits
 from coord_control.spark.recoveries import Recoveries
 from coord_control.spark.restarting import RestartPolicy, explained, may_retry
 from coord_control.spark.runtime import JobRuntime
@@ -100,6 +108,7 @@ class ManagedQuery:
         self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
         self._recoveries = recoveries
         self._query: StreamingQuery | None = None
+        self._own = OwnCommits()
         self._run: RunId | None = None  #: names the current run to its tasks
         self._runs = 0
         self._failure: BaseException | None = None
@@ -155,8 +164,8 @@ class ManagedQuery:
             self._batches += 1
             self._rows += int(progress.get("numInputRows") or 0)
             self._batch_seconds += float(progress.get("batchDuration") or 0.0) / 1000
-        if epoch > self.last_committed and self._files.exists(f"{self.lineage.checkpoint}/commits/{epoch}"):
-            self._observe(epoch)
+        self._own.hear(progress)
+        self._observe(epoch)
 
     @property
     def has_operators(self) -> bool:
@@ -198,7 +207,11 @@ class ManagedQuery:
             self.look()
 
     def _observe(self, epoch: Epoch) -> None:
+        # Up to the epoch that a run of ours has committed: others' commits are found when the run has ended.
         try:
+            epoch = self._own.look(epoch)
+            if epoch <= self.last_committed:
+                return
             self._verify()
         except Fenced as error:
             self.fail(error)
@@ -382,6 +395,7 @@ class ManagedQuery:
             self.store.check_reaches(committed)
         facts = Facts(records, committed, planned)
         self.last_committed = committed
+        self._own.recovered(committed)
         self._committed_at_start = committed
         self._planned_at_start = planned
         if self.restarts:
@@ -409,6 +423,7 @@ class ManagedQuery:
             query.stop()
             why = "it commits epochs after the next one has begun; leave the option out"
             raise UnsupportedOption("asyncProgressTrackingEnabled", why)
+        self._own.started(query)
         return query
 
     def _must_end(self) -> bool:
@@ -433,26 +448,32 @@ class ManagedQuery:
             _log.warning("= query %s: %s", self.name, error)
 
     def _settle_run(self) -> None:
-        # What Spark has committed counts, however the run has ended.
+        # What this run has committed counts, however it has ended.
         try:
             committed, _ = spark_position(self._files, self.lineage.checkpoint)
         except CoordControlError as error:  # the next run looks again before it begins
             _log.warning("= query %s: %s", self.name, error)
             committed = self.last_committed
-        self.last_committed = max(self.last_committed, committed)
+        own = self._own.wait(committed)
+        self.last_committed = max(self.last_committed, own)
         if committed > self._committed_at_start:
             self._fruitless = 0
             self._recoveries.committed(self.name, committed)
             self._committed_at_start = committed  # once: the next run may end before it has looked
         try:
             self._verify()
-            self._runtime.call(lambda core, now: core.committed(self.name, committed, now, self._run))
+            self._runtime.call(lambda core, now: core.committed(self.name, own, now, self._run))
             self._settled()
+            if own < committed:
+                # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
+                unproved = CommitUnknown if self._own.is_interrupted else CommittedElsewhere
+                self.fail(unproved(self.name, committed))
         except (CoordControlError, TimeoutError) as error:
             self.fail(error)
 
     def _stop_spark_soon(self) -> None:
         query = self._query
+        self._own.is_interrupted = True
         if query is not None:
             threading.Thread(target=_stop_quietly, args=(query,), name=f"coord-stop-{self.name}", daemon=True).start()
 

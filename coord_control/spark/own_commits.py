@@ -1,0 +1,90 @@
+"""Which epochs this driver's own runs of a query have committed, by Spark's own word.
+
+``commits/e`` does not say who has written it: a driver that was fenced and has not noticed yet writes to the same Spark
+checkpoint. Spark's progress does: it names the run, and the duration of ``commitOffsets`` shows that the epoch was
+really committed in it (an idle trigger reports the next epoch, which has not run). The stream's thread keeps it before
+it plans the next epoch; the listener brings it a moment later.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from coord_control.ids import NO_EPOCH, Epoch
+
+__all__ = ["OwnCommits"]
+
+_log = logging.getLogger("coord_control.query")
+
+_POLL_SECONDS: Final = 0.05
+# Only for a Spark that keeps no progress (spark.sql.streaming.numRecentProgressUpdates=0): then the listener tells it.
+_REPORT_SECONDS: Final = 5.0
+_COMMITTED: Final = "commitOffsets"
+
+
+class OwnCommits:
+    """What is known of one query.
+
+    Attributes:
+        newest: the newest epoch that was committed before the query was started, or by one of its runs since.
+        is_interrupted: Spark's run may have been ended between its commit and the report of it.
+    """
+
+    def __init__(self) -> None:
+        self.newest = NO_EPOCH
+        self.is_interrupted = False
+        self._query: StreamingQuery | None = None
+        self._spark_run = ""
+
+    def recovered(self, committed: Epoch) -> None:
+        """What is committed now was read as a fact; only what comes later has to be proved."""
+        self.newest = committed
+        self._query = None
+
+    def started(self, query: StreamingQuery) -> None:
+        """Spark has started another run."""
+        self.is_interrupted = False
+        self._spark_run = str(query.runId)
+        self._query = query
+
+    def hear(self, progress: Mapping[str, Any]) -> bool:
+        """Take up a progress of Spark; returns whether it shows a commit, of whatever run."""
+        if _COMMITTED not in progress.get("durationMs", {}):
+            return False
+        if progress.get("runId") == self._spark_run:
+            self.newest = max(self.newest, Epoch(progress["batchId"]))
+        return True
+
+    def look(self, epoch: Epoch) -> Epoch:
+        """Return the newest of them up to ``epoch``; asks Spark if that is an earlier one."""
+        query = self._query
+        if self.newest < epoch and query is not None:
+            try:
+                recent: Any = query._jsq.recentProgress()
+                for position in reversed(range(len(recent))):
+                    if self.hear(json.loads(recent[position].json())):
+                        break
+            except (Py4JError, OSError) as error:
+                _log.debug("x a JVM that is gone reports nothing: %s", error)
+        return min(self.newest, epoch)
+
+    def wait(self, epoch: Epoch) -> Epoch:
+        """As :meth:`look`, for a run that has ended: waits for a report that is a moment late.
+
+        Where no run has been started since the facts were read, nothing has to be proved.
+        """
+        if self._query is None:
+            return epoch
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self.look(epoch) < epoch and not self.is_interrupted and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return min(self.newest, epoch)

@@ -1,0 +1,80 @@
+"""Another driver that writes to the same Spark checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+
+import coord_control as cc
+from coord_control import errors
+from coord_control.ids import QueryName
+from tests.spark.jobs import (
+    SECONDS,
+    Dialogue,
+    MakeJob,
+    Trouble,
+    apply,
+    eventually,
+    query_status,
+    rows,
+    talk,
+    write,
+)
+from tests.spark.streams import FileStream
+
+pytestmark = pytest.mark.spark
+
+
+def spark_checkpoint(job: cc.Job, query: str = "q") -> Path:
+    return Path(job._driver.queries[QueryName(query)].lineage.checkpoint)
+
+
+def commit_elsewhere(checkpoint: Path, epoch: int) -> None:
+    """What another driver of the same checkpoint does: its commit of the epoch appears."""
+    shutil.copy(checkpoint / "commits" / str(epoch - 1), checkpoint / "commits" / str(epoch))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["spark-finds-it", "the-run-fails-otherwise"])
+def test_a_commit_that_another_driver_made_is_not_settled_as_no_rows(
+    make_job: MakeJob, source: FileStream, fails: bool
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+
+    def overtaken(frame: DataFrame, epoch: int) -> None:
+        frame.collect()
+        if epoch == 1:
+            commit_elsewhere(spark_checkpoint(job), 1)
+            if fails:
+                raise Trouble("after another driver has committed the epoch")
+
+    job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(overtaken))
+    with pytest.raises(errors.QueryFailed) as failed:
+        job.await_termination(SECONDS)
+    why = failed.value.__cause__
+    assert isinstance(why, errors.CommittedElsewhere)
+    assert (why.query, why.epoch) == ("q", 1)
+    # What this driver's subtasks have acknowledged in it has not happened: nobody knows what the other one's did.
+    assert {report.epoch for heard in coordinator.state.heard.values() for report in heard} == {0}
+
+
+def test_epochs_without_rows_for_any_operator_are_settled_by_sparks_own_word(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    """No hello implies these commits; only Spark's progress says whose they are."""
+    job = make_job()
+    rowless = source.read().filter("value < 8")
+    job.start("q", write(apply(talk(job, Dialogue()), rowless)))
+    eventually(lambda: query_status(job).committed == 2)
+    for epoch in range(3, 6):
+        source.add(rows(epoch))
+    eventually(lambda: query_status(job).committed == 5)
+    assert job._driver.runtime.call(lambda core, now: core.operators()[0].committed) == 5
+    job.stop(SECONDS)
+    assert query_status_error(job) is None
+
+
+def query_status_error(job: cc.Job) -> object:
+    return job._driver.queries[QueryName("q")].error
