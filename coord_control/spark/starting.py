@@ -117,8 +117,8 @@ class QueryStarts:
         restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
         lineage = restore.open(self._driver.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
-            self._driver.seed(lineage, start.operators)
             restore.check_plan(start.name, self._refusal(start, lineage))
+            self._driver.seed(lineage, start.operators)
         return lineage
 
     def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
@@ -142,7 +142,7 @@ class QueryStarts:
         folder = query_folder(self._driver.folder, start.name)
         if start.checkpoint_location is not None and recorded_lineage(self._driver.files, folder, start.name) is None:
             self._check_stopped(start.name, start.checkpoint_location)
-        return open_lineage(
+        lineage = open_lineage(
             self._driver.files,
             folder,
             start.name,
@@ -150,13 +150,14 @@ class QueryStarts:
             start.checkpoint_location,
             rescalable=self._rescalable(start),
         )
-
-    def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
-        self._driver.seed(lineage, start.operators)
-        # Restored from outside: before Spark plans anything, because then the restore cannot be undone any more.
+        # Restored from outside. Before the lineage is seeded and Spark plans anything: then there is no way back.
         if self._driver.restore is None and lineage.restored is not None:
             if (why := self._refusal(start, lineage)) is not None:
                 raise PlanRefused(start.name, why, UNDO)
+        self._driver.seed(lineage, start.operators)
+        return lineage
+
+    def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
         return self._driver.start_query(start.name, start.writer, start.operators, lineage).spark_query
 
     def _records(self, start: QueryStart) -> dict[OperatorUid, OperatorRecord]:
