@@ -1,7 +1,7 @@
-"""A savepoint of a hundred thousand files: a part of :mod:`benchmarks.checkpoints`.
+"""A savepoint of twenty thousand files: a part of :mod:`benchmarks.checkpoints`.
 
 A small query runs on Spark, with HDFS-backed state, and leaves one change of one partition behind. Then there is the
-directory that it would have with a thousand partitions after a hundred epochs without a snapshot: each partition needs
+directory that it would have with two hundred partitions after a hundred epochs without a snapshot: each partition needs
 each of its changes. Spark is not needed to pin them; what is measured is what a job does for its savepoint, from the
 claim to the written metadata.
 """
@@ -32,7 +32,7 @@ from coord_control.ids import NO_CHECKPOINT, CheckpointId, Epoch, Generation, Qu
 
 __all__ = ["many_files"]
 
-_PARTITIONS: Final = 1_000
+_PARTITIONS: Final = 200
 _EPOCHS: Final = 100
 _SAVEPOINTS: Final = 7
 _QUERY: Final = QueryName("query")
@@ -67,7 +67,7 @@ def many_files(spark: SparkSession, root: str, quick: bool) -> Part:
         "seconds": [round(each, 3) for each in rest],
         "peak_extra_mib": None if memory is None else round(memory / MIB, 1),
     }
-    return Part([at_most(f"savepoint of {partitions * epochs:,} files", median(rest), 3.0, "s")], numbers)
+    return Part([at_most(f"savepoint of {partitions * epochs:,} files", median(rest), 0.6, "s")], numbers)
 
 
 def _savepoint(
@@ -93,12 +93,12 @@ def _savepoint(
 
 def _small(spark: SparkSession, root: str) -> Path:
     """Run a query for an epoch; returns its checkpoint directory."""
-    spark.range(100).selectExpr("cast(id as string) key").write.parquet(f"{root}/rows")
+    spark.range(100).selectExpr("cast(id as string) key").write.parquet(f"{root}/small-rows")
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(provider)
     spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
     with cc.Job("small", spark, root=root) as job:
-        started = job.start("query", queries.keyed(spark.readStream.schema("key string").parquet(f"{root}/rows")))
+        started = job.start("query", queries.keyed(spark.readStream.schema("key string").parquet(f"{root}/small-rows")))
         queries.wait_until(lambda: queries.newest_epoch(job) >= 0, started)
     if before is not None:
         spark.conf.set(provider, before)

@@ -39,7 +39,7 @@ def savepoints_of_keys(spark: SparkSession, root: str, quick: bool) -> Part:
     keys, count, copies = (10_000, 2, 1) if quick else (_KEYS, _SAVEPOINTS, _COPIES)
     queries.use_rocksdb(spark)
     with cc.Job("keys", spark, root=root) as job, _other_file_system(root) as other:
-        queries.start_keys(spark, job, f"{root}/keys-rows", keys)
+        queries.start_keys(spark, job, f"{root}/rows", keys)
 
         def savepoint(target: str | None = None) -> tuple[float, str]:
             began = time.monotonic()
@@ -61,6 +61,7 @@ def savepoints_of_keys(spark: SparkSession, root: str, quick: bool) -> Part:
             numbers["copied_seconds"] = [round(seconds, 3) for seconds in copied]
             numbers["cp_seconds"] = [round(seconds, 3) for seconds in plain]
             numbers["copied_to"] = other
+        savepoint(f"{root}/savepoint")  # for the restores
     extra = {name: round(most / MIB, 1) for name, most in memory.items() if most is not None}
     if extra:
         goals.append(at_most("peak extra memory of the driver", max(extra.values()), 100, "MiB"))
