@@ -95,6 +95,15 @@ class Invariants:
 
     # Recovery.
 
+    def taken_over(self, served: Served) -> None:
+        """The lineage begins with an epoch that was planned in another one, where attempts were given this.
+
+        Their acks count when Spark commits the epoch without running it, so what they were given may be consumed.
+        """
+        self.served.update(served)
+        for (operator, subtask, epoch), (_, inputs) in served.items():
+            self.consumed.update(dict.fromkeys(inputs, ((operator, subtask), epoch)))
+
     def recovered(self, generation: Generation, operator: OperatorRun, facts: Facts) -> None:
         """A driver has recovered an operator from ``facts``."""
         uid = operator.spec.uid

@@ -66,7 +66,8 @@ class Lineage:
         self._restored_at = {query: log.committed for query, log in self.logs.items()}
         if self.restored is not None:
             for part in self.restored.parts.values():
-                self.invariants.served.update({} if part.rest is None else part.rest.served)
+                if part.rest is not None:
+                    self.invariants.taken_over(part.rest.served)
 
     def folder(self, query: QueryName) -> str:
         """Where the epoch store of a query is."""
