@@ -234,13 +234,13 @@ def claim(
         StoreUnavailable: the storage cannot be written.
     """
     token = secrets.token_hex(16)
-    ours: set[int] = set()
     contests = 0
     before_us: ClaimRecord | None = None
     while True:
         newest = max(_claimed(files, folder), default=0)
-        if newest not in ours:
-            before_us = _read(files, folder, newest) if newest else None
+        # Numbers of our own, also those that we did not get, are not those of a driver before us.
+        if newest and (record := _read(files, folder, newest)).token != token:
+            before_us = record
         mine = ClaimRecord(
             generation=Generation(newest + 1),
             holder=holder,
@@ -251,9 +251,7 @@ def claim(
         if is_owner and mine.generation > above:
             _forget_old(files, folder, mine.generation)
             return Claim(files, folder, mine, before_us, clock or _clock)
-        if is_owner:
-            ours.add(mine.generation)
-        else:
+        if not is_owner:
             sleep(random.uniform(0.0, min(_PAUSE_SECONDS * contests, _MAX_PAUSE_SECONDS)))
             contests += 1
 

@@ -284,6 +284,17 @@ class TestCheckThenPut:
         # Its claim may still be on its way to the storage.
         assert claim(disk, FOLDER, holder(2)).generation == 2
 
+    def test_a_number_that_a_driver_did_not_get_is_not_its_predecessor(self) -> None:
+        """Bug: it waited for itself, and took itself for a driver that it had fenced off."""
+        disk = self.disk()
+        before = claim(disk, FOLDER, holder(9))
+        with pytest.raises(Crash):
+            claim(disk.seen_by(CrashAt(2)), FOLDER, holder(1))  # it has announced 2
+        mine = claim(disk, FOLDER, holder(2))
+        assert mine.previous is not None
+        assert (mine.generation, mine.previous.generation) == (3, before.generation)
+        assert mine.previous.holder == holder(9)
+
 
 class TestContent:
     """Whether a driver is current is decided by the content of its claim."""
