@@ -8,7 +8,8 @@ Not before the start, because only then it is known what the operators are now: 
 of those with another number of subtasks are redistributed by a function of the user's. As long as Spark has planned
 nothing, the records are written anew with each start; what an earlier one wrote is thrown away. So a crash, or a change
 of the program, between two starts does no harm. When Spark has planned the first epoch already, because the cut holds
-it, they are written by the first start alone: its attempts may be answered from then on.
+it, they are written anew until the query is started for the first time (:func:`.lineage.seeded`): its attempts may be
+answered from then on.
 
 Threads: one at a time, before the query starts.
 """
@@ -21,7 +22,7 @@ from typing import Final, TypeAlias
 
 from coord_control.durable.files import Files, join
 from coord_control.durable.generation_log import GenerationLog
-from coord_control.durable.lineage import Lineage, seeded
+from coord_control.durable.lineage import Lineage
 from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot, decode_metadata, encode_metadata
 from coord_control.durable.records_codec import Header
 from coord_control.errors import MissingRecord, ParallelismFixed
@@ -96,7 +97,6 @@ def seed_lineage(
         return
     if operators:
         _write(files, lineage, generation, operators)
-    seeded(files, lineage)
 
 
 def _write(

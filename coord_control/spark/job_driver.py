@@ -27,7 +27,7 @@ from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, LocalFiles, join, scheme
 from coord_control.durable.generations import NO_GENERATION, WATCH_SECONDS
-from coord_control.durable.lineage import Lineage
+from coord_control.durable.lineage import Lineage, seeded
 from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import remove_unborn
 from coord_control.durable.seeding import seed_lineage
@@ -176,6 +176,7 @@ class JobDriver:
         for uid in operators:
             self.declared.owner[uid] = name
         try:
+            seeded(self.files, lineage)  # not before: until here a restore can be undone
             query.start()
         except BaseException:
             del self.queries[name]

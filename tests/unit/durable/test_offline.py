@@ -16,7 +16,7 @@ from coord_control.durable.checkpoint_source import open_checkpoint
 from coord_control.durable.epoch_store import EpochStore
 from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.durable.generations import Holder, Process
-from coord_control.durable.lineage import current_lineage, open_lineage, spark_position
+from coord_control.durable.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.lineage_record import Reached
 from coord_control.durable.metadata import CheckpointMetadata
 from coord_control.durable.offline import adopt, own_job, save
@@ -108,6 +108,7 @@ def recovered_in(files: MemoryFiles, generation: int) -> RecoveredOperator:
     """Where the operator goes on, as its next driver finds it."""
     lineage = open_lineage(files, folder(DELAYS), DELAYS, {OP: RECORD})
     seed_lineage(files, lineage, Generation(generation), {OP: (RECORD.parallelism, None)})
+    seeded(files, lineage)  # it starts
     committed, planned = spark_position(files, lineage.checkpoint)
     store = EpochStore(files, lineage.epochs, Generation(generation), 100)
     store.committed(committed)
@@ -175,11 +176,14 @@ def test_the_restore_of_a_planned_epoch_can_be_undone_until_it_may_have_run(file
     ran(files, planned=True)
     save(files, JOB)
     disk = restored(files)
-    undone = disk.copy()
-    undo_restore(undone, JOB)
-    lineage = current_lineage(undone, folder(DELAYS), DELAYS)
-    assert lineage is not None
-    assert lineage.name == "lineage-000001"
+    checked = disk.copy()  # its states are in place, and Spark has refused the plan
+    lineage = open_lineage(checked, folder(DELAYS), DELAYS, {OP: RECORD})
+    seed_lineage(checked, lineage, Generation(3), {OP: (RECORD.parallelism, None)})
+    for undone in (disk.copy(), checked):
+        undo_restore(undone, JOB)
+        before = current_lineage(undone, folder(DELAYS), DELAYS)
+        assert before is not None
+        assert before.name == "lineage-000001"
     recovered_in(disk, 3)
     with pytest.raises(RestoreNotUndone, match="has processed epochs since"):
         undo_restore(disk, JOB)
