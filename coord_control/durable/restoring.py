@@ -154,7 +154,9 @@ def prepare_restore(
     remove_leftovers(files, job_folder)
     newest = newest_restore(files, job_folder)
     number, restore_id = (newest.number if newest else 0) + 1, uuid.uuid4().hex
-    begun = set(queries_of(files, job_folder)) - set(source.metadata.queries)
+    # Also those that an earlier restore has made begin empty, and that have not begun since.
+    known = {*queries_of(files, job_folder), *map(QueryName, newest.begun if newest else ())}
+    begun = known - set(source.metadata.queries)
     names = {
         query: next_name(lineage_names(files, query_folder(job_folder, query)))
         for query in sorted({*source.metadata.queries, *begun})

@@ -48,7 +48,8 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
             "generation": claim.generation,
             "committed_at": datetime.datetime.now(datetime.UTC),
             "queries": undone.replaced,
-            "begun": {},
+            # What was to begin empty before, and has not begun.
+            "begun": {} if before is None else {q: n for q, n in before.begun.items() if q not in undone.replaced},
             "replaced": None,
             "key": None,
         }

@@ -68,6 +68,18 @@ def test_a_query_that_was_not_in_the_checkpoint_has_its_state_again(files: Memor
     assert current(files) == OLD
 
 
+def test_a_query_that_was_to_begin_empty_still_is_after_another_restore_and_its_undoing(files: MemoryFiles) -> None:
+    """Bug: its state of before the first restore counted again."""
+    first, second = (put_checkpoint(files, f"/savepoints/{n}", checkpoint=n, epochs={QUERIES[0]: 41}) for n in (7, 8))
+    prepared(files, first).commit()
+    assert current(files) == {QUERIES[0]: RESTORED[QUERIES[0]]}
+    prepared(files, second).commit()
+    assert current(files) == {QUERIES[0]: "lineage-000003"}
+    undo_restore(files, JOB)
+    assert current(files) == {QUERIES[0]: RESTORED[QUERIES[0]]}
+    assert opened(files, QUERIES[1]).name == RESTORED[QUERIES[1]]
+
+
 @pytest.mark.parametrize("log", ["offsets", "commits"])
 def test_nothing_that_was_processed_since_is_left_behind(files: MemoryFiles, log: str) -> None:
     prepared(files, put_checkpoint(files, SAVEPOINT)).commit()
