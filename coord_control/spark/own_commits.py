@@ -44,16 +44,23 @@ class OwnCommits:
         self.is_interrupted = False
         self._query: StreamingQuery | None = None
         self._spark_run = ""
+        self._is_reported = True
 
     def recovered(self, committed: Epoch) -> None:
         """What is committed now was read as a fact; only what comes later has to be proved."""
         self.newest = committed
         self._query = None
 
-    def started(self, query: StreamingQuery) -> None:
-        """Spark has started another run."""
+    def started(self, query: StreamingQuery, *, is_reported: bool = True) -> None:
+        """Spark has started another run.
+
+        Args:
+            is_reported: whether its progress shows commits; continuous processing does not. Then the log of commits is
+                all there is.
+        """
         self.is_interrupted = False
         self._spark_run = str(query.runId)
+        self._is_reported = is_reported
         self._query = query
 
     def hear(self, progress: Mapping[str, Any]) -> bool:
@@ -67,7 +74,9 @@ class OwnCommits:
     def look(self, epoch: Epoch) -> Epoch:
         """Return the newest of them up to ``epoch``; asks Spark if that is an earlier one."""
         query = self._query
-        if self.newest < epoch and query is not None:
+        if not self._is_reported:
+            self.newest = max(self.newest, epoch)
+        elif self.newest < epoch and query is not None:
             try:
                 recent: Any = query._jsq.recentProgress()
                 for position in reversed(range(len(recent))):

@@ -33,6 +33,7 @@ from coord_control.errors import (
     CoordControlError,
     Fenced,
     QueryFailed,
+    SparkLost,
     UnsupportedOption,
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
@@ -357,6 +358,7 @@ class ManagedQuery:
 
     def _restart(self, error: BaseException) -> bool:
         # Until it runs again, or must not: then the state says which.
+        has_paused = self.state is QueryState.PAUSED
         while True:
             self.last_failure = str(error)
             if not may_retry(error) or self._fruitless >= self._policy.max_restarts:
@@ -369,7 +371,11 @@ class ManagedQuery:
             self._changed()
             self._fruitless += 1
             self.restarts += 1
-            if self._stop.wait(delay):
+            self._stop.wait(delay)
+            if has_paused:  # its last epoch may be the last one of a savepoint: none may follow before the pause ends
+                with self._wishes:
+                    self._wishes.wait_for(lambda: self._stop.is_set() or not self._shall_pause)
+            if self._stop.is_set():
                 self.state = QueryState.STOPPED
                 return False
             try:
@@ -423,7 +429,7 @@ class ManagedQuery:
             query.stop()
             why = "it commits epochs after the next one has begun; leave the option out"
             raise UnsupportedOption("asyncProgressTrackingEnabled", why)
-        self._own.started(query)
+        self._own.started(query, is_reported=not kind.startswith("Continuous"))
         return query
 
     def _must_end(self) -> bool:
@@ -433,7 +439,10 @@ class ManagedQuery:
         try:
             self.spark_query.awaitTermination()
         except Exception as error:
-            return self._explained(error)
+            explained = self._explained(error)
+            if isinstance(explained, SparkLost):  # what it has committed last may never be reported
+                self._own.is_interrupted = True
+            return explained
         return None
 
     def _explained(self, error: Exception) -> Exception:

@@ -19,13 +19,14 @@ from coord_control.errors import CheckpointNotCompleted
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import Outcome
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.query import ManagedQuery
+from coord_control.spark.query import ManagedQuery, QueryState
 
 __all__ = ["savepoint_and_pause", "stop_queries"]
 
 _CLOSE_SECONDS: Final = 5.0
 # How long the end of a savepoint that was given up is waited for. What was copied may have to be removed first.
 _ABORT_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.5
 
 
 def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
@@ -59,12 +60,7 @@ def savepoint_and_pause(
     deadline = time.monotonic() + timeout_seconds
     try:
         _pause(queries, deadline, is_wanted, timeout_seconds)
-        handle = submit()
-        try:
-            return handle.wait(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            handle.abort()
-            return _ended(handle, timeout_seconds)
+        return _wait(submit(), queries, deadline, timeout_seconds)
     except BaseException:
         for query in queries:
             query.go_on()
@@ -88,12 +84,30 @@ def _pause(
         )
 
 
-def _ended(handle: CheckpointHandle, timeout_seconds: float) -> CompletedCheckpoint:
-    """How a savepoint has ended that took too long and was given up: it may have been complete before."""
+def _wait(
+    handle: CheckpointHandle, queries: Sequence[ManagedQuery], deadline: float, timeout_seconds: float
+) -> CompletedCheckpoint:
+    while True:
+        try:
+            return handle.wait(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())))
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                late = TimeoutError(
+                    f"the savepoint was not complete within {timeout_seconds:g} s and has been given up; the job runs "
+                    "on. Ask again with more time"
+                )
+                return _ended(handle, late)
+        # It waits for the pause to end, and the savepoint, if it has not begun, for it.
+        if failed := [query.name for query in queries if query.state is QueryState.RESTARTING]:
+            reason = FailureReason.QUERY_RESTARTING
+            message = Outcome(reason, f"query {failed[0]!r} failed while it paused").message
+            return _ended(handle, CheckpointNotCompleted("savepoint", reason.code, message))
+
+
+def _ended(handle: CheckpointHandle, otherwise: Exception) -> CompletedCheckpoint:
+    """How a savepoint has ended that is given up: it may have been complete before."""
+    handle.abort()
     try:
         return handle.wait(_ABORT_SECONDS)
     except (CheckpointNotCompleted, TimeoutError):
-        raise TimeoutError(
-            f"the savepoint was not complete within {timeout_seconds:g} s and has been given up; the job runs on. Ask "
-            "again with more time"
-        ) from None
+        raise otherwise from None

@@ -1,0 +1,109 @@
+"""A query that fails while it pauses for a savepoint: none of its epochs may follow, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coord_control.errors import CheckpointNotCompleted, SparkLost
+from coord_control.ids import CheckpointId, QueryName
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
+from coord_control.spark import query as module
+from coord_control.spark.checkpoint_handle import CheckpointHandle
+from coord_control.spark.query import ManagedQuery, QueryState
+from coord_control.spark.restarting import RestartPolicy
+from coord_control.spark.stopping import savepoint_and_pause
+
+SECONDS = 30.0
+
+
+class Query(ManagedQuery):
+    """One whose runs are only counted."""
+
+    def __init__(self) -> None:
+        nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
+        policy = RestartPolicy(initial_seconds=0.0)
+        noop: Any = lambda *_: None  # noqa: E731
+        super().__init__(
+            QueryName("q"), nothing, nothing, None, (), nothing, nothing, policy, noop, noop, noop, noop, nothing
+        )
+        self.runs = 0
+        self.has_restarted = threading.Event()
+
+    def _begin(self) -> None:
+        self.runs += 1
+        self.has_restarted.set()
+
+    def pause(self, deadline: float, is_wanted: Any) -> bool:
+        self._shall_pause = True
+        self.state = QueryState.PAUSED
+        return True
+
+    def fails(self) -> threading.Thread:
+        thread = threading.Thread(target=self._restart, args=(OSError("a coordinator failed"),), daemon=True)
+        thread.start()
+        return thread
+
+
+def test_a_query_that_fails_in_its_pause_runs_again_only_after_it() -> None:
+    query = Query()
+    query.pause(0.0, lambda: True)
+    thread = query.fails()
+    assert not query.has_restarted.wait(0.3)
+    assert query.state is QueryState.RESTARTING
+    query.go_on()
+    thread.join(SECONDS)
+    assert (query.runs, query.state) == (1, QueryState.RUNNING)
+
+
+def test_a_query_that_failed_in_its_pause_can_be_stopped() -> None:
+    query = Query()
+    query.pause(0.0, lambda: True)
+    thread = query.fails()
+    query.request_stop(0.0)
+    thread.join(SECONDS)
+    assert (query.runs, query.state) == (0, QueryState.STOPPED)
+
+
+def test_a_query_that_fails_before_it_pauses_runs_its_epoch_again_first() -> None:
+    query = Query()
+    query._shall_pause = True
+    query.fails().join(SECONDS)
+    assert query.runs == 1
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_savepoint_that_waits_for_a_query_that_waits_for_the_savepoint_is_given_up(is_complete: bool) -> None:
+    query, handles = Query(), list[CheckpointHandle]()
+
+    def given_up(handle: CheckpointHandle) -> None:
+        outcome = Outcome(path="/there") if is_complete else Outcome(FailureReason.ABORTED)
+        handle.finish(outcome, CheckpointId(1))
+
+    def submit() -> CheckpointHandle:
+        query.fails()
+        handles.append(CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT), given_up))
+        return handles[0]
+
+    if is_complete:  # it was being written down, and nothing has run since
+        assert savepoint_and_pause([query], submit, lambda: True, SECONDS).path == "/there"
+        assert query.runs == 0
+        return
+    with pytest.raises(CheckpointNotCompleted, match="query 'q' failed while it paused"):
+        savepoint_and_pause([query], submit, lambda: True, SECONDS)
+    assert query.has_restarted.wait(SECONDS)
+
+
+def test_what_a_spark_that_is_gone_has_committed_last_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the job ended for good (CommittedElsewhere) when the JVM was killed between a commit and its report."""
+    query = Query()
+    gone: Any = SimpleNamespace(awaitTermination=lambda: 1 / 0)
+    query._query = gone
+    query._writer = SimpleNamespace(_df=SimpleNamespace(sparkSession=None))  # type: ignore[assignment]
+    monkeypatch.setattr(module, "explained", lambda error, *_: SparkLost(error))
+    assert isinstance(query._await_end(), SparkLost)
+    assert query._own.is_interrupted
