@@ -1,20 +1,28 @@
-"""Another driver that writes to the same Spark checkpoint."""
+"""Another driver that writes to the same Spark checkpoint, or that has taken over a job whose control plane is idle."""
 
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
+from coord_control.durable import generations
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.generations import Holder
 from coord_control.ids import QueryName
 from tests.spark.jobs import (
     SECONDS,
     Dialogue,
     MakeJob,
+    Memory,
     Trouble,
     apply,
     eventually,
@@ -78,3 +86,47 @@ def test_epochs_without_rows_for_any_operator_are_settled_by_sparks_own_word(
 
 def query_status_error(job: cc.Job) -> object:
     return job._driver.queries[QueryName("q")].error
+
+
+def pass_on(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+class Quiet(cc.StatefulCoordinator[Memory]):
+    """Sends nothing and never changes."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory())
+
+
+class Hanging(LocalFiles):
+    """A storage on which claims cannot be read for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def read(self, path: str) -> bytes:
+        assert self.answers.wait(SECONDS)
+        return super().read(path)
+
+
+def test_an_idle_control_plane_does_not_let_a_fenced_drivers_spark_commit(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job: Any = make_job()
+    operator = job.operator("op", Quiet(), parallelism=2, state=Memory)
+    job.start("q", write(apply(operator, source.read(), pass_on)))
+    eventually(lambda: query_status(job).committed == 2)
+    driver, commits = job._driver, spark_checkpoint(job) / "commits"
+    asked = driver.endpoint.stats().frames_in
+    # The storage does not answer this driver any more, and another one has claimed the job.
+    driver.claim._files = hanging = Hanging()
+    generations.claim(LocalFiles(), f"{driver.folder}/generations", Holder.of([]))
+    eventually(lambda: not driver.claim.is_fresh())
+    source.add(rows(3))
+    eventually(lambda: driver.endpoint.stats().frames_in > asked)
+    hanging.answers.set()
+    with pytest.raises(errors.Fenced):
+        job.await_termination(SECONDS)
+    assert not (commits / "3").exists()
