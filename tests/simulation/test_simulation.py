@@ -48,7 +48,7 @@ def test_a_bug_is_found_and_its_history_is_short_and_readable() -> None:
     lines = text.splitlines()
     assert len(lines) < 100
     assert lines[0].startswith(f"seed {failure.seed}, ")
-    assert lines[1].endswith("driver 1 claims the job")
+    assert any(line.endswith("driver 1 claims the job") for line in lines[1:5])
     assert lines[-1].startswith(f"broken: {failure.rule}: ")
     assert histories.replay(shortest.seed, shortest.steps) is None, "without the bug nothing is broken"
 

@@ -187,8 +187,8 @@ class Rig:
             lambda core, now: core.attempt_ended(AttemptEnded(attempt(subtask, epoch, task), "it raised"))
         )
 
-    def commit(self, epoch: int) -> None:
-        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now, FIRST_RUN))
+    def commit(self, epoch: int, *, run: str = FIRST_RUN) -> None:
+        self.runtime.call(lambda core, now: core.committed(QUERY, Epoch(epoch), now, RunId(run)))
 
     def settle(self) -> None:
         """Everything that was posted, and everything that follows from it, has happened."""

@@ -151,7 +151,7 @@ def test_an_event_that_cannot_be_handled_is_refused_alone(rig: Outside) -> None:
     assert rig.desk.handled == [1, 2, 2]
     assert rig.hello(0, 0, task=1, run="run-2").inputs() == []  # planned before, so it is run with what it had: nothing
     rig.ack(0, 0, 1, run="run-2")
-    rig.commit(0)
+    rig.commit(0, run="run-2")
     assert rig.hello(0, 1, task=2, run="run-2").inputs() == [2]
     rig.settle()
     assert rig.recorded()[-1] == (b"S", 2)
@@ -178,7 +178,7 @@ def test_a_refusal_is_recorded_with_the_state_until_its_outcome_is_durable(rig: 
     assert rig.bound.feed.status().refused == (1,)
     rig.hello(0, 0, task=2, run="run-2").answered()
     rig.ack(0, 0, 2, run="run-2")
-    rig.commit(0)
+    rig.commit(0, run="run-2")
     rig.bound.forget_refusals([1])
     rig.desk.handle = None
     rig.send(2)
