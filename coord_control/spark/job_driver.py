@@ -72,6 +72,7 @@ _log = logging.getLogger("coord_control.job")
 
 CLOSE_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 10.0
+_STATUS_TRIES: Final = 5
 # To look for a commit takes some microseconds on a local disk, and a request elsewhere.
 _LOCAL_LOOK_SECONDS: Final = 0.01
 _REMOTE_LOOK_SECONDS: Final = 0.25
@@ -217,11 +218,17 @@ class JobDriver:
             raise JobClosed(self.name)
 
     def status(self) -> JobStatus:
-        """What the job does now.
+        """What the job does now: nothing that is not durable.
 
         Raises:
             JobClosed: it has ended.
+            StoreError: the storage has failed so often meanwhile that no durable state was seen.
+            TimeoutError: the storage hangs.
         """
+        for _ in range(_STATUS_TRIES - 1):
+            # A failed write takes back what was seen together with it. What the core says next has nothing of it.
+            with contextlib.suppress(StoreError):
+                return self._status(self.runtime.call)
         return self._status(self.runtime.call)
 
     def status_now(self, timeout_seconds: float) -> JobStatus:
