@@ -130,8 +130,8 @@ class Endpoint:
     def answer(self, token: Token, answer: Answer) -> None:
         """Answer the request that came with ``token``; on the loop thread only.
 
-        An answer to a connection that is gone is dropped and counted; one that is too large for a frame becomes a
-        ``Refused`` that says so.
+        An answer to a connection that is gone is dropped and counted; one that is too large for a frame is sent in
+        several.
 
         Raises:
             InvalidTransition: the connection has no request that waits for an answer.

@@ -250,6 +250,7 @@ class ManagedQuery:
             if time.monotonic() >= deadline or not is_wanted():
                 return False
             is_caught_up = self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start
+            is_caught_up = is_caught_up and self._query is not None  # otherwise it is just being started
             if not is_caught_up or self._end_after_epoch():
                 time.sleep(_POLL_SECONDS)
         return True

@@ -48,14 +48,13 @@ def quiet(spark: SparkSession) -> Iterator[None]:
 def _enter(spark: SparkSession) -> None:
     global _users
     with _lock:
-        _users += 1
-        if _users > 1:
-            return
-        log4j, _, configured = _logging(spark)
-        for name in _LOGGERS:
-            if configured.containsKey(name):
-                _levels[name] = configured.get(name).getLevel()
-            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+        if not _users:
+            log4j, _, configured = _logging(spark)
+            for name in _LOGGERS:
+                if configured.containsKey(name):
+                    _levels[name] = configured.get(name).getLevel()
+                log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+        _users += 1  # not before: a switch that failed is tried again by the next
 
 
 def _leave(spark: SparkSession) -> None:

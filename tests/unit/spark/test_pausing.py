@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,3 +108,15 @@ def test_what_a_spark_that_is_gone_has_committed_last_is_nobody_elses(monkeypatc
     monkeypatch.setattr(module, "explained", lambda error, *_: SparkLost(error))
     assert isinstance(query._await_end(), SparkLost)
     assert query._own.is_interrupted
+
+
+def test_a_query_that_is_just_being_started_is_waited_for_without_haste() -> None:
+    """Bug: one thread asked without a pause, and took a processor from the start that it waited for."""
+    query, asked = Query(), list[bool]()
+
+    def is_wanted() -> bool:
+        asked.append(True)
+        return True
+
+    assert not ManagedQuery.pause(query, time.monotonic() + 0.3, is_wanted)
+    assert len(asked) < 30
