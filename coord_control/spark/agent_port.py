@@ -25,7 +25,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from coord_control.durable.catalog import Catalog
@@ -35,7 +35,7 @@ from coord_control.durable.files import Files
 from coord_control.durable.metadata import CheckpointMetadata
 from coord_control.durable.verifying import Problem, verify_files
 from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, OperatorNotFound
-from coord_control.ids import CheckpointId, Generation, OperatorUid
+from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import (
@@ -212,7 +212,8 @@ class AgentPort:
             # Whoever waits for the job's end must not take the pause for it, and close the job under the savepoint.
             driver.is_pausing = True
         try:
-            return savepoint_and_pause(list(driver.queries.values()), submit, is_wanted, timeout_seconds)
+            queries = list(driver.queries.values())
+            return savepoint_and_pause(queries, submit, is_wanted, self._epochs_in, timeout_seconds)
         except BaseException:
             with driver.changed:
                 driver.is_pausing = False
@@ -331,6 +332,11 @@ class AgentPort:
         self._bound(operator).forget_refusals(numbers)
 
     # Parts.
+
+    def _epochs_in(self, completed: CompletedCheckpoint) -> Mapping[QueryName, Epoch]:
+        catalog = self._catalog()
+        metadata = catalog.read(catalog.resolve(completed.path))
+        return {query: snapshot.epoch for query, snapshot in metadata.queries.items()}
 
     def _catalog(self) -> Catalog:
         return Catalog(self._driver.files, self._driver.folder, self._driver.storage)

@@ -37,6 +37,9 @@ class CheckpointHandle:
         self.request = request
         self.ticket: TicketId | None = None  # set by the service
         self._abort = abort
+        self.was_started = (
+            False  #: after it was asked for; otherwise it is that of an earlier request with the same key
+        )
         self._checkpoint: CheckpointId | None = None
         self._progress: Callable[[], Progress | None] = lambda: None
         self._outcome: Future[Outcome] = Future()
@@ -78,6 +81,7 @@ class CheckpointHandle:
     def started(self, checkpoint: CheckpointId, progress: Callable[[], Progress | None]) -> None:
         """It has begun, under this id."""
         self._checkpoint, self._progress = checkpoint, progress
+        self.was_started = True
 
     def finish(self, outcome: Outcome, checkpoint: CheckpointId | None = None) -> None:
         """It has ended; what is said later changes nothing."""

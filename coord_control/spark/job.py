@@ -301,7 +301,8 @@ class Job:
         Every query pauses at the end of its running epoch while the savepoint is taken.
 
         Args:
-            target, key, label: as in :meth:`trigger_savepoint`.
+            target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
+                was processed since.
             timeout_seconds: for the running epochs and the savepoint together.
 
         Raises:

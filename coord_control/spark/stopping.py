@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from coord_control.errors import CheckpointNotCompleted
+from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import Outcome
 from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
@@ -43,6 +44,7 @@ def savepoint_and_pause(
     queries: Sequence[ManagedQuery],
     submit: Callable[[], CheckpointHandle],
     is_wanted: Callable[[], bool],
+    epochs_in: Callable[[CompletedCheckpoint], Mapping[QueryName, Epoch]],
     timeout_seconds: float,
 ) -> CompletedCheckpoint:
     """Take a savepoint after which nothing is processed any more, exactly; afterwards stop the queries.
@@ -52,6 +54,7 @@ def savepoint_and_pause(
     Args:
         submit: asks for the savepoint; called when nothing runs any more.
         is_wanted: whether it still is; asked until then.
+        epochs_in: the last epochs that a savepoint holds; asked of one that an earlier request has made.
 
     Raises:
         CheckpointNotCompleted: the savepoint failed, or is not wanted any more; the job runs on.
@@ -60,7 +63,11 @@ def savepoint_and_pause(
     deadline = time.monotonic() + timeout_seconds
     try:
         _pause(queries, deadline, is_wanted, timeout_seconds)
-        return _wait(submit(), queries, deadline, timeout_seconds)
+        handle = submit()
+        completed = _wait(handle, queries, deadline, timeout_seconds)
+        if not handle.was_started:
+            _check_last(completed, queries, epochs_in(completed))
+        return completed
     except BaseException:
         for query in queries:
             query.go_on()
@@ -102,6 +109,16 @@ def _wait(
             reason = FailureReason.QUERY_RESTARTING
             message = Outcome(reason, f"query {failed[0]!r} failed while it paused").message
             return _ended(handle, CheckpointNotCompleted("savepoint", reason.code, message))
+
+
+def _check_last(
+    completed: CompletedCheckpoint, queries: Sequence[ManagedQuery], epochs: Mapping[QueryName, Epoch]
+) -> None:
+    """Refuse the savepoint of an earlier request with the same key, unless nothing was processed since."""
+    if newer := [query for query in queries if query.last_committed != epochs.get(query.name)]:
+        reason = FailureReason.KEY_REUSED
+        found = f"it is that of savepoint {completed.id}, and query {newer[0].name!r} has processed epochs since"
+        raise CheckpointNotCompleted("savepoint", reason.code, Outcome(reason, found).message)
 
 
 def _ended(handle: CheckpointHandle, otherwise: Exception) -> CompletedCheckpoint:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from coord_control.errors import CheckpointNotCompleted, SparkLost
-from coord_control.ids import CheckpointId, QueryName
+from coord_control.ids import CheckpointId, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
 from coord_control.spark import query as module
-from coord_control.spark.checkpoint_handle import CheckpointHandle
+from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.query import ManagedQuery, QueryState
 from coord_control.spark.restarting import RestartPolicy
 from coord_control.spark.stopping import savepoint_and_pause
@@ -88,15 +88,38 @@ def test_a_savepoint_that_waits_for_a_query_that_waits_for_the_savepoint_is_give
     def submit() -> CheckpointHandle:
         query.fails()
         handles.append(CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT), given_up))
+        handles[0].started(CheckpointId(1), lambda: None)
         return handles[0]
 
     if is_complete:  # it was being written down, and nothing has run since
-        assert savepoint_and_pause([query], submit, lambda: True, SECONDS).path == "/there"
+        assert savepoint_and_pause([query], submit, lambda: True, lambda _: {}, SECONDS).path == "/there"
         assert query.runs == 0
         return
     with pytest.raises(CheckpointNotCompleted, match="query 'q' failed while it paused"):
-        savepoint_and_pause([query], submit, lambda: True, SECONDS)
+        savepoint_and_pause([query], submit, lambda: True, lambda _: {}, SECONDS)
     assert query.has_restarted.wait(SECONDS)
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_the_savepoint_of_an_earlier_request_is_the_last_one_only_if_nothing_was_processed_since(epoch: int) -> None:
+    """Bug: a stop with the key of an earlier savepoint ended the job behind it, as if it held everything."""
+    query = Query()
+    query.last_committed = Epoch(5)
+    earlier = CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key="k"), lambda _: None)
+    earlier.finish(Outcome(path="/there"), CheckpointId(3))
+
+    def stop() -> CompletedCheckpoint:
+        epochs = {QueryName("q"): Epoch(epoch)}
+        return savepoint_and_pause([query], lambda: earlier, lambda: True, lambda _: epochs, SECONDS)
+
+    if epoch == 5:
+        assert stop().id == 3
+    else:
+        with pytest.raises(
+            CheckpointNotCompleted, match=r"take a new key.*savepoint 3.*'q' has processed epochs since"
+        ):
+            stop()
+        assert not query._shall_pause
 
 
 def test_what_a_spark_that_is_gone_has_committed_last_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
