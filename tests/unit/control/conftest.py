@@ -1,0 +1,21 @@
+"""The world of the agent's tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent_kit import control_settings, open_store
+from tests.unit.control.agent_world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    settings = control_settings(tmp_path / "control.db")
+    with contextlib.ExitStack() as cleanup:
+        store = open_store(settings)
+        cleanup.callback(store.close)
+        yield World(tmp_path, settings, store, cleanup)
