@@ -214,7 +214,7 @@ def _operator_json(operator: OperatorSnapshot, sample: int) -> dict[str, Any]:
 
 
 def _planned_json(operator: OperatorSnapshot) -> dict[str, Any] | None:
-    """Return what the operator's subtasks have in the epoch that is run again, as counts; None: there is no such."""
+    """Return what the operator's subtasks have in the epoch that is run again, as counts, or None."""
     if (planned := operator.planned) is None:
         return None
     return {"epoch": planned.epoch, "inputs": _by_subtask(operator, planned.inputs), "acknowledged": len(planned.acks)}

@@ -286,7 +286,7 @@ class ControlClient(ControlReader):
         return marked
 
     def record_dropped(self, job: str, operator: str, subtask: int, events: int) -> None:
-        """Record that what waited for a subtask was given up, by somebody who did it on the job's storage.
+        """Record that what waited for a subtask was dropped on the job's storage.
 
         Raises:
             JobNotFound: there is no such job.

@@ -68,7 +68,7 @@ class EpochLayout:
             ``metadata``.
         operators: the stateful ones, ordered by their ids.
         offsets, commit: the epoch's entries in Spark's logs; None for epoch -1.
-        planned: the offsets of the next epoch; None: it is not part of this.
+        planned: the offsets of the next epoch, or None if it is not included.
     """
 
     epoch: Epoch

@@ -143,7 +143,7 @@ def parse_commit(path: str, content: bytes) -> CommitEntry:
 
 
 def file_source_offset(offset: str | None) -> int | None:
-    """Return the newest entry of its log that a file source has handed out; None: another source, or none yet."""
+    """Return the newest entry of its log that a file source has handed out; None for other sources."""
     try:
         value = json.loads(offset or "null")
     except ValueError:

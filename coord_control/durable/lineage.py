@@ -73,7 +73,7 @@ class Lineage:
     Attributes:
         folder: holds all of it, but for an adopted Spark checkpoint directory.
         restored: where it was restored from, while nothing has run since; then None, like in any other lineage.
-        earlier: how far the query had run in all its lineages when this one was restored; None: it was not.
+        earlier: how far the query had run in all its lineages when this one was restored, or None if it was not.
     """
 
     query: QueryName

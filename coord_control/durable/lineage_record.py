@@ -79,7 +79,7 @@ class RestoredFrom(BaseModel):
         restore: the number of the restore; ``id`` tells it from an earlier one of that number that was never committed.
         epoch: Spark's last commit when the restore took place: that of the checkpoint, or one more if the state was
             rewritten into another number of partitions. Nothing has run since while Spark stands there.
-        planned: Spark's last planned epoch when the restore took place; None: ``epoch`` (format 2).
+        planned: Spark's last planned epoch when the restore took place; ``None`` (format 2) means ``epoch``.
         is_seeded: the operators' states are in the epoch store for good. Only with a planned epoch: when its first
             attempt is answered, Spark still stands where it stood.
         reached: how far the query had run in all its lineages when this one was restored; None: it is a fork, or was

@@ -30,7 +30,7 @@ from coord_control.protocol.recovery import Facts
 
 __all__ = ["Mailbox", "drop_mailbox", "waiting"]
 
-#: Nothing else is dropped: an older commit may still be asked for by whoever drives the job next.
+#: Nothing else is dropped: the next driver may still need an older commit.
 _KEEP_ALL: Final = 1 << 31
 
 
@@ -105,7 +105,7 @@ def drop_mailbox(
     if not 0 <= subtask < record.operators[operator].parallelism:
         raise MailboxNotFound(operator, subtask, f"its subtasks are 0..{record.operators[operator].parallelism - 1}")
     with own_job(files, job_folder, force=force) as claim:
-        lineage, record = _of_operator(files, job_folder, operator)  # as it is now that nobody else changes it
+        lineage, record = _of_operator(files, job_folder, operator)  # read again now that we own the job
         if lineage.restored is not None:
             why = "the job was restored and has not run since; start it once, so that what it restored is its own"
             raise MailboxNotFound(operator, subtask, why)

@@ -189,11 +189,11 @@ class QuerySnapshot(_Model):
         epoch: the last epoch in it; -1: nothing was committed yet.
         lineage: the name of the lineage folder that it was taken from.
         offsets: one per source, as the source wrote it; None: the source had none yet.
-        planned_offsets: those of the next epoch, which a restore runs again; None: it is not part of this.
+        planned_offsets: those of the next epoch, which a restore runs again, or None if it is not included.
         batch_metadata: the rest of Spark's offset log entry: watermark, settings.
         commit: Spark's commit log entry.
         sources: names or descriptions of the sources, as far as they are known.
-        reached: how far the query had run, in all its lineages; None: not recorded (version 1).
+        reached: how far the query had run, in all its lineages; not recorded in version 1.
     """
 
     query_id: str
@@ -255,7 +255,7 @@ class OperatorSnapshot(_Model):
         subtask_states: JSON of those that have ever acknowledged; None: one still has its default.
         down: events on their way to the subtasks, behind the inputs of the planned epoch.
         up: events on their way to the coordinator, in order.
-        planned: its part of the planned epoch; None: the query has none.
+        planned: its part of the planned epoch, if there is one.
     """
 
     query: QueryName

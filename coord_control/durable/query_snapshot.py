@@ -35,7 +35,7 @@ def describe_query(
         files: what was pinned.
         lineage: the name of the lineage's folder.
         sources: what Spark calls the sources, as far as it is known.
-        earlier: how far the query has run in other lineages; None: in none.
+        earlier: how far the query has run in other lineages, if any.
     """
     offsets, commit, epoch, planned = layout.offsets, layout.commit, layout.epoch, layout.planned
     at = Reached(committed=epoch, planned=epoch if planned is None else Epoch(epoch + 1))

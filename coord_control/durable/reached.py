@@ -16,7 +16,7 @@ __all__ = ["reached_here", "reached_with"]
 
 
 def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | None:
-    """Look at all lineages of a query in a job; None: the query is not known there.
+    """Look at all lineages of a query in a job. Return None if the query is not known there.
 
     Raises:
         DamagedRecord, UnsupportedFormat: the record of a lineage cannot be used.

@@ -38,7 +38,7 @@ class RestoreRecord(pydantic.BaseModel):
         job: the job that the checkpoint was taken of; another one than this: a fork.
         completed_at: of the checkpoint; with its number and path it tells whether this was the same one.
         ref: what was asked for.
-        key: the idempotency key of the request; None: it had none.
+        key: the idempotency key of the request, if it had one.
         generation: whose work it is.
         committed_at: for people; by the clock of the machine that did it.
         allow_missing_input: files that a source was to read again could be gone.
@@ -86,7 +86,7 @@ def newest_restore(files: Files, job_folder: str) -> RestoreRecord | None:
 
 
 def find_restore(files: Files, job_folder: str, key: str) -> RestoreRecord | None:
-    """The restore that was committed for a request; None: there is none.
+    """Find the restore that was committed for a request, or return None.
 
     Args:
         key: of the request. Times would not do: the clocks of those who ask and of those who restore differ.

@@ -43,7 +43,7 @@ class RestoreRequest:
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
         shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
-        key: an idempotency key, by which ``find_restore`` finds it when it is done; None: nobody asks.
+        key: an idempotency key, by which ``find_restore`` finds it when it is done.
     """
 
     root: str

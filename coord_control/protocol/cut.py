@@ -66,7 +66,7 @@ class OperatorCut:
     states: Mapping[SubtaskIndex, bytes | None]  #: of the subtasks that have ever acknowledged
     down: Inputs  #: channel state coordinator -> subtasks, in order; subtasks without events are left out
     up: tuple[Outbox, ...]  #: channel state subtasks -> coordinator, in order
-    #: The planned epoch behind the boundary; None: none belongs to the cut. Its inputs come before those in ``down``.
+    #: The planned epoch behind the boundary, if one belongs to the cut. Its inputs come before those in ``down``.
     replay: Replay | None = None
     subtasks: tuple[SubtaskCut, ...] = ()
     asked_seconds: float = 0.0  #: from the trigger until the coordinator was asked for its state

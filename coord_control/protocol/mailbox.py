@@ -1,7 +1,7 @@
 """What waits for the subtasks of an operator that does not run, and how what waits for one of them is given up.
 
 Both look at the newest begin record, as a recovery does: its inputs that were not consumed return to the mailboxes, and
-what a checkpoint held stands behind them. What the coordinator sent later has not happened, it will decide anew.
+what a checkpoint held stands behind them. What the coordinator sent later is discarded; it will decide again.
 
 Inputs that a durable ack has consumed are no mailbox. They stay in the record even if the ack's epoch was only planned:
 it may be run again, and every attempt must see the same (invariant I3). Without an ack no attempt has completed, so
@@ -29,7 +29,7 @@ def drop(facts: Facts, operator: OperatorUid, subtask: SubtaskIndex) -> tuple[Be
     """Give up what waits for a subtask.
 
     Returns:
-        The record that replaces the newest begin record once it is durable, and what is gone then; None: nothing waits.
+        The record that replaces the newest begin record once it is durable, and what is gone then, if anything waits.
     """
     begin, unconsumed = _newest(facts, operator)
     if begin is None:

@@ -90,7 +90,7 @@ class OperatorStatistics:
         asked_seconds: from the trigger until the coordinator was asked for its state; None: it was not.
         snapshot_seconds: from then until it answered; None: it has not.
         coordinator_bytes: its state.
-        applied_events: the number of the last event from outside that the state contains, by job; None: not known yet.
+        applied_events: the number of the last event from outside that the state contains, by job, once known.
     """
 
     operator: OperatorUid

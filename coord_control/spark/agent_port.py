@@ -209,7 +209,7 @@ class AgentPort:
             if driver.is_pausing:
                 why = "another stop with savepoint is under way; wait for it to end"
                 raise CheckpointNotCompleted("savepoint", FailureReason.JOB_ENDING.code, why)
-            # Whoever waits for the job's end must not take the pause for it, and close the job under the savepoint.
+            # await_termination must not take the pause for the job's end, and close the job under the savepoint.
             driver.is_pausing = True
         try:
             queries = list(driver.queries.values())

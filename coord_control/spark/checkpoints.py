@@ -54,7 +54,7 @@ _log = logging.getLogger("coord_control.checkpoints")
 
 # To remove a large savepoint on a slow storage takes its time.
 _DISPOSE_SECONDS: Final = 600.0
-# How long a storage that fails is left alone at most; it is short beside the timeout of a checkpoint.
+# How long a storage that fails is left alone at most; short compared with a checkpoint's timeout.
 _LONGEST_LOOK_SECONDS: Final = 2.0
 
 Result = TypeVar("Result")

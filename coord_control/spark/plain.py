@@ -34,7 +34,7 @@ _OF_DEFAULT: Final = {"type", "schema", "metadata", "default", "default_factory"
 
 
 def plain_validator(model: type[BaseModel]) -> SchemaValidator | None:
-    """Make a validator of the fields of ``model``, for the ``__dict__`` of its objects; None: it is not plain.
+    """Make a validator of the fields of ``model``, for the ``__dict__`` of its objects, or None if it is not plain.
 
     What the validator accepts, the model itself reads back from the JSON that it is serialised to, but for numbers of
     thousands of digits.

@@ -41,7 +41,7 @@ def check_plan(files: Files, writer: DataStreamWriter, lineage: Lineage, name: s
         name: of the query in Spark's reports.
 
     Returns:
-        Why Spark refuses the plan; None: it does not, or nothing has run that the plan must fit.
+        Why Spark refuses the plan, or None: it accepts it, or nothing has run that the plan must fit.
 
     Raises:
         StoreUnavailable: the storage.
@@ -61,7 +61,7 @@ def check_plan(files: Files, writer: DataStreamWriter, lineage: Lineage, name: s
 
 
 def refused(query: QueryName, error: BaseException) -> PlanRefused | None:
-    """Return what to fail with when Spark has refused a plan, and will refuse it again; None: ``error`` is another."""
+    """Return what to fail with when Spark has refused a plan, and will refuse it again, else None."""
     if (why := _refusal_of(error)) is None:
         return None
     refusal = PlanRefused(query, why)
@@ -84,7 +84,7 @@ def _refusal_of(error: BaseException) -> str | None:
 def _copy(files: Files, checkpoint: str, copy: str, committed: Epoch) -> None:
     names = [info.path for info in files.walk(checkpoint) if _is_needed(info.path, committed)]
     files.link_all(checkpoint, copy, [(name, name) for name in names])
-    # An id of its own: Spark runs no two queries of one id.
+    # A new id: Spark runs no two queries of one id.
     write_query_id(files, copy, str(uuid.uuid4()))
     files.create(join(copy, "offsets", str(committed + 1)), files.read(join(checkpoint, "offsets", str(committed))))
 

@@ -181,7 +181,7 @@ class JobRestore:
         checkpoint_location: str | None,
         rescalable: Collection[OperatorUid],
     ) -> Lineage | None:
-        """Open the new lineage of a query, which nothing uses yet; None: the checkpoint has none of that name.
+        """Open the new lineage of a query, which nothing uses yet; None if the checkpoint lacks it.
 
         Raises:
             LineageMismatch, NonRestoredState, ParallelismChanged, EventTypesChanged: the declaration does not fit.

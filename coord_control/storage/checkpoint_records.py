@@ -39,7 +39,7 @@ class OperatorCheckpoint(Record):
     """One operator's part of a checkpoint, in totals.
 
     Attributes:
-        applied_number: of the last control event of the job that the coordinator's state contains; None: not known.
+        applied_number: of the last control event of the job that the coordinator's state contains, if known.
     """
 
     operator: str

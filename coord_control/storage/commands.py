@@ -110,7 +110,7 @@ class Commands:
         """
         with self._database.reading() as transaction:
             row = self._row(transaction, command)
-            # By the database's clock: that of whoever waits may be another.
+            # By the database's clock: the client's may differ.
             is_due = row.state == CommandState.PENDING and row.expires_at <= transaction.now
         if not is_due:
             return record(row)

@@ -5,7 +5,7 @@ goes back to that number, and the events above it are given again. So an event c
 every checkpoint that may still be restored, and in the durable state of the job itself:
 
 - checkpoints and savepoints that are complete, and those in progress unless their driver is gone;
-- savepoints that were imported for this job and that were there when somebody last looked;
+- savepoints that were imported for this job and that were there at the last look;
 - what the job's operators have durably now: a restored job may be behind every checkpoint that is left.
 
 What a checkpoint does not say counts as 0, so it keeps every event. Savepoints that this database does not know, those

@@ -148,7 +148,7 @@ def check_items(world: World, driver: Driver, query: QueryName) -> None:
             )
         items = world.outside.of(driver.lineage.job, uid)
         if silent := [str(item) for item in items if item not in world.outside.outcomes]:
-            raise Violation(f"control: nobody is told what became of {', '.join(silent)} of {uid}")
+            raise Violation(f"control: no outcome was reported for {', '.join(silent)} of {uid}")
         states = {f"the coordinator of {uid}": (coordinator.state.control, [i.id for i in items if i.changes_state])}
         for index in range(spec.parallelism):
             data = view.state_before((uid, SubtaskIndex(index)), Epoch(committed + 1))
