@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def reason(handle: cc.CheckpointHandle) -> str:
     return failed.value.reason
 
 
+def completes(trigger: Callable[[], cc.CheckpointHandle]) -> None:
+    """One that is triggered now completes, where the limit is so short that a busy machine may let some expire."""
+
+    def once() -> bool:
+        try:
+            return trigger().wait(SECONDS).path != ""
+        except CheckpointNotCompleted as error:
+            if error.reason != "expired":
+                raise
+            return False
+
+    eventually(once)
+
+
 def last(job: cc.Job) -> CheckpointStatistics:
     """What is known of the newest one that has ended."""
     return max(job.checkpoint_statistics().history, key=lambda each: each.checkpoint)
@@ -82,7 +97,7 @@ def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, 
     assert [(each.subtask, each.seconds) for each in part.subtasks] == [(0, None), (1, None)]
     coordinator.is_slow = False
     coordinator.kept[0].complete(b"{}")  # late news
-    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    completes(job.trigger_checkpoint)
     goes_on(job, source, coordinator)
 
 
@@ -129,7 +144,7 @@ def test_a_savepoint_that_expires_names_the_subtask_that_it_waited_for(
     assert (slow.subtask, slow.seconds, slow.acknowledged_seconds) == (1, None, None)
     assert slow.blocked_seconds > 0.0
     (tmp_path / "go-on").touch()
-    assert job.trigger_savepoint().wait(SECONDS).path
+    completes(job.trigger_savepoint)
     job.stop()
 
 
@@ -286,7 +301,7 @@ def test_a_checkpoint_expires_in_time_while_its_storage_fails_and_the_log_says_i
     assert not [each for each in caplog.records if "error of its own" in each.message]
     (tmp_path / "go-on").touch()
     eventually(lambda: committed(job) == 2)
-    assert job.trigger_checkpoint().wait(SECONDS).id == 2
+    completes(job.trigger_checkpoint)
     goes_on(job, source, coordinator)
 
 
