@@ -15,6 +15,7 @@ Threads: a tick's own, and one for its question.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,6 +35,12 @@ from dagster_defs.translator import StreamingJobTranslator
 __all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
 _ANSWER_SECONDS: Final = 2.0
+#: The tag by which Dagster's run monitoring ends a run that takes longer.
+_LONGEST_TAG: Final = "dagster/max_runtime"
+#: What a run does when its savepoint is complete: it waits for the record, and for the removal of older ones.
+_AFTERWARDS_SECONDS: Final = 240.0
+#: More than one is there only when one was lost.
+_RUNS: Final = 20
 _COMMANDS: Final = {
     "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
     "savepoint": (CommandKind.TRIGGER_SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT),
@@ -71,14 +78,18 @@ def _schedule(
 
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
-        reason = _unfinished_run(context, name) or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
+        reason = _unfinished_run(context, name, spec) or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
         if reason is not None:
             return dg.SkipReason(reason)
-        time = context.scheduled_execution_time.astimezone(UTC)
+        moment = context.scheduled_execution_time.astimezone(UTC)
         return dg.RunRequest(
-            run_key=time.isoformat(),
-            run_config=_run_config(spec, name, translator.name(job, spec.kind), time),
-            tags={SCHEDULE_TAG: name, "coord_control/job": job.name},
+            run_key=moment.isoformat(),
+            run_config=_run_config(spec, name, translator.name(job, spec.kind), moment),
+            tags={
+                SCHEDULE_TAG: name,
+                "coord_control/job": job.name,
+                _LONGEST_TAG: f"{_longest_run(spec):.0f}",
+            },
         )
 
     return dg.ScheduleDefinition(
@@ -93,29 +104,45 @@ def _schedule(
     )
 
 
-def _run_config(spec: ScheduleSpec, name: str, op: str, time: datetime) -> dict[str, Any]:
-    config: dict[str, Any] = {"label": _label(spec.label or name, time), "timeout_seconds": spec.timeout_seconds}
+def _run_config(spec: ScheduleSpec, name: str, op: str, moment: datetime) -> dict[str, Any]:
+    config: dict[str, Any] = {"label": _label(spec.label or name, moment), "timeout_seconds": spec.timeout_seconds}
     if spec.target is not None:
-        config["target"] = f"{spec.target.rstrip('/')}/{name}-{_utc(time)}"
+        config["target"] = f"{spec.target.rstrip('/')}/{name}-{_utc(moment)}"
     return {"ops": {op: {"config": config}}}
 
 
-def _label(stem: str, time: datetime) -> str:
+def _label(stem: str, moment: datetime) -> str:
     # Of a long name its end is kept: there the schedules of one job differ.
-    end = f"-{_utc(time)}"
+    end = f"-{_utc(moment)}"
     return f"{stem[-(MAX_NAME - len(end)) :]}{end}".lstrip("_.-")
 
 
-def _utc(time: datetime) -> str:
+def _utc(moment: datetime) -> str:
     # UTC, because a clock that is set back at the end of summer shows the same local time twice.
-    return f"{time:%Y%m%dT%H%M%SZ}"
+    return f"{moment:%Y%m%dT%H%M%SZ}"
 
 
-def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str) -> str | None:
+def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str, spec: ScheduleSpec) -> str | None:
     """What Dagster itself knows: a run that waits for a worker has asked the job for nothing yet."""
     unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=NOT_OVER)
-    runs = context.instance.get_runs(filters=unfinished, limit=1)
-    return f"run {runs[0].run_id} of an earlier tick is not over" if runs else None
+    for record in context.instance.get_run_records(filters=unfinished, limit=_RUNS):
+        if not _is_lost(record, spec):
+            return f"run {record.dagster_run.run_id} of an earlier tick is not over"
+    return None
+
+
+def _is_lost(record: dg.RunRecord, spec: ScheduleSpec) -> bool:
+    # When a code server is killed with its run workers, Dagster's own launcher never notices that they are gone. With
+    # run monitoring the tag of the longest run ends them; without, they must not stop the schedule for ever.
+    if record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
+        return False
+    began = record.start_time or record.create_timestamp.timestamp()
+    return time.time() - began > _longest_run(spec)
+
+
+def _longest_run(spec: ScheduleSpec) -> float:
+    """How many seconds a run can take that has a worker."""
+    return spec.timeout_seconds + _AFTERWARDS_SECONDS
 
 
 def _reason_to_skip(plane: ControlPlaneResource, job: str, spec: ScheduleSpec, actor: str) -> str | None:

@@ -42,7 +42,7 @@ _CODE: Final = f"""
     import dagster as dg
     from dagster_defs import QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
 
-    minutely = {{"cron": "* * * * *", "timeout_seconds": 170, "running": True}}
+    minutely = {{"cron": "* * * * *", "timeout_seconds": 60, "running": True}}
     schedules = [
         ScheduleSpec(name="{SAVES}", retain=RetainSpec(count={KEPT}), **minutely),
         ScheduleSpec(name="{CHECKS}", kind="checkpoint", **minutely),

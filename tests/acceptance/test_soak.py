@@ -25,6 +25,8 @@ from tests.acceptance.soak_kit import CHECKS, JOB, KEPT, SAVES, Soak, soak
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 _MINUTE: Final = 60
+#: Dagster gives up a run that was killed with its daemon after the longest that one can take.
+_SETTLED_SECONDS: Final = 900.0
 #: A driver that is killed here, in the seconds of a minute, is not back when the next tick comes.
 _BEFORE_A_TICK: Final = 50
 _KINDS: Final = {"savepoint": SAVES, "checkpoint": CHECKS}
@@ -83,7 +85,7 @@ def _play(folder: Path, ticks: int, story: _Story) -> None:
             if number in story:
                 story[number](world)
             _wait_for_tick(world, number + 1)
-        world.wait(lambda: _is_settled(world))
+        world.wait(lambda: _is_settled(world), _SETTLED_SECONDS)
         for purpose, schedule in _KINDS.items():
             _check_ticks(world, purpose, schedule, ticks)
             _check_reports(world, purpose)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_a_tick_asks_for_a_run_of_the_asset_that_knows_what_it_is_for(
     assert savepoints.name == "flights__savepoint_schedule_1"
     assert request.run_key == "2026-03-01T12:00:00+00:00"
     assert request.tags["dagster/schedule_name"] == savepoints.name
+    assert request.tags["dagster/max_runtime"] == "270"
     assert request.run_config == {
         "ops": {
             "flights__savepoint": {
@@ -155,6 +157,23 @@ def test_the_run_of_an_earlier_tick_that_still_waits_is_a_reason(plane: Plane, i
     run = instance.create_run_for_job(earlier, tags={"dagster/schedule_name": savepoints.name})
     assert _skipped(savepoints, instance, plane.resource) == f"run {run.run_id} of an earlier tick is not over"
     assert _tick(checkpoints, instance, plane.resource).run_requests
+
+
+def test_a_run_that_was_killed_with_its_daemon_does_not_stop_the_schedule_for_ever(
+    plane: Plane, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.driver()
+    savepoints, _ = _schedules()
+
+    @dg.job
+    def lost() -> None: ...
+
+    tags = {"dagster/schedule_name": savepoints.name}
+    instance.create_run_for_job(lost, tags=tags, status=dg.DagsterRunStatus.STARTED)
+    assert _skipped(savepoints, instance, plane.resource).endswith("is not over")
+    later = time.time() + _SAVEPOINTS.timeout_seconds + 241
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert _tick(savepoints, instance, plane.resource).run_requests
 
 
 def test_a_database_that_cannot_be_used_is_a_reason(tmp_path: Path, instance: dg.DagsterInstance) -> None:
