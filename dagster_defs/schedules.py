@@ -35,6 +35,8 @@ from dagster_defs.translator import StreamingJobTranslator
 __all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
 _ANSWER_SECONDS: Final = 2.0
+#: The tag of a run by which Dagster knows for which tick it was made.
+_RUN_KEY_TAG: Final = "dagster/run_key"
 #: The tag by which Dagster's run monitoring ends a run that takes longer.
 _LONGEST_TAG: Final = "dagster/max_runtime"
 #: What a run does when its savepoint is complete: it waits for the record, and for the removal of older ones.
@@ -78,10 +80,13 @@ def _schedule(
 
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
-        reason = _unfinished_run(context, name, spec) or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
+        moment = context.scheduled_execution_time.astimezone(UTC)
+        reason = None
+        if not _has_run(context, name, moment):
+            reason = _unfinished_run(context, name, spec)
+            reason = reason or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
         if reason is not None:
             return dg.SkipReason(reason)
-        moment = context.scheduled_execution_time.astimezone(UTC)
         return dg.RunRequest(
             run_key=moment.isoformat(),
             run_config=_run_config(spec, name, translator.name(job, spec.kind), moment),
@@ -120,6 +125,13 @@ def _label(stem: str, moment: datetime) -> str:
 def _utc(moment: datetime) -> str:
     # UTC, because a clock that is set back at the end of summer shows the same local time twice.
     return f"{moment:%Y%m%dT%H%M%SZ}"
+
+
+def _has_run(context: dg.ScheduleEvaluationContext, name: str, moment: datetime) -> bool:
+    # The daemon died in this very tick, which is evaluated again: Dagster knows the run by its key, and launches it if
+    # it has not done so. Taken for an earlier one, it would never be launched.
+    tags = {SCHEDULE_TAG: name, _RUN_KEY_TAG: moment.isoformat()}
+    return bool(context.instance.get_runs(filters=dg.RunsFilter(tags=tags), limit=1))
 
 
 def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str, spec: ScheduleSpec) -> str | None:

@@ -159,6 +159,19 @@ def test_the_run_of_an_earlier_tick_that_still_waits_is_a_reason(plane: Plane, i
     assert _tick(checkpoints, instance, plane.resource).run_requests
 
 
+def test_a_tick_in_which_the_daemon_died_asks_for_its_own_run_again(plane: Plane, instance: dg.DagsterInstance) -> None:
+    plane.driver()
+    savepoints, _ = _schedules()
+
+    @dg.job
+    def made() -> None: ...
+
+    tags = {"dagster/schedule_name": savepoints.name, "dagster/run_key": "2026-03-01T12:00:00+00:00"}
+    instance.create_run_for_job(made, tags=tags)
+    [request] = _tick(savepoints, instance, plane.resource).run_requests
+    assert request.run_key == tags["dagster/run_key"]
+
+
 def test_a_run_that_was_killed_with_its_daemon_does_not_stop_the_schedule_for_ever(
     plane: Plane, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
