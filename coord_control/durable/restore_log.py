@@ -21,7 +21,7 @@ from coord_control.durable.json_records import read_json_record
 from coord_control.errors import AlreadyExists, Fenced
 from coord_control.ids import CheckpointId, Generation
 
-__all__ = ["RestoreRecord", "commit_restore", "find_restore", "newest_restore", "read_restore"]
+__all__ = ["RestoreRecord", "commit_restore", "find_restore", "newest_restore", "read_restore", "standing_restores"]
 
 FORMAT_VERSION: Final = 1
 
@@ -95,6 +95,20 @@ def find_restore(files: Files, job_folder: str, key: str) -> RestoreRecord | Non
         DamagedRecord, UnsupportedFormat: a record cannot be read.
     """
     return next((each for each in _newest_first(files, job_folder) if each.key == key), None)
+
+
+def standing_restores(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
+    """Yield the restores of a job that were not undone, newest first.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: a record cannot be read.
+    """
+    later: RestoreRecord | None = None
+    for record in _newest_first(files, job_folder):
+        is_undone = later is not None and later.replaced is None and later.queries == record.replaced
+        if not is_undone:
+            yield record
+        later = record
 
 
 def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | None:

@@ -39,13 +39,19 @@ from coord_control.durable.lineage_record import (
     read_record,
 )
 from coord_control.durable.repartitioning import Repartition, repartition_lineages
-from coord_control.durable.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.durable.restore_log import (
+    RestoreRecord,
+    commit_restore,
+    newest_restore,
+    read_restore,
+    standing_restores,
+)
 from coord_control.errors import RestoreRefused
 from coord_control.ids import Generation, QueryName
 
 __all__ = [
     "PreparedRestore",
-    "is_applied",
+    "applied_restore",
     "prepare_restore",
     "queries_of",
     "remove_leftovers",
@@ -102,17 +108,24 @@ class PreparedRestore:
         remove_leftovers(self._files, self.job_folder)
 
 
-def is_applied(restore: RestoreRecord | None, source: CheckpointSource, ref: str) -> bool:
-    """Whether the job's newest restore did already what is asked for, so that the job just goes on.
+def applied_restore(files: Files, job_folder: str, ref: str, source: CheckpointSource | None) -> RestoreRecord | None:
+    """Find the restore that has done what is asked for; then the job resumes, wherever it was set to since.
 
-    The same checkpoint is the same path, number and time of completion. ``latest`` means another checkpoint with every
-    new one: asked for twice in a row it is applied once, or else every restart of a driver would set the job back.
+    Every driver of a job is started with the same ``restore_from``, so it must not compete with restores that were
+    requested later. The same checkpoint is the same path, number and time of completion. ``latest`` means another
+    checkpoint with every new one, and is applied once all the same.
+
+    Args:
+        source: None if the checkpoint is gone, as retention may remove it after the restore: then ``ref`` decides.
     """
-    if restore is None:
-        return False
-    if ref == restore.ref == LATEST:
-        return True
-    return restore.is_of(source.path, source.metadata.checkpoint, source.metadata.completed_at)
+    for restore in standing_restores(files, job_folder):
+        if source is None:
+            is_same = ref in (restore.ref, restore.path)
+        else:
+            is_same = restore.is_of(source.path, source.metadata.checkpoint, source.metadata.completed_at)
+        if is_same or ref == restore.ref == LATEST:
+            return restore
+    return None
 
 
 def queries_of(files: Files, job_folder: str) -> list[QueryName]:

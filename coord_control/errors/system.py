@@ -56,17 +56,24 @@ class Fenced(CoordControlError):
 
 
 class CommittedElsewhere(CoordControlError):
-    """An epoch of a running query was committed, and not by this driver's own run (protocol section 3, step 4)."""
+    """An epoch of a running query was committed, and Spark has not reported it for this driver's own run (protocol
+    section 3, step 4).
+
+    Args:
+        why: what the run has failed with, if it has.
+    """
 
     fault = Fault.EXTERNAL
 
-    def __init__(self, query: str, epoch: int) -> None:
-        self.query, self.epoch = query, epoch
+    def __init__(self, query: str, epoch: int, why: str = "") -> None:
+        self.query, self.epoch, self.why = query, epoch, why
+        ended = f", which failed with: {why}" if why else ""
         super().__init__(
-            f"query {query!r}: Spark's commit of epoch {epoch} is there, and this driver's own run has not made it; "
-            "something else writes to the same Spark checkpoint, most likely an older driver of the job that still "
-            "runs. Nothing of that epoch was settled. End that driver (coordctl generations JOB names it), then start "
-            "the job again, from its newest checkpoint if results of the epoch must not be missed"
+            f"query {query!r}: Spark's commit of epoch {epoch} is there, but it was not reported for this driver's own "
+            f"run{ended}. Either the run failed in the middle of its commit, or something else writes to the same "
+            "Spark checkpoint, such as an older driver of the job that still runs. Nothing of that epoch was settled. "
+            "Correct what the run failed on, make sure that no other driver runs (coordctl generations JOB), then "
+            "start the job again, from its newest checkpoint if results of the epoch must not be missed"
         )
 
 

@@ -85,14 +85,20 @@ class ControlPlane:
         """The job has ended, and its claim is released: say so, and give commands their outcomes."""
         if self._agent is None:
             return
-        error = driver.first_error()
+        error = driver.first_error() or driver.program_error
         self._agent.close(
             JobState.ENDED if error is None else JobState.FAILED,
-            "stopped" if error is None else str(error),
+            _end_reason(error),
             is_clean=_is_released(driver),
             is_fenced=isinstance(error, Fenced),
             is_final=error is not None and exit_code_of(error) in NO_RESTART,
         )
+
+
+def _end_reason(error: Exception | None) -> str:
+    if error is None:
+        return "stopped"
+    return str(error) if isinstance(error, CoordControlError) else f"{type(error).__name__}: {error}"
 
 
 def _is_released(driver: JobDriver) -> bool:

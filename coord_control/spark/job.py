@@ -81,9 +81,10 @@ class Job:
             only on request.
         restore_from: a checkpoint or savepoint to go on from: an id, a label, ``latest``, or a path; of another job, or
             of this one. By default what ``coordctl run --restore-from`` says, in ``COORD_RESTORE_FROM``. It is applied
-            once: as long as the job's newest restore came from that checkpoint (for ``latest``: was asked for as
-            ``latest``) the job just goes on from where it stands. It takes place when every query of the checkpoint has
-            been started by the program and fits; until then nothing has changed, and no query runs.
+            once: after that the job resumes where it stands, also when it was restored to something else since and
+            when the checkpoint is gone (``latest`` is applied once, too); ``coordctl restore`` goes back to it again.
+            It takes place when every query of the checkpoint has been started by the program and fits; until then
+            nothing has changed, and no query runs.
         allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
             begin empty. If queries are left out, the restore takes place when the program waits for the job's end or
             asks for a checkpoint.
@@ -373,6 +374,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception):  # an exit or an interrupt is a request to stop
+            self._driver.program_error = error
         self.stop()
 
     # Parts.

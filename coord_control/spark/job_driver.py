@@ -126,6 +126,7 @@ class JobDriver:
         )  #: for other machines; whoever serves them says it
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
+        self.program_error: Exception | None = None  #: what the program raised, where it shows that to the job
         self.changed = threading.Condition()
         self.is_registered = False  #: in the control database
         self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed

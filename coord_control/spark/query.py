@@ -317,7 +317,7 @@ class ManagedQuery:
             error = self._await_end()
             if error is None and self._has_gone_on():
                 continue
-            self._finish_run()
+            self._finish_run(error)
             error = self._failure or error  # the last epoch may have been found wanting only now
             if error is None or (self._stop.is_set() and may_retry(error)):
                 self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
@@ -449,15 +449,15 @@ class ManagedQuery:
     def _explained(self, error: Exception) -> Exception:
         return explained(error, self.name, self._writer._df.sparkSession)
 
-    def _finish_run(self) -> None:
-        self._settle_run()
+    def _finish_run(self, failure: BaseException | None = None) -> None:
+        self._settle_run(failure)
         try:
             # Behind all that the coordinators have answered: what they failed on is known when the run ends.
             self._runtime.call(lambda core, now: core.end_run(self.name, self._run, now))
         except (CoordControlError, TimeoutError) as error:
             _log.warning("= query %s: %s", self.name, error)
 
-    def _settle_run(self) -> None:
+    def _settle_run(self, failure: BaseException | None = None) -> None:
         # What this run has committed counts, however it has ended.
         try:
             committed, _ = spark_position(self._files, self.lineage.checkpoint)
@@ -476,8 +476,11 @@ class ManagedQuery:
             self._settled()
             if own < committed:
                 # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
-                unproved = CommitUnknown if self._own.is_interrupted else CommittedElsewhere
-                self.fail(unproved(self.name, committed))
+                why = "" if failure is None else str(failure).partition("\n")[0]
+                is_unknown = self._own.is_interrupted
+                self.fail(
+                    CommitUnknown(self.name, committed) if is_unknown else CommittedElsewhere(self.name, committed, why)
+                )
         except (CoordControlError, TimeoutError) as error:
             self.fail(error)
 

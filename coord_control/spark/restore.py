@@ -5,9 +5,9 @@ be above its generation. After the claim its files are checked and put into new 
 When the program has started all queries of the checkpoint, and all of them fit (:mod:`.starting`), the restore is
 committed: before that, whatever goes wrong leaves the job as it was.
 
-A restore is applied once. A driver that is started again with the same ``restore_from`` just goes on, as long as the
-job's newest restore came from that checkpoint (for ``latest``: was asked for as ``latest``). To go back to it again,
-say ``coordctl restore``.
+A restore is applied once. A driver that is started again with the same ``restore_from`` resumes where the job stands,
+also when the job was restored to something else since, and when the checkpoint is gone. To go back to it again, say
+``coordctl restore``.
 
 Threads: those of the job's methods, which take turns.
 """
@@ -33,9 +33,8 @@ from coord_control.durable.metadata import CheckpointMetadata, OperatorSnapshot
 from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
 from coord_control.durable.preflight_declared import DeclaredQuery, check_declared
 from coord_control.durable.preflight_sources import check_sources
-from coord_control.durable.restore_log import newest_restore
-from coord_control.durable.restoring import PreparedRestore, is_applied, prepare_restore
-from coord_control.errors import RestoredQueryUnused, StateInvalid
+from coord_control.durable.restoring import PreparedRestore, applied_restore, prepare_restore
+from coord_control.errors import CheckpointNotFound, MissingRecord, RestoredQueryUnused, StateInvalid
 from coord_control.ids import Generation, OperatorUid, QueryName
 from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.models import StateType
@@ -90,14 +89,18 @@ class JobRestore:
             MissingRecord, DamagedRecord, UnsupportedFormat: the checkpoint cannot be used.
         """
         folder, files = join(root, job), files_for(root, spark)
-        path = Catalog(files, folder, lambda path: files_for(path, spark)).resolve(ref).path
-        storage = files_for(path, spark)
-        with open_checkpoint(storage, path) as source:
-            newest = newest_restore(files, folder)
-            if newest is not None and is_applied(newest, source, ref):
-                _log.info("= job %s was restored from %s before, and goes on", job, newest.path)
-                return None
-            return cls(job, ref, path, source.metadata, storage, allow_non_restored_state, allow_missing_input)
+        try:
+            path = Catalog(files, folder, lambda path: files_for(path, spark)).resolve(ref).path
+            storage = files_for(path, spark)
+            with open_checkpoint(storage, path) as source:
+                applied = applied_restore(files, folder, ref, source)
+                if applied is None:
+                    return cls(job, ref, path, source.metadata, storage, allow_non_restored_state, allow_missing_input)
+        except (CheckpointNotFound, MissingRecord):
+            if (applied := applied_restore(files, folder, ref, None)) is None:
+                raise
+        _log.info("= job %s was restored from %s before, and resumes where it stands", job, applied.path)
+        return None
 
     @property
     def above(self) -> Generation:

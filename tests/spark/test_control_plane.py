@@ -235,6 +235,24 @@ def test_a_job_that_fails_with_what_no_restart_helps_is_not_expected_back(
     assert (found.state, found.is_restarting) == (JobState.FAILED, False)
 
 
+def test_a_job_whose_program_fails_has_failed_and_is_expected_back(
+    make_job: MakeJob, source: FileStream, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: it had "stopped", and requests were refused while its supervisor was starting it again."""
+    monkeypatch.setenv(SUPERVISED_VARIABLE, "1")
+
+    def program() -> None:
+        with make_job(control=url) as job:
+            _start(job, source, Listening())
+            raise ValueError("a bug of the program")
+
+    with pytest.raises(ValueError, match="a bug"):
+        program()
+    found = client.store.jobs.get("job")
+    assert (found.state, found.end_reason) == (JobState.FAILED, "ValueError: a bug of the program")
+    assert found.is_restarting
+
+
 def _look_only(frame: DataFrame, epoch: int) -> None:
     frame.take(1)
 

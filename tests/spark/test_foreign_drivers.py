@@ -64,6 +64,8 @@ def test_a_commit_that_another_driver_made_is_not_settled_as_no_rows(
     why = failed.value.__cause__
     assert isinstance(why, errors.CommittedElsewhere)
     assert (why.query, why.epoch) == ("q", 1)
+    assert "run, which failed with: " in str(why)
+    assert fails or "CONCURRENT_STREAM_LOG_UPDATE" in why.why
     # What this driver's subtasks have acknowledged in it has not happened: nobody knows what the other one's did.
     assert {report.epoch for heard in coordinator.state.heard.values() for report in heard} == {0}
 

@@ -15,9 +15,11 @@ import coord_control as cc
 from coord_control.durable.checkpoint_folder import read_metadata
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.lineage import current_lineage
+from coord_control.durable.restoring_offline import RestoreRequest, restore_job
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import (
     CheckpointNotFound,
+    MissingRecord,
     OperatorsChanged,
     ParallelismChanged,
     RestoredQueryUnused,
@@ -97,6 +99,32 @@ def test_a_restored_job_gives_what_an_uninterrupted_one_gave_and_the_savepoint_s
     run(make_job(restore_from=target), source, last).check(range(80))
     assert sorted(last) == [9]
     assert lineage_of(tmp_path) == "lineage-000002"
+
+
+def test_a_program_that_names_its_first_savepoint_resumes_where_a_later_restore_has_set_the_job(
+    make_job: MakeJob, source: FileStream, tmp_path: Path
+) -> None:
+    """Every driver of a job is started with the same restore_from. It goes back there once and needs it no more."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    run(make_job(), source, {}, savepoint=first)
+    run(make_job(restore_from=first), source, {})
+    more(source, [3])
+    run(make_job(restore_from=first), source, {}, savepoint=second)
+    more(source, [4])
+    run(make_job(restore_from=first), source, {})
+    files = LocalFiles()
+    restore_job(files, lambda path: files, RestoreRequest(str(tmp_path / "jobs"), "job", second))
+    after: Results = {}
+    run(make_job(restore_from=first), source, after).check(range(40))
+    assert sorted(after) == [4]
+
+    shutil.rmtree(first)
+    more(source, [5])
+    last: Results = {}
+    run(make_job(restore_from=first), source, last).check(range(48))
+    assert sorted(last) == [5]
+    with pytest.raises((CheckpointNotFound, MissingRecord)):
+        make_job(restore_from=str(tmp_path / "never"))
 
 
 def test_a_job_is_restored_after_its_live_directories_were_lost(

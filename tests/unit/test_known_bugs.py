@@ -29,8 +29,7 @@ from coord_control.durable.files import LocalFiles, join
 from coord_control.durable.generations import Aliveness, Holder
 from coord_control.durable.lineage import current_lineage, open_lineage, spark_position
 from coord_control.durable.preflight import check_sinks
-from coord_control.durable.restore_log import newest_restore
-from coord_control.durable.restoring import is_applied
+from coord_control.durable.restoring import applied_restore
 from coord_control.errors import CheckpointInUse, DamagedRecord, MissingRecord, StateFileMissing, StoreUnavailable
 from coord_control.ids import CheckpointId, QueryName
 from coord_control.protocol.checkpoint_options import CheckpointOptions
@@ -165,7 +164,7 @@ def test_flink_35857_a_restart_goes_on_from_the_newest_point_and_not_from_where_
     for name, data in restore_kit.spark_files(90, restored.checkpoint).items():
         files.replace(join(restored.checkpoint, name), data)
     # The next driver is told the same savepoint again.
-    assert is_applied(newest_restore(files, restore_kit.JOB), source, path)
+    assert applied_restore(files, restore_kit.JOB, path, source)
     again = restore_kit.opened(files, query)
     assert (again.folder, again.restored) == (restored.folder, None)
     assert spark_position(files, again.checkpoint)[0] == 90

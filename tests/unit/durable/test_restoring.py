@@ -11,7 +11,8 @@ from coord_control.durable.catalog import LATEST
 from coord_control.durable.files import LocalFiles, join
 from coord_control.durable.lineage_record import read_record
 from coord_control.durable.restore_log import newest_restore
-from coord_control.durable.restoring import is_applied, prepare_restore, queries_of, remove_leftovers
+from coord_control.durable.restoring import applied_restore, prepare_restore, queries_of, remove_leftovers
+from coord_control.durable.undoing import undo_restore
 from coord_control.errors import DamagedRecord, Fenced, MissingRecord
 from coord_control.ids import Generation, QueryName
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
@@ -188,18 +189,45 @@ def test_what_is_discarded_leaves_nothing(files: MemoryFiles) -> None:
 
 def test_the_same_checkpoint_is_applied_once(files: MemoryFiles) -> None:
     source = put_checkpoint(files, SAVEPOINT)
-    assert not is_applied(newest_restore(files, JOB), source, SAVEPOINT)
+    assert applied_restore(files, JOB, SAVEPOINT, source) is None
     prepared(files, source, ref="before-the-upgrade").commit()
-    newest = newest_restore(files, JOB)
-    assert is_applied(newest, source, SAVEPOINT)
-    assert is_applied(newest, source, "before-the-upgrade")
+    assert applied_restore(files, JOB, SAVEPOINT, source)
+    assert applied_restore(files, JOB, "before-the-upgrade", source)
     other = put_checkpoint(files, "/savepoints/two")
-    assert not is_applied(newest, other, SAVEPOINT)
-    assert not is_applied(newest, other, LATEST)
-    assert not is_applied(newest, put_checkpoint(files, SAVEPOINT, checkpoint=8), SAVEPOINT)
+    assert applied_restore(files, JOB, SAVEPOINT, other) is None
+    assert applied_restore(files, JOB, LATEST, other) is None
+    assert applied_restore(files, JOB, SAVEPOINT, put_checkpoint(files, SAVEPOINT, checkpoint=8)) is None
     # Asked for again it would name a newer one each time.
     prepared(files, source, ref=LATEST).commit()
-    assert is_applied(newest_restore(files, JOB), other, LATEST)
+    assert applied_restore(files, JOB, LATEST, other)
+
+
+def test_a_later_restore_does_not_let_an_earlier_one_be_applied_again(files: MemoryFiles) -> None:
+    """Bug: the next driver, started with the same ``restore_from``, took the job back behind ``coordctl restore``."""
+    first, second = put_checkpoint(files, SAVEPOINT), put_checkpoint(files, "/savepoints/two")
+    prepared(files, first, ref=LATEST).commit()
+    prepared(files, second).commit()
+    assert applied_restore(files, JOB, SAVEPOINT, first)
+    assert applied_restore(files, JOB, LATEST, second)
+
+
+def test_a_restore_that_was_undone_is_applied_again(files: MemoryFiles) -> None:
+    first, second = put_checkpoint(files, SAVEPOINT), put_checkpoint(files, "/savepoints/two")
+    prepared(files, first).commit()
+    prepared(files, second).commit()
+    undo_restore(files, JOB)
+    assert applied_restore(files, JOB, "/savepoints/two", second) is None
+    assert applied_restore(files, JOB, SAVEPOINT, first)
+
+
+def test_a_checkpoint_that_is_gone_since_was_applied_all_the_same(files: MemoryFiles) -> None:
+    """Bug: retention removed the checkpoint, and no later driver of the job could start."""
+    source = put_checkpoint(files, SAVEPOINT)
+    assert applied_restore(files, JOB, "before-the-upgrade", None) is None
+    prepared(files, source, ref="before-the-upgrade").commit()
+    assert applied_restore(files, JOB, "before-the-upgrade", None)
+    assert applied_restore(files, JOB, SAVEPOINT, None)
+    assert applied_restore(files, JOB, "after-the-upgrade", None) is None
 
 
 def test_whatever_a_crash_leaves_all_old_lineages_count_or_all_new_ones(files: MemoryFiles) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.durable.lineage import current_lineage
-from coord_control.durable.restore_log import newest_restore
-from coord_control.durable.restoring import is_applied
+from coord_control.durable.restoring import applied_restore
 from coord_control.durable.undoing import undo_restore
 from coord_control.errors import RestoreNotUndone
 from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
@@ -40,7 +39,7 @@ def test_the_job_stands_where_it_stood_and_the_same_checkpoint_can_be_restored_a
     assert undo_restore(files, JOB).path == SAVEPOINT
     assert current(files) == OLD
     assert opened(files, QUERIES[0]).restored is None
-    assert not is_applied(newest_restore(files, JOB), source, SAVEPOINT)
+    assert applied_restore(files, JOB, SAVEPOINT, source) is None
     with pytest.raises(RestoreNotUndone, match="cannot be undone, or it has none"):
         undo_restore(files, JOB)
     prepared(files, source).commit()
@@ -58,7 +57,7 @@ def test_what_is_undone_may_have_followed_another_restore(files: MemoryFiles) ->
     lineage = opened(files, QUERIES[0])
     assert lineage.restored is not None
     assert lineage.restored.path == SAVEPOINT
-    assert is_applied(newest_restore(files, JOB), first, SAVEPOINT)
+    assert applied_restore(files, JOB, SAVEPOINT, first)
 
 
 def test_a_query_that_was_not_in_the_checkpoint_has_its_state_again(files: MemoryFiles) -> None:
