@@ -187,7 +187,9 @@ def _speculate(world: World, rng: random.Random) -> bool:
 
 def _run_stage_again(world: World, rng: random.Random) -> bool:
     found = _some_run(world, rng)
-    tasks = [task for task in found[1].tasks if task.is_finished] if found is not None else []
+    # Between two epochs there is no output to lose.
+    run = None if found is None else found[1]
+    tasks = [task for task in run.tasks if task.is_finished] if run is not None and run.epoch is not None else []
     if found is None or not tasks:
         return False
     task = rng.choice(tasks)
