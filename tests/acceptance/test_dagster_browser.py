@@ -236,7 +236,7 @@ def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(world: Wo
     person.sees_success()
 
     person.open_asset(_SAVEPOINT)
-    expect(person.metadata("label")).to_have_text("every-minute")
+    expect(person.metadata("label")).to_have_text(re.compile(r"^every-minute-\d{8}T\d{6}Z$"))
     expect(person.metadata("requested_by")).to_have_text(f"dagster:schedule:{_SCHEDULE}")
     person.show_plots()
     person.sees_plot("duration_seconds")
