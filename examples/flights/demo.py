@@ -28,6 +28,7 @@ from examples.flights.summary import Check, Results, check
 __all__ = ["Demo", "Moment", "Options", "Outcome", "Visitor"]
 
 PARALLELISM: Final = 4
+_JOB: Final = "flights"
 _QUERIES: Final = ("alerts", "airports")
 _TICK_SECONDS: Final = 0.25
 
@@ -129,7 +130,7 @@ class Demo:
         """
         options = self._options
         with cc.Job(
-            "flights",
+            _JOB,
             spark,
             root=str(options.work / "jobs"),
             port=options.port,
@@ -171,7 +172,7 @@ class Demo:
         self._feeder.join()
         for name in _QUERIES:
             while not self._stop.is_set():
-                query = next((query for query in spark.streams.active if query.name == name), None)
+                query = next((query for query in spark.streams.active if query.name == f"{_JOB}.{name}"), None)
                 try:
                     if query is not None:
                         query.processAllAvailable()
@@ -249,5 +250,5 @@ class Demo:
 
     def _checkpoint(self, query: str) -> Path:
         # The newest lineage, should there ever be more than one.
-        lineages = (self._options.work / "jobs" / "flights" / "queries" / query).glob("lineage-*")
+        lineages = (self._options.work / "jobs" / _JOB / "queries" / query).glob("lineage-*")
         return max(lineages) / "spark"
