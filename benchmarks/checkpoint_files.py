@@ -46,7 +46,7 @@ def many_files(spark: SparkSession, root: str, quick: bool) -> Part:
     _multiply(_small(spark, root), directory, partitions, epochs)
     files = LocalFiles()
     claim = generations.claim(files, f"{root}/job/generations", Holder.of([os.getpid()]))
-    store = CheckpointStore(files, f"{root}/job", claim.generation)
+    store = CheckpointStore(files, f"{root}/job", claim.generation, lambda: claim.verify("job"))
     seconds: list[float] = []
 
     def savepoint() -> None:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ class ScriptedDriver:
         self.ended = threading.Event()
         self.closing: Callable[[], None] = lambda: None  # closes the agent
         self.was_ready = True
-        self._checkpoints = CheckpointStore(self.files, self.folder, self.generation)
+        self._checkpoints = CheckpointStore(self.files, self.folder, self.generation, partial(self.claim.verify, name))
         self._history = StatisticsHistory(100)
         self._known = {request.key: (number, path) for request, number, path in self._checkpoints.completed_requests()}
         self._handles: dict[CheckpointId, CheckpointHandle] = {}

@@ -10,8 +10,8 @@ completed checkpoint (FLINK-40384, FLINK-38033). The folder of the highest id st
 
 **Taking over.** The first call looks through what earlier drivers have left (:mod:`.checkpoint_takeover`).
 
-**Fenced drivers.** One that has not noticed may still work. Its claim comes too late, because it looks for newer
-generations after it has written it; its unfinished checkpoints were made void, its ``complete`` fails on that; and
+**Fenced drivers.** One that has not noticed may still work. Its claim of an id comes too late, because it verifies that
+it owns the job after it has written it; its unfinished checkpoints were made void, its ``complete`` fails on that; and
 files that it removes are not ours (:mod:`.shared_files`).
 
 Threads: any. Queries may be pinned side by side, and several checkpoints be made at once; calls for one checkpoint come
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 from coord_control import collector
 from coord_control.durable.checkpoint_folder import (
@@ -67,6 +68,7 @@ class CheckpointStore:
         files: the job's storage.
         folder: the job's folder.
         generation: this driver's, claimed.
+        verify: raises Fenced when this driver does not own the job any more.
         storage: which files a savepoint's target, or an adopted Spark directory, is on; None: all on ``files``.
         may_reuse_older: all drivers of older generations are known to be dead; see :class:`SharedFiles`.
     """
@@ -76,6 +78,7 @@ class CheckpointStore:
         files: Files,
         folder: str,
         generation: Generation,
+        verify: Callable[[], None],
         *,
         storage: Storage | None = None,
         may_reuse_older: bool = False,
@@ -84,6 +87,7 @@ class CheckpointStore:
         self._folder = folder
         self._job = folder.rstrip("/").rpartition("/")[2]
         self._generation = generation
+        self._verify = verify
         self._storage = storage or (lambda path: files)
         self._may_reuse_older = may_reuse_older
         self.shared = self._no_shared_files()
@@ -203,9 +207,10 @@ class CheckpointStore:
             Its folder.
 
         Raises:
-            Fenced: a newer driver has given it up.
+            Fenced: a newer driver has claimed the job, or has given the checkpoint up.
             StoreUnavailable: it does not exist, or nobody can know; discard it.
         """
+        self._verify()
         checkpoint = metadata.checkpoint
         record = self._pending[checkpoint]
         home = record.target or self._home(checkpoint)
@@ -297,12 +302,6 @@ class CheckpointStore:
             storage.delete(target)  # whoever has removed the folder has not seen these
             raise
         return pinned
-
-    def _verify(self) -> None:
-        names = self._files.list(join(self._folder, "generations"))
-        numbers = [int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit()]
-        if (newest := max(numbers, default=0)) > self._generation:
-            raise Fenced(self._job, self._generation, newest)
 
     def _default_target(self, checkpoint: CheckpointId, label: str | None) -> str:
         return join(self._folder, "savepoints", f"{checkpoint}-{label}" if label else str(checkpoint))

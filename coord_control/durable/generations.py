@@ -176,6 +176,16 @@ class Claim:
         self._checked_at = max(self._checked_at, began)
         return True
 
+    def verify(self, job: str) -> None:
+        """Check that this driver still owns the job; reads one file.
+
+        Raises:
+            Fenced: it does not.
+            StoreUnavailable: the storage cannot say.
+        """
+        if not self.is_current():
+            raise self.fenced(job)
+
     def is_fresh(self) -> bool:
         """Return whether the last check found it current and began at most :data:`LEASE_SECONDS` ago.
 

@@ -22,7 +22,7 @@ from coord_control.durable.lineage import Lineage, recorded_lineage, spark_posit
 from coord_control.durable.lineage_record import LineageRecord, query_folder
 from coord_control.durable.offline import own_job
 from coord_control.durable.restoring import queries_of
-from coord_control.errors import Fenced, MailboxNotFound
+from coord_control.errors import MailboxNotFound
 from coord_control.ids import Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.mailbox import drop, mailboxes
 from coord_control.protocol.records import EventBatch, Record, count, size
@@ -114,8 +114,7 @@ def drop_mailbox(
         found = drop(Facts(tuple(store.open()), committed, planned), operator, subtask)
         if found is not None:
             store.append([found[0]])
-        if not claim.is_current():
-            raise Fenced(job_folder.rstrip("/").rpartition("/")[2], claim.generation)
+        claim.verify(job_folder.rstrip("/").rpartition("/")[2])
     dropped = () if found is None else found[1]
     return Mailbox(lineage.query, operator, subtask, dropped, record.operators[operator].down)
 

@@ -43,7 +43,6 @@ from coord_control.durable.restoring import queries_of
 from coord_control.durable.seeding import read_seed
 from coord_control.errors import (
     AlreadyExists,
-    Fenced,
     JobRunning,
     NothingToSave,
     SavepointTargetTaken,
@@ -163,7 +162,8 @@ def save(
     if not queries_of(files, job_folder):
         raise NothingToSave(job_folder, "no query of that job has ever been started")
     with own_job(files, job_folder, force=force) as claim:
-        store = CheckpointStore(files, job_folder, claim.generation, storage=storage)
+        job = job_folder.rstrip("/").rpartition("/")[2]
+        store = CheckpointStore(files, job_folder, claim.generation, lambda: claim.verify(job), storage=storage)
         checkpoint = CheckpointId(store.newest_id() + 1)
         store.claim(checkpoint, "savepoint", target=target, label=label)
         try:
@@ -172,7 +172,7 @@ def save(
                 requested_at=datetime.datetime.now(datetime.UTC),
                 details={"requested_by": requested_by} if requested_by else {},
             )
-            return _Saver(files, job_folder, claim, store, checkpoint).save(label, trigger)
+            return _Saver(files, job_folder, claim.generation, store, checkpoint).save(label, trigger)
         except Exception:
             with contextlib.suppress(StoreError):  # the error that led here is the one to report
                 store.discard(checkpoint)
@@ -252,12 +252,11 @@ class _Saver:
     """Collects the parts of one savepoint."""
 
     def __init__(
-        self, files: Files, job_folder: str, claim: Claim, store: CheckpointStore, checkpoint: CheckpointId
+        self, files: Files, job_folder: str, generation: Generation, store: CheckpointStore, checkpoint: CheckpointId
     ) -> None:
         self._files = files
         self._job_folder = job_folder
-        self._claim = claim
-        self._generation = claim.generation
+        self._generation = generation
         self._store = store
         self._checkpoint = checkpoint
         self._queries: dict[QueryName, QuerySnapshot] = {}
@@ -284,8 +283,6 @@ class _Saver:
             queries=self._queries,
             operators=self._operators,
         )
-        if not self._claim.is_current():
-            raise Fenced(job, self._generation)
         path = self._store.complete(metadata)
         return OfflineSavepoint(path, metadata, self._linked, self._copied)
 

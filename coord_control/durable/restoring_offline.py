@@ -26,7 +26,7 @@ from coord_control.durable.preflight_sources import check_sources
 from coord_control.durable.repartitioning import Repartition, check_repartition
 from coord_control.durable.restore_log import RestoreRecord
 from coord_control.durable.restoring import prepare_restore, remove_unborn
-from coord_control.errors import Fenced, ForkNameTaken, InvalidName, RestoreRefused
+from coord_control.errors import ForkNameTaken, InvalidName, RestoreRefused
 from coord_control.ids import Generation, is_valid_name
 
 __all__ = ["OfflineRestore", "RestoreRequest", "check_fork_name", "check_restore", "restore_job"]
@@ -124,17 +124,12 @@ def restore_job(
         checks = _checks(files, storage, source, request)
         refuse(path, checks)
         with _own_or_forget(files, folder, request, source.metadata.generation) as claim:
-
-            def verify() -> None:
-                if not claim.is_current():
-                    raise Fenced(request.target, claim.generation)
-
             prepared = prepare_restore(
                 files,
                 folder,
                 source,
                 generation=claim.generation,
-                verify_claim=verify,
+                verify_claim=lambda: claim.verify(request.target),
                 ref=request.ref,
                 key=request.key,
                 is_fork=_is_fork(source, request),

@@ -17,7 +17,7 @@ from coord_control.durable.lineage import spark_position
 from coord_control.durable.lineage_record import query_folder, read_record
 from coord_control.durable.offline import own_job
 from coord_control.durable.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
-from coord_control.errors import Fenced, RestoreNotUndone
+from coord_control.errors import RestoreNotUndone
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
 
 __all__ = ["undo_restore"]
@@ -56,8 +56,7 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
         if before is None:  # no checkpoint is what the job stands at
             nothing = {"path": "", "ref": "", "is_fork": False, "allow_missing_input": False}
             fields |= {**nothing, "checkpoint": NO_CHECKPOINT, "job": job}
-        if not claim.is_current():
-            raise Fenced(job, claim.generation)
+        claim.verify(job)
         commit_restore(files, job_folder, job, (before or undone).model_copy(update=fields))
     return undone
 

@@ -91,7 +91,6 @@ class CheckpointWork:
     runtime: JobRuntime
     queries: Sequence[ManagedQuery]
     job: JobDescription
-    verify: Callable[[], None]
     post: Callable[[Callable[[], None]], None]
     ended: Callable[[CheckpointWork, Outcome], None]
     came_further: Callable[[CheckpointWork], None]
@@ -318,7 +317,6 @@ class CheckpointWork:
         metadata = self._metadata()
 
         def write() -> None:
-            self.verify()
             path = self.store.complete(metadata)
             self.post(lambda: self._completed(path))
 

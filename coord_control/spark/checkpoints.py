@@ -71,7 +71,6 @@ class CheckpointService:
         queries: the job's queries at the moment.
         restored: the newest restore of the job.
         job: what metadata says about the job.
-        verify: raises Fenced when a newer generation exists.
         changed: told what is known of a checkpoint whenever that has changed.
         discarded: told of each that was removed, whichever driver had made it.
         fail_job: told when too many checkpoints in a row have failed.
@@ -89,7 +88,6 @@ class CheckpointService:
         job: JobDescription,
         queries: Callable[[], Sequence[ManagedQuery]],
         restored: Callable[[], RestoreRecord | None],
-        verify: Callable[[], None],
         changed: Callable[[CheckpointStatistics], None],
         discarded: Callable[[CheckpointId], None],
         fail_job: Callable[[CoordControlError], None],
@@ -105,7 +103,6 @@ class CheckpointService:
         self._queries = queries
         self._restored = restored
         self._job = job
-        self._verify = verify
         self._changed = changed
         self._was_discarded = discarded
         self._fail_job = fail_job
@@ -353,7 +350,6 @@ class CheckpointService:
             self._runtime,
             self._queries(),
             self._job,
-            verify=self._verify,
             post=self._post,
             ended=self._ended,
             came_further=lambda work: self._update(work.statistics()),

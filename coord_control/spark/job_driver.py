@@ -279,14 +279,13 @@ class JobDriver:
         job = JobDescription(self.name, self.generation, self.spark.version, self.declared.record)
         period = options.period_seconds
         return CheckpointService(
-            CheckpointStore(self.files, self.folder, self.generation, storage=self.storage),
+            CheckpointStore(self.files, self.folder, self.generation, self._verify, storage=self.storage),
             Catalog(self.files, self.folder, self.storage),
             self.runtime,
             options,
             job=job,
             queries=lambda: list(self.queries.values()),
             restored=lambda: newest_restore(self.files, self.folder),
-            verify=self._verify,
             changed=self.news.on_checkpoint,
             discarded=self.news.on_checkpoint_discarded,
             fail_job=self._fail_queries,
@@ -376,10 +375,11 @@ class JobDriver:
         store.append(records)
 
     def _verify(self) -> None:
-        if not self.claim.is_current():
-            error = self.claim.fenced(self.name)
+        try:
+            self.claim.verify(self.name)
+        except Fenced as error:
             self._fenced(error)
-            raise error
+            raise
 
     def _query_failed(self, query: QueryName, error: CoordControlError) -> None:
         if (managed := self.queries.get(query)) is not None:

@@ -7,19 +7,23 @@ every file is; the counts are those of the manifests; and when everything has co
 from __future__ import annotations
 
 import contextlib
+import datetime
 import random
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pytest
 from hypothesis import given, settings
 
+from coord_control.durable import generations
 from coord_control.durable.checkpoint_folder import CheckpointState, files_folder, list_entries, look, stored_name
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import join
+from coord_control.durable.generations import Claim, ClaimRecord
 from coord_control.durable.holds import hold
 from coord_control.durable.metadata import CheckpointMetadata, Kind
 from coord_control.durable.pinning import Pinned
@@ -38,6 +42,7 @@ from coord_control.testing.mutation import Mutation
 from coord_control.testing.simulation.faults import StorageFaults
 from coord_control.testing.simulation.statistics import Statistics
 from tests.machines.schedules import Schedule, schedules
+from tests.unit.durable.checkpoint_kit import HOLDER
 from tests.unit.durable.metadata_kit import full_metadata
 
 JOB: Final = "/jobs/j"
@@ -70,6 +75,7 @@ class World:
         self.disk = MemoryFiles(torn_writes=True, has_links=schedule.pick([True, True, False]))
         self.owners: list[Owner] = []
         self.generation = Generation(0)
+        self.is_owned = False  #: by the driver of the newest generation
         self.epoch = Epoch(-1)
         self.contents = 0
         self.newest = CheckpointId(0)  #: the highest id of a checkpoint that was complete
@@ -87,7 +93,7 @@ class World:
         steps = [self.run_epoch, self.run_epoch, self.purge, self.replace, self.take_over, self.read]
         if self.owners:
             steps += [*[self.claim] * 4, *[self.pin] * 6, *[self.complete] * 6, self.discard]
-            steps += [*[self.retain] * 3, self.dispose, self.arm_crash, self.fail_storage]
+            steps += [*[self.retain] * 3, self.dispose, self.arm_crash, self.fail_storage, self.lose_claim]
         if self.readers:
             steps += [self.stop_reading]
         return steps
@@ -127,21 +133,29 @@ class World:
     # Drivers.
 
     def take_over(self) -> None:
-        self.generation = Generation(self.generation + 1)
         if self.schedule.pick([True, True, False]):
             self.owners.clear()
         is_alone = not self.owners
-        self.disk.create(f"{JOB}/generations/{self.generation}.json", b"{}")
         faults = StorageFaults(Statistics())
         files = self.disk.seen_by(faults)
-        store = CheckpointStore(files, JOB, self.generation, may_reuse_older=is_alone)
+        claim = generations.claim(files, f"{JOB}/generations", HOLDER)
+        self.generation, self.is_owned = claim.generation, True
+        verify = partial(claim.verify, "job")
+        store = CheckpointStore(files, JOB, self.generation, verify, may_reuse_older=is_alone)
         self.owners.append(Owner(self.generation, faults, store, is_alone))
+
+    def lose_claim(self) -> None:
+        """Another driver has looked for the newest claim before it was there, and writes its own over it."""
+        claimed_at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        rival = ClaimRecord(generation=self.generation, holder=HOLDER, claimed_at=claimed_at, token="rival")
+        self.disk.replace(f"{JOB}/generations/{self.generation}.json", rival.encode())
+        self.is_owned = False
 
     @property
     def current(self) -> Owner | None:
         """The driver that nobody has fenced."""
         newest = self.owners[-1] if self.owners else None
-        return newest if newest is not None and newest.generation == self.generation else None
+        return newest if newest is not None and self.is_owned and newest.generation == self.generation else None
 
     def owner(self) -> Owner:
         """The newest driver, or one that does not know that it was fenced."""
@@ -163,6 +177,7 @@ class World:
         kind: Kind = self.schedule.pick(["checkpoint", "checkpoint", "checkpoint", "savepoint"])
         with contextlib.suppress(AlreadyExists), self.doubts(owner):
             owner.store.claim(checkpoint, kind)
+            assert owner is self.current, "it does not own the job"
             owner.pending[checkpoint] = kind
 
     def pin(self) -> None:
@@ -203,8 +218,8 @@ class World:
             self.give_up(owner, checkpoint)
             raise
         del owner.pending[checkpoint], owner.pinned[checkpoint]
-        if owner is self.current:
-            assert self.state(checkpoint) is CheckpointState.COMPLETED, "its driver was told so"
+        assert owner is self.current, "it does not own the job"
+        assert self.state(checkpoint) is CheckpointState.COMPLETED, "its driver was told so"
 
     def discard(self) -> None:
         owner = self.owner()
@@ -337,6 +352,19 @@ BUGS = (
     Mutation("files go although others need them", SharedFiles._release, "if shared.owners:", "if False:"),
     Mutation("what was there before is not counted", SharedFiles.load, "self._own(owned, name, shared)", "pass"),
     Mutation("what a crash has left stays", SharedFiles.sweep, "not in self._known", "is None"),
+    Mutation(
+        "an id is claimed without the job",
+        CheckpointStore.claim,
+        "self._verify()\n        if record.target",
+        "if record.target",
+    ),
+    Mutation("a checkpoint is completed without the job", CheckpointStore.complete, "self._verify()", "pass"),
+    Mutation(
+        "the highest number owns the job",
+        Claim.verify,
+        "if not self.is_current():",
+        "if self.generation < max(_claimed(self._files, self._folder)):",
+    ),
     Mutation("nothing is given back", CheckpointStore._remove, "self.shared.release(checkpoint)", "pass"),
 )
 

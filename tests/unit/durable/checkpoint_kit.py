@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 
+from coord_control.durable import generations
 from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointEntry, shared_folder, shared_names
+from coord_control.durable.checkpoint_folder import CheckpointEntry, Storage, shared_folder, shared_names
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.metadata import CheckpointMetadata, Kind, QuerySnapshot, Trigger
 from coord_control.durable.verifying import verify_files
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, QueryName
+from coord_control.testing.memory_files import MemoryFiles
 
 JOB = "/jobs/flights"
 QUERY = QueryName("delays")
 LINEAGE = "lineage-000001"
 SPARK = join(JOB, "queries", QUERY, LINEAGE, "spark")
+HOLDER = generations.Holder(host="here", boot=None, namespace=None, processes=())
 
 
 def run_epoch(files: Files, epoch: int, *, keep: int = 3, spark: str = SPARK) -> None:
@@ -65,16 +67,28 @@ def metadata_of(
 class Driver:
     """One driver of the job; what it was told to be done is remembered."""
 
-    def __init__(self, files: Files, generation: int, *, may_reuse_older: bool = False) -> None:
+    def __init__(self, files: MemoryFiles, generation: int, *, may_reuse_older: bool = False) -> None:
         self.files = files
         self.generation = generation
-        claim = join(JOB, "generations", f"{generation}.json")
-        if not files.exists(claim):
-            files.create(claim, json.dumps({"generation": generation}).encode())
-        self.store = CheckpointStore(files, JOB, Generation(generation), may_reuse_older=may_reuse_older)
+        # Without faults: how a claim is made and disturbed is tested by itself.
+        folder, above = join(JOB, "generations"), Generation(generation - 1)
+        self.owner = generations.claim(files.seen_by(None), folder, HOLDER, above=above)
+        assert self.owner.generation == generation
+        self.store = self.another_store(files, may_reuse_older=may_reuse_older)
         self.claimed: list[int] = []
         self.completed: dict[int, Kind] = {}  #: complete() has returned, and nothing was done to it since
         self.doubtful: set[int] = set()  #: being completed, or being removed
+
+    def another_store(
+        self, files: Files, *, storage: Storage | None = None, may_reuse_older: bool = False
+    ) -> CheckpointStore:
+        """Return a store of this driver that knows nothing yet."""
+        return CheckpointStore(
+            files, JOB, self.owner.generation, self.verify, storage=storage, may_reuse_older=may_reuse_older
+        )
+
+    def verify(self) -> None:
+        self.owner.verify("flights")
 
     def next_id(self) -> CheckpointId:
         return CheckpointId(max([self.store.newest_id(), *self.claimed]) + 1)
@@ -125,7 +139,7 @@ class Driver:
         self.doubtful.discard(checkpoint)
 
 
-def driver_after_five_epochs(files: Files) -> Driver:
+def driver_after_five_epochs(files: MemoryFiles) -> Driver:
     """The first driver of a job whose query has committed five epochs."""
     for epoch in range(5):
         run_epoch(files, epoch)

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import Linked, join
 from coord_control.durable.metadata import Kind
 from coord_control.errors import AlreadyExists, StateFileMissing
-from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation
+from coord_control.ids import NO_EPOCH, CheckpointId, Epoch
 from coord_control.testing.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
@@ -122,7 +121,7 @@ class TestMaking:
 
         view = Vanishing()
         view._disk = files._disk
-        store = CheckpointStore(view, JOB, Generation(1))
+        store = driver.another_store(view)
         store.claim(CheckpointId(1), kind)
         with pytest.raises(StateFileMissing, match=r"state/0/0/4\.delta") as caught:
             store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
@@ -138,7 +137,7 @@ class TestMaking:
 
         view = Replacing()
         view._disk = files._disk
-        store = CheckpointStore(view, JOB, Generation(1))
+        store = driver.another_store(view)
         store.claim(CheckpointId(1), "checkpoint")
         with pytest.raises(StateFileMissing, match="replaced"):
             store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
@@ -155,4 +154,4 @@ class TestMaking:
     def test_an_id_is_claimed_once(self, files: MemoryFiles, driver: Driver) -> None:
         driver.claim("checkpoint")
         with pytest.raises(AlreadyExists):
-            Driver(files, 1).store.claim(CheckpointId(1), "checkpoint")
+            driver.another_store(files).claim(CheckpointId(1), "checkpoint")

@@ -116,7 +116,7 @@ class TestFailures:
         spark = join(job, "queries", QUERY, LINEAGE, "spark")
         for epoch in range(5):
             run_epoch(files, epoch, spark=spark)
-        store = CheckpointStore(files, job, Generation(1))
+        store = CheckpointStore(files, job, Generation(1), lambda: None)
         store.claim(CheckpointId(1), "savepoint")
         store.claim(CheckpointId(2), "checkpoint")
 

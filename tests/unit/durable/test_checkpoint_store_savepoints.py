@@ -6,11 +6,10 @@ import pytest
 
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CheckpointState
-from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import Files, join
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import SavepointTargetTaken
-from coord_control.ids import CheckpointId, Epoch, Generation
+from coord_control.ids import CheckpointId, Epoch
 from coord_control.testing.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
@@ -49,7 +48,7 @@ class TestSavepoints:
         def storage(path: str) -> Files:
             return archive if path.startswith("/archive") else files
 
-        store = CheckpointStore(files, JOB, Generation(1), storage=storage)
+        store = Driver(files, 1).another_store(files, storage=storage)
         store.claim(CheckpointId(1), "savepoint", target="/archive/one")
         pinned = store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
         assert (pinned.linked_bytes, pinned.copied_bytes) == (0, pinned.live.size)

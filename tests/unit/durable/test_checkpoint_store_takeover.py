@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from coord_control.durable.checkpoint_folder import CheckpointState, look
-from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import join
+from coord_control.durable.generations import ClaimRecord
 from coord_control.errors import Fenced, StoreUnavailable
-from coord_control.ids import Generation
+from coord_control.ids import CheckpointId, Generation
 from coord_control.testing.memory_files import MemoryFiles
-from tests.unit.durable.checkpoint_kit import JOB, Driver, check_all_verify, check_nothing_is_left, ids, shared_files
+from tests.unit.durable.checkpoint_kit import (
+    HOLDER,
+    JOB,
+    Driver,
+    check_all_verify,
+    check_nothing_is_left,
+    ids,
+    shared_files,
+)
+
+NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 
 
 class TestTakingOver:
@@ -65,7 +77,27 @@ class TestTakingOver:
         with pytest.raises(Fenced):
             driver.claim("savepoint")
         with pytest.raises(Fenced):
-            CheckpointStore(files, JOB, Generation(1)).open()
+            driver.another_store(files).open()
+
+    def test_a_driver_whose_claim_another_one_has_overwritten_is_fenced(
+        self, files: MemoryFiles, driver: Driver
+    ) -> None:
+        """Bug: the highest number decided, so of two drivers that had claimed the same number both went on."""
+        driver.make(4)
+        kept = driver.make(4)
+        pending = driver.claim("checkpoint")
+        snapshot = driver.pin(pending, 4)
+        rival = ClaimRecord(generation=Generation(1), holder=HOLDER, claimed_at=NOW, token="rival")
+        files.replace(join(JOB, "generations/1.json"), rival.encode())
+        with pytest.raises(Fenced):
+            driver.complete(pending, "checkpoint", snapshot)
+        with pytest.raises(Fenced):
+            driver.claim("savepoint")
+        with pytest.raises(Fenced):
+            driver.dispose(CheckpointId(1))
+        with pytest.raises(Fenced):
+            driver.another_store(files).open()
+        assert ids(files) == [1, kept]
 
     def test_a_fenced_driver_removes_nothing_that_the_new_one_needs(self, files: MemoryFiles, driver: Driver) -> None:
         driver.make(4)
@@ -95,8 +127,8 @@ class TestTakingOver:
             def read(self, path: str) -> bytes:
                 raise StoreUnavailable(path, "read", "no route to host")
 
-        store = CheckpointStore(
-            files, JOB, Generation(2), storage=lambda path: Unreachable() if path.startswith("/archive") else files
+        store = Driver(files, 2).another_store(
+            files, storage=lambda path: Unreachable() if path.startswith("/archive") else files
         )
         assert store.completed_requests() == []
         assert store.newest_id() == 1

@@ -32,7 +32,7 @@ class PurgingStore(CheckpointStore):
     purges, waits = True, True
 
     def __init__(self, files: LocalFiles, folder: str) -> None:
-        super().__init__(files, folder, Generation(1))
+        super().__init__(files, folder, Generation(1), lambda: None)
         self.is_purged, self.may_go_on = threading.Event(), threading.Event()
         self.pinning: set[QueryName] = set()
         self.pinned_together: list[tuple[QueryName, Epoch]] = []
@@ -59,7 +59,6 @@ def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp
     for each in spark.values():
         for epoch in range(5):
             run_epoch(files, epoch, spark=each)
-    files.create(f"{folder}/generations/1.json", b'{"generation":1}')
     store, box, outcomes = PurgingStore(files, folder), queue.Queue[Callable[[], None]](), list[Outcome]()
     cuts: list[str] = []
 
@@ -92,7 +91,6 @@ def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp
         cast(JobRuntime, runtime),
         [query(SLOW), query(PURGED)],
         JobDescription("flights", Generation(1), "4.3.0", lambda uid: _no_operator(uid)),
-        verify=lambda: None,
         post=box.put,
         ended=lambda work, outcome: outcomes.append(outcome),
         came_further=lambda work: None,
