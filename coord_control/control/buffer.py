@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from coord_control.errors import RecordNotFound
 from coord_control.ids import CheckpointId
@@ -52,30 +53,29 @@ _FACTS: Final = 10_000
 _SAMPLES: Final = 360
 
 
-class Fact(Protocol):
+class Fact(ABC):
     """Something that has happened."""
 
-    @property
-    def is_expendable(self) -> bool:
-        """Whether it may be given up when too much waits."""
+    __slots__ = ()
+
+    #: Whether it may be given up when too much waits.
+    is_expendable: ClassVar[bool] = True
 
     def without_detail(self) -> Fact | None:
-        """The same in less space; None: it takes as little as it can."""
+        """Return the same in less space, or None: it takes as little as it can."""
+        return None
 
+    @abstractmethod
     def write(self, store: ControlStore) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointEnded:
+class CheckpointEnded(Fact):
     """A checkpoint is complete, or failed."""
 
     record: CheckpointRecord
     subtasks: tuple[SubtaskRecord, ...] = ()
     savepoint: SavepointRecord | None = None  #: when it is a complete one
-
-    @property
-    def is_expendable(self) -> bool:
-        return True
 
     def without_detail(self) -> CheckpointEnded | None:
         return CheckpointEnded(self.record, savepoint=self.savepoint) if self.subtasks else None
@@ -87,53 +87,32 @@ class CheckpointEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointDiscarded:
+class CheckpointDiscarded(Fact):
     """A complete checkpoint was removed from storage."""
 
     job: str
     checkpoint: int
-
-    @property
-    def is_expendable(self) -> bool:
-        return True
-
-    def without_detail(self) -> None:
-        return None
 
     def write(self, store: ControlStore) -> None:
         store.checkpoints.discarded(self.job, [self.checkpoint])
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Fact):
     """A query has recovered."""
 
     record: RecoveryRecord
-
-    @property
-    def is_expendable(self) -> bool:
-        return True
-
-    def without_detail(self) -> None:
-        return None
 
     def write(self, store: ControlStore) -> None:
         store.recoveries.add(self.record)
 
 
 @dataclass(frozen=True, slots=True)
-class SavepointVerified:
+class SavepointVerified(Fact):
     """All files of a checkpoint or savepoint were read; only savepoints have a place where that is kept."""
 
     path: str
     problems: tuple[str, ...]
-
-    @property
-    def is_expendable(self) -> bool:
-        return True
-
-    def without_detail(self) -> None:
-        return None
 
     def write(self, store: ControlStore) -> None:
         with contextlib.suppress(RecordNotFound):
@@ -141,19 +120,14 @@ class SavepointVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandEnded:
+class CommandEnded(Fact):
     """A command has its outcome."""
 
     id: str
     generation: int
     outcome: Outcome
 
-    @property
-    def is_expendable(self) -> bool:
-        return False
-
-    def without_detail(self) -> None:
-        return None
+    is_expendable: ClassVar[bool] = False
 
     def write(self, store: ControlStore) -> None:
         # False is no news either: the answer to an earlier try was lost.

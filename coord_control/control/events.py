@@ -28,9 +28,8 @@ from coord_control.control.execution import job_closed
 from coord_control.control.outcomes import completed, failed, outcome_of
 from coord_control.control.port import DriverPort
 from coord_control.errors import Fault, OperatorNotFound
-from coord_control.ids import CheckpointId, OperatorUid
-from coord_control.protocol.job_facts import ControlEvent, RecoveryFact
-from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.ids import OperatorUid
+from coord_control.protocol.job_facts import ControlEvent, JobListener
 from coord_control.storage.records import CommandRecord, Outcome
 from coord_control.storage.store import ControlStore
 
@@ -58,7 +57,7 @@ class _Operator:
     is_synced: bool = False
 
 
-class EventDesk:
+class EventDesk(JobListener):
     """The ``send_event`` commands of one job.
 
     Args:
@@ -83,26 +82,11 @@ class EventDesk:
 
     # A listener of the job.
 
-    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
-        """For the reporter."""
-
-    def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """For the reporter."""
-
-    def on_recovery(self, fact: RecoveryFact) -> None:
-        """For the reporter."""
-
-    def on_query_changed(self) -> None:
-        """For the reporter."""
-
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
         """The operator's events can be handed over."""
         with self._lock:
             self._opened.add(operator)
         self._wake()
-
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """Nothing is certain yet."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         """The coordinator raised."""

@@ -22,8 +22,8 @@ from coord_control.control.buffer import (
 )
 from coord_control.control.views import checkpoint_record, recovery_record, savepoint_record, subtask_records
 from coord_control.errors import DatabaseError, RecordRefused
-from coord_control.ids import CheckpointId, OperatorUid
-from coord_control.protocol.job_facts import JobFacts, RecoveryFact
+from coord_control.ids import CheckpointId
+from coord_control.protocol.job_facts import JobFacts, JobListener, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.storage.records import Outcome
 from coord_control.storage.store import ControlStore
@@ -35,7 +35,7 @@ _log = logging.getLogger("coord_control.control")
 _FACTS_AT_ONCE: Final = 100
 
 
-class Reporter:
+class Reporter(JobListener):
     """The records of one job.
 
     Args:
@@ -78,18 +78,6 @@ class Reporter:
     def on_query_changed(self) -> None:
         """What queries and operators there are is written with the next heartbeat."""
         self._wake()
-
-    def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
-        """For :class:`~coord_control.control.events.EventDesk`."""
-
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """For the desk."""
-
-    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
-        """For the desk."""
-
-    def on_events_durable(self, operator: OperatorUid, number: int) -> None:
-        """For the desk."""
 
     # The agent.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.protocol.durations import Durations
-from coord_control.protocol.job_facts import RecoveryCause, RecoveryFact
+from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.tickets import CheckpointKind
 
@@ -102,7 +102,7 @@ class Observed:
     events: Mapping[tuple[OperatorUid, str], int]
 
 
-class Observer:
+class Observer(JobListener):
     """A listener of one job; what happened before it was subscribed is not counted."""
 
     def __init__(self) -> None:
@@ -161,12 +161,6 @@ class Observer:
             if fact.checkpoint is not None:
                 self._restored[fact.query] = Restored(fact.checkpoint, fact.started_at_seconds)
 
-    def on_query_changed(self) -> None:
-        """Its state is read when it is asked for."""
-
-    def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
-        """Read when it is asked for."""
-
     def on_event_applied(self, operator: OperatorUid, number: int) -> None:
         """The coordinator was given an event from outside."""
         with self._lock:
@@ -176,9 +170,6 @@ class Observer:
         """The coordinator raised."""
         with self._lock:
             self._events[operator, "refused"] += 1
-
-    def on_events_durable(self, operator: OperatorUid, number: int) -> None:
-        """Read when it is asked for."""
 
     # Parts.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.statistics import CheckpointStatistics
@@ -167,9 +167,12 @@ class RecoveryFact:
     message: str = ""
 
 
-class JobListener(Protocol):
-    """Told of what happens in a job. Calls come from any thread of the driver, the loop of the protocol among them:
-    they must not block, and what they raise is logged and goes nowhere."""
+class JobListener:
+    """Hears what happens in a job; a subclass overrides what it wants to hear.
+
+    Calls come from any thread of the driver, the loop of the protocol among them: they must not block, and what they
+    raise is logged and goes nowhere.
+    """
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
         """A checkpoint has started, has come further, or has ended."""

@@ -18,7 +18,7 @@ __all__ = ["News"]
 _log = logging.getLogger("coord_control.news")
 
 
-class News:
+class News(JobListener):
     """A :class:`JobListener` that passes everything on to others."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 import coord_control as cc
 from coord_control import errors
 from coord_control.ids import CheckpointId, Epoch, OperatorUid
-from coord_control.protocol.job_facts import ControlEvent, RecoveryCause, RecoveryFact
+from coord_control.protocol.job_facts import ControlEvent, JobListener, RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.tickets import CheckpointRequest
 from coord_control.spark.agent_port import AgentPort
@@ -75,7 +75,7 @@ def tell(subtask: cc.Subtask[Seen], batches: Iterator[pa.RecordBatch]) -> Iterat
     yield pa.RecordBatch.from_pydict({"subtask": [subtask.index] * len(numbers), "number": numbers})
 
 
-class Owner:
+class Owner(JobListener):
     """Keeps the events, like a database, and hears what becomes of them."""
 
     def __init__(self) -> None:

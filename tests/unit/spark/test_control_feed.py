@@ -9,11 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import SnapshotResult
-from coord_control.ids import CheckpointId, OperatorUid
+from coord_control.ids import OperatorUid
 from coord_control.protocol.control_events import unseal
-from coord_control.protocol.job_facts import RecoveryFact
+from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import Begin
-from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.spark.control_feed import WaitingEvent
 from tests.core_kit import OP
 from tests.unit.spark.coordinator_kit import DOWN, Number, Recorder, Rig, on_another_thread
@@ -37,7 +36,7 @@ class Applying(Recorder):
             self.handle(event, subtask)
 
 
-class Heard:
+class Heard(JobListener):
     """Listens."""
 
     def __init__(self) -> None:
@@ -57,14 +56,6 @@ class Heard:
 
     def on_events_durable(self, operator: OperatorUid, number: int) -> None:
         self.durable.append(number)
-
-    def on_checkpoint(self, statistics: CheckpointStatistics) -> None: ...
-
-    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None: ...
-
-    def on_recovery(self, fact: RecoveryFact) -> None: ...
-
-    def on_query_changed(self) -> None: ...
 
 
 class Outside(Rig):

@@ -6,16 +6,15 @@ import pytest
 
 from coord_control.durable.lineage import Lineage
 from coord_control.durable.lineage_record import RestoredFrom
-from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation, OperatorUid, QueryName
-from coord_control.protocol.job_facts import RecoveryCause, RecoveryFact
-from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation, QueryName
+from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.spark.news import News
 from coord_control.spark.recoveries import Recoveries
 
 Q = QueryName("q")
 
 
-class Heard:
+class Heard(JobListener):
     """Listens to recoveries."""
 
     def __init__(self) -> None:
@@ -23,20 +22,6 @@ class Heard:
 
     def on_recovery(self, fact: RecoveryFact) -> None:
         self.facts.append(fact)
-
-    def on_feed_open(self, operator: OperatorUid, applied: int) -> None: ...
-
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None: ...
-
-    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None: ...
-
-    def on_events_durable(self, operator: OperatorUid, number: int) -> None: ...
-
-    def on_checkpoint(self, statistics: CheckpointStatistics) -> None: ...
-
-    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None: ...
-
-    def on_query_changed(self) -> None: ...
 
 
 def lineage(restored: RestoredFrom | None = None) -> Lineage:
