@@ -45,7 +45,7 @@ class Wish:
         job: whose checkpoint it is.
         ref: an id, a label, ``latest``, or a path.
         as_name: a new job goes on from it, beside this one; None: the job itself.
-        verify: read all files of the checkpoint; a driver does that in any case.
+        verify: read all files of the checkpoint and compare their checksums, not only their sizes.
         force: also when the job's driver may live where we cannot look.
 
     Raises:
@@ -121,6 +121,8 @@ def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: 
             wish.ref,
             allow_non_restored_state=wish.allow_non_restored_state,
             allow_missing_input=wish.allow_missing_input,
+            verify=wish.verify,
+            force=wish.force,
             as_name=wish.as_name,
             key=key,
             expires_seconds=wish.timeout_seconds,

@@ -114,6 +114,8 @@ def restore(
                         reference(ref),
                         allow_non_restored_state=allow_non_restored_state,
                         allow_missing_input=allow_missing_input,
+                        verify=verify,
+                        force=force,
                         as_name=fork,
                         key=key,
                     )

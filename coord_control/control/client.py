@@ -137,6 +137,8 @@ class ControlClient(ControlReader):
         *,
         allow_non_restored_state: bool = False,
         allow_missing_input: bool = False,
+        verify: bool = True,
+        force: bool = False,
         as_name: str | None = None,
         key: str | None = None,
         expires_seconds: float | None = None,
@@ -147,6 +149,9 @@ class ControlClient(ControlReader):
             ref: an id, a label, ``latest``, or a path.
             allow_non_restored_state: queries and operators may come and go.
             allow_missing_input: files that a source would read again may be gone; their rows are lost.
+            verify: read all files and compare their checksums, not only their sizes.
+            force: also when a driver of the job that is restored may run where the running driver cannot look: it is
+                fenced off. That is so for a fork whose name another machine has used.
             as_name: another job goes on from it, beside this one, which is left alone.
 
         Raises:
@@ -158,6 +163,8 @@ class ControlClient(ControlReader):
             ref=ref,
             allow_non_restored_state=allow_non_restored_state,
             allow_missing_input=allow_missing_input,
+            verify=verify,
+            force=force,
             as_name=as_name,
         )
         return self._submit(job, command, key, expires_seconds)

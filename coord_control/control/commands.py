@@ -142,6 +142,8 @@ class Restore(_Value):
     ref: _Path  #: an id, a label, latest, or a path
     allow_non_restored_state: bool = False
     allow_missing_input: bool = False
+    verify: bool = True  #: read all files and compare their checksums, not only their sizes
+    force: bool = False  #: also when a driver of the job that is restored may run where this one cannot look
     as_name: _Name | None = None
 
 

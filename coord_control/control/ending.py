@@ -193,8 +193,10 @@ class RestoreExecution(ThreadedExecution):
             ref=meant["path"],
             fork=payload.as_name,
             allow_non_restored_state=payload.allow_non_restored_state,
-            key=command_key(self._command),
             allow_missing_input=payload.allow_missing_input,
+            verify=payload.verify,
+            force=payload.force,
+            key=command_key(self._command),
         )
         path, checks = check_restore(port.files, port.storage, request)
         if (error := refusal(path, checks)) is not None:

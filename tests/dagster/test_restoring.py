@@ -364,6 +364,27 @@ def test_the_driver_refuses_a_restore_whose_input_is_gone_unless_that_is_allowed
     assert found.allow_missing_input
 
 
+def test_the_driver_is_told_whether_to_read_all_files_and_whom_to_fence_off(
+    plane: Plane, actions: Actions, dead: str
+) -> None:
+    """Bug: a driver was sent neither "verify" nor "force"."""
+    plane.driver()
+    (state,) = Path(dead).rglob("4.snapshot")
+    state.write_bytes(b"x" * state.stat().st_size)
+    far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
+    generations.claim(LocalFiles(), join(str(plane.root), "copy", "generations"), far)
+
+    damaged = actions.run(FORK, as_name="copy", ref="end")
+    unseen = actions.run(FORK, as_name="copy", ref="end", verify=False)
+    forced = actions.run(FORK, as_name="copy", ref="end", verify=False, force=True)
+
+    assert damaged.metadata["reason"] == "RESTORE_REFUSED"
+    assert "4.snapshot" in damaged.description
+    assert "which cannot be looked at from here" in unseen.description
+    assert forced.is_success, forced.description
+    assert forced.metadata["way"] == "driver"
+
+
 def test_a_driver_that_nobody_would_start_again_refuses(plane: Plane, actions: Actions) -> None:
     driver = plane.driver()
     saved_by_driver(plane)

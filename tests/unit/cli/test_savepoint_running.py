@@ -120,7 +120,8 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
     result = kit.completed(path="/jobs/flights/checkpoints/7", checkpoint=7, job="flights")
     with kit.driver(tmp_path, lambda store, command: result) as taken:
         shown = run(tmp_path, "restore", "flights", "7", "--allow-non-restored-state")
-        run(tmp_path, "restore", "flights", "./savepoints/one", "--as", "other", "--allow-missing-input")
+        one = ("restore", "flights", "./savepoints/one", "--as", "other")
+        run(tmp_path, *one, "--allow-missing-input", "--no-verify", "--force")
 
     assert "job flights: through its driver" in shown
     assert "job flights goes on from checkpoint 7" in shown
@@ -128,6 +129,7 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
     assert kinds == [("restore", "7", None), ("restore", str(Path.cwd() / "savepoints/one"), "other")]
     allowed = [(payload["allow_non_restored_state"], payload["allow_missing_input"]) for _, payload in _asked(taken)]
     assert allowed == [(True, False), (False, True)]
+    assert [(payload["verify"], payload["force"]) for _, payload in _asked(taken)] == [(True, False), (False, True)]
 
 
 def test_a_fork_of_a_running_job_under_its_own_name_is_not_even_asked_for(

@@ -103,7 +103,7 @@ _REQUESTS: dict[str, Callable[[ControlClient], CommandRecord]] = {
     "stop": lambda client: client.stop(JOB, grace_seconds=5, key="k"),
     "stop_with_savepoint": lambda client: client.stop_with_savepoint(JOB, target="/s", key="k"),
     "restart": lambda client: client.restart(JOB, key="k"),
-    "restore": lambda client: client.restore(JOB, "latest", as_name="other", key="k"),
+    "restore": lambda client: client.restore(JOB, "latest", as_name="other", verify=False, force=True, key="k"),
     "dispose": lambda client: client.dispose(JOB, "7", key="k"),
     "verify": lambda client: client.verify(JOB, "7", key="k"),
     "send_event": lambda client: client.send_event(JOB, OPERATOR, "Threshold", Threshold(minutes=45), key="k"),

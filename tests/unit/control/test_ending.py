@@ -1,7 +1,8 @@
-"""A job that pauses for its last savepoint ends, whatever goes wrong behind it."""
+"""Commands that end a job: what a restore is asked for is what it does; a job that pauses for its last savepoint ends."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,13 @@ from coord_control.control import ending
 from coord_control.control.commands import StopWithSavepoint
 from coord_control.control.ending import StopWithSavepointExecution
 from coord_control.control.execution import Ending
+from coord_control.durable import generations
+from coord_control.durable.files import LocalFiles
+from coord_control.durable.generations import Holder, Process
 from coord_control.errors import StoreUnavailable
 from coord_control.storage.records import CommandKind, CommandState
+from tests.unit.control.agent_world import World
+from tests.unit.durable.restore_kit import put_checkpoint
 
 
 def test_a_savepoint_that_cannot_be_described_does_not_leave_the_job_paused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +42,48 @@ def test_a_savepoint_that_cannot_be_described_does_not_leave_the_job_paused(monk
     assert outcome is not None
     assert outcome.state is CommandState.COMPLETED
     assert outcome.checkpoint == 7
+
+
+def damaged_savepoint(world: World) -> str:
+    """A savepoint in which one file has its size and another content."""
+    path = f"{world.folder}/saved"
+    put_checkpoint(LocalFiles(), path)
+    state = next(Path(path).rglob("*.zip"))
+    state.write_bytes(b"x" * state.stat().st_size)
+    return path
+
+
+def test_a_driver_reads_the_files_that_it_restores_unless_it_is_asked_not_to(world: World) -> None:
+    """Bug: ``--no-verify`` did not travel with the command."""
+    world.driver()
+    path = damaged_savepoint(world)
+
+    read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+
+    assert read.error is not None
+    assert (read.state, read.error.code) == (CommandState.REFUSED, "RESTORE_REFUSED")
+
+    not_read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", verify=False))
+
+    assert not_read.state is CommandState.COMPLETED, not_read.error
+
+
+def test_a_driver_fences_off_one_that_it_cannot_look_at_only_on_request(world: World) -> None:
+    """Bug: ``--force`` did not travel with the command."""
+    world.driver()
+    path = f"{world.folder}/saved"
+    put_checkpoint(LocalFiles(), path)
+    far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
+    theirs = generations.claim(LocalFiles(), f"{world.folder}/jobs/copy/generations", far)
+
+    refused = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+
+    assert refused.state is CommandState.FAILED
+    assert refused.error is not None
+    assert "say --force" in refused.error.message
+    assert theirs.is_current()
+
+    forced = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", force=True))
+
+    assert forced.state is CommandState.COMPLETED, forced.error
+    assert not theirs.is_current()
