@@ -27,6 +27,7 @@ from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import Files, LocalFiles, join
 from coord_control.durable.generations import Holder
 from coord_control.durable.metadata import CheckpointMetadata, Kind, Trigger
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.errors import EventInvalid, JobClosed, OperatorNotFound, UndeclaredEvent
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
@@ -49,6 +50,7 @@ from coord_control.protocol.statistics import (
     OperatorStatistics,
     QueryStatistics,
     SubtaskStatistics,
+    to_json,
 )
 from coord_control.protocol.statistics_history import Overview, StatisticsHistory
 from coord_control.protocol.status import GatewayStatus, JobStatus, OperatorStatus, QueryStatus
@@ -183,7 +185,7 @@ class ScriptedDriver:
                 handle.finish(Outcome(FailureReason.JOB_ENDING))
             elif request.key in self._known:
                 number, path = self._known[request.key]
-                handle.finish(Outcome(path=path), number)
+                handle.finish(Outcome(path=path), number, self._stored(path))
             elif request.label in Catalog(self.files, self.folder, self.storage).labels():
                 handle.finish(Outcome(FailureReason.LABEL_TAKEN))
             else:
@@ -306,8 +308,9 @@ class ScriptedDriver:
             number = CheckpointId(checkpoint)
             handle = self._handles.pop(number)
             path = self._checkpoints.complete(self._metadata(number, handle.request))
-            self._tell(self._statistics(number, handle.request, CheckpointStatus.COMPLETED, path))
-            handle.finish(Outcome(path=path), number)
+            statistics = self._statistics(number, handle.request, CheckpointStatus.COMPLETED, path)
+            self._tell(statistics)
+            handle.finish(Outcome(path=path), number, statistics)
 
     def fail(self, checkpoint: int, reason: FailureReason) -> None:
         """A checkpoint under way fails."""
@@ -397,7 +400,12 @@ class ScriptedDriver:
             triggered_at=now,
             completed_at=now,
             queries={},
+            statistics=to_json(self._statistics(checkpoint, request, CheckpointStatus.IN_PROGRESS)),
         )
+
+    def _stored(self, path: str) -> CheckpointStatistics:
+        catalog = Catalog(self.files, self.folder, self.storage)
+        return stored_statistics(catalog.read(catalog.resolve(path)), path)
 
     def _bound(self, operator: str) -> None:
         if operator != OPERATOR:

@@ -22,7 +22,7 @@ from coord_control.control.commands import (
 )
 from coord_control.control.execution import ThreadedExecution, Workplace, job_closed
 from coord_control.control.outcomes import cancelled, completed, outcome_of, refused
-from coord_control.control.port import DriverPort, Handle
+from coord_control.control.port import Completed, DriverPort, Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CheckpointEntry
@@ -80,21 +80,22 @@ def find_by_key(catalog: Catalog, command: CommandRecord) -> CheckpointEntry | N
     return None
 
 
-def checkpoint_result(port: DriverPort, checkpoint: int, path: str) -> CheckpointResult:
-    """What to say of one that is complete."""
-    with contextlib.suppress(CoordControlError):  # the job is ending; the storage knows it as well
-        for each in port.checkpoint_statistics().history:
-            if each.checkpoint == checkpoint:
-                return CheckpointResult(
-                    checkpoint=checkpoint,
-                    kind=each.kind.value,
-                    path=path,
-                    duration_seconds=each.duration_seconds or 0.0,
-                    state_bytes=each.state_bytes,
-                    label=each.label,
-                    epochs={query.query: query.boundary for query in each.queries if query.boundary is not None},
-                )
-    return result_of_entry(catalog_of(port).resolve(path))
+def checkpoint_result(done: Completed, kind: CheckpointKind) -> CheckpointResult:
+    """What to say of one that is complete; from memory, because the agent asks for it in its own thread."""
+    found = done.statistics
+    if found is None:
+        return CheckpointResult(
+            checkpoint=done.id, kind=kind.value, path=done.path, duration_seconds=0.0, state_bytes=0
+        )
+    return CheckpointResult(
+        checkpoint=done.id,
+        kind=found.kind.value,
+        path=done.path,
+        duration_seconds=found.duration_seconds or 0.0,
+        state_bytes=found.state_bytes,
+        label=found.label,
+        epochs={query.query: query.boundary for query in found.queries if query.boundary is not None},
+    )
 
 
 def result_of_entry(entry: CheckpointEntry) -> CheckpointResult:
@@ -137,15 +138,14 @@ class CheckpointExecution:
 
     def __init__(self, command: CommandRecord, payload: TriggerCheckpoint | TriggerSavepoint, place: Workplace) -> None:
         self._command, self._payload, self._place = command, payload, place
+        self._kind = CheckpointKind.SAVEPOINT if isinstance(payload, TriggerSavepoint) else CheckpointKind.CHECKPOINT
         self._handle: Handle | None = None
         self._is_cancelled = False
 
     def begin(self) -> None:
         payload = self._payload
-        kind, target = CheckpointKind.CHECKPOINT, None
-        if isinstance(payload, TriggerSavepoint):
-            kind, target = CheckpointKind.SAVEPOINT, payload.target
-        self._handle = self._place.port.submit(request_of(self._command, kind, payload.label, target))
+        target = payload.target if isinstance(payload, TriggerSavepoint) else None
+        self._handle = self._place.port.submit(request_of(self._command, self._kind, payload.label, target))
 
     @property
     def checkpoint(self) -> CheckpointId | None:
@@ -162,7 +162,7 @@ class CheckpointExecution:
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
                 return cancelled("it was given up on request", self._handle.id)
             return outcome_of(error, self._handle.id)
-        return completed(checkpoint_result(self._place.port, done.id, done.path), done.id)
+        return completed(checkpoint_result(done, self._kind), done.id)
 
     def progress(self) -> dict[str, Any] | None:
         return progress_of(self._place.port, self._handle)

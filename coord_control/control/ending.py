@@ -15,7 +15,6 @@ Threads: each has one of its own, which the process waits for.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from coord_control.control.checkpointing import (
@@ -37,7 +36,7 @@ from coord_control.control.commands import (
 )
 from coord_control.control.execution import ThreadedExecution, Workplace, job_closed
 from coord_control.control.outcomes import cancelled, completed, failed, outcome_of, refused
-from coord_control.control.port import Completed, Handle
+from coord_control.control.port import Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checks import refusal
@@ -48,8 +47,6 @@ from coord_control.protocol.tickets import CheckpointKind
 from coord_control.storage.records import CommandRecord, Outcome
 
 __all__ = ["RestartExecution", "RestoreExecution", "StopExecution", "StopWithSavepointExecution"]
-
-_log = logging.getLogger("coord_control.control")
 
 
 def _not_supervised(what: str) -> Outcome:
@@ -110,7 +107,7 @@ class StopWithSavepointExecution(ThreadedExecution):
             return outcome_of(error, number)
         except TimeoutError as error:
             return failed(FailureReason.EXPIRED.name, str(error), retry=True)
-        self._savepoint = self._result(done)
+        self._savepoint = checkpoint_result(done, CheckpointKind.SAVEPOINT)
         if not self._place.ending.begin(restart=False):
             return job_closed(self._command)
         self.say("the savepoint is complete, the job is stopping", checkpoint=int(done.id))
@@ -131,15 +128,6 @@ class StopWithSavepointExecution(ThreadedExecution):
         if self._savepoint is None:
             return job_closed(self._command)
         return completed(StopResult(savepoint=self._savepoint), self._savepoint.checkpoint)
-
-    def _result(self, done: Completed) -> CheckpointResult:
-        # The queries pause until the job has ended, so nothing that goes wrong here may keep it from ending.
-        try:
-            return checkpoint_result(self._place.port, done.id, done.path)
-        except Exception as error:
-            _log.warning("= savepoint %d is complete, and cannot be described: %s", done.id, error)
-            kind = CheckpointKind.SAVEPOINT.value
-            return CheckpointResult(checkpoint=done.id, kind=kind, path=done.path, duration_seconds=0.0, state_bytes=0)
 
     def _began(self, handle: Handle) -> None:
         self._handle = handle

@@ -25,7 +25,7 @@ from coord_control.protocol.job_facts import (
     OperatorFacts,
     QueryFacts,
 )
-from coord_control.protocol.statistics_history import Overview
+from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointRequest
 
@@ -40,6 +40,10 @@ class Completed(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def statistics(self) -> CheckpointStatistics | None:
+        """What was measured of it; None: that cannot be known any more."""
 
 
 class Handle(Protocol):
@@ -93,9 +97,6 @@ class DriverPort(Protocol):
 
     def metrics_address(self) -> str | None:
         """Where its metrics are served, as other machines see it; None: nowhere."""
-
-    def checkpoint_statistics(self) -> Overview:
-        """Raises JobClosed when the job has ended."""
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         """Tell the listener what happens from now on; returns what ends that."""

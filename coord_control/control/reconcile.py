@@ -2,7 +2,7 @@
 
 At the start of a driver, and after each time the database was away:
 
-* every complete checkpoint and savepoint on the storage is complete in the history;
+* every complete checkpoint and savepoint on the storage is complete in the history, with its stored statistics;
 * one that the history calls complete and that the storage does not have any more was discarded;
 * one that an older driver had begun and that is not complete has failed with it: nobody will complete it.
 
@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Final
 
 from coord_control.control.port import DriverPort
-from coord_control.control.views import savepoint_record, stored_checkpoint
+from coord_control.control.views import checkpoint_record, savepoint_record, subtask_records
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoint_folder import CheckpointState as StoredState
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.storage.records import CheckpointRecord, CheckpointState
 from coord_control.storage.store import ControlStore
 
@@ -65,8 +66,10 @@ def _is_kept(entry: CheckpointEntry | None) -> bool:
 
 
 def _complete(catalog: Catalog, store: ControlStore, job: str, entry: CheckpointEntry) -> None:
-    record = stored_checkpoint(job, entry, catalog.read(entry))
-    store.checkpoints.save(job, record, ())
+    metadata = catalog.read(entry)
+    statistics = stored_statistics(metadata, entry.path)
+    record = checkpoint_record(job, metadata.generation, statistics)
+    store.checkpoints.save(job, record, subtask_records(statistics))
     if (savepoint := savepoint_record(record)) is not None:
         store.savepoints.save(savepoint)
 

@@ -9,16 +9,12 @@ import datetime
 from collections.abc import Mapping
 
 from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
-from coord_control.durable.checkpoint_folder import CheckpointEntry
-from coord_control.durable.metadata import CheckpointMetadata
-from coord_control.durable.query_snapshot import offsets_by_source
 from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
     OperatorStatistics,
     QueryStatistics,
-    offsets_within_limit,
 )
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.protocol.tickets import CheckpointKind
@@ -46,7 +42,6 @@ __all__ = [
     "query_records",
     "recovery_record",
     "savepoint_record",
-    "stored_checkpoint",
     "subtask_records",
 ]
 
@@ -132,58 +127,6 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
         size=record.state_bytes,
         created_at=record.finished_at,
         summary={"queries": epochs, "applied_numbers": numbers},
-    )
-
-
-def stored_checkpoint(job: str, entry: CheckpointEntry, metadata: CheckpointMetadata | None) -> CheckpointRecord:
-    """What the storage tells of a complete checkpoint whose statistics nobody has; ``metadata``: when it was read."""
-    triggered = entry.trigger.requested_at if entry.trigger is not None else entry.completed_at
-    assert triggered is not None, "complete ones say when"
-    if metadata is not None:
-        triggered = metadata.triggered_at
-    seconds = None if entry.completed_at is None else max(0.0, (entry.completed_at - triggered).total_seconds())
-    snapshots = {} if metadata is None else metadata.queries
-    offsets = offsets_within_limit({name: offsets_by_source(query) for name, query in snapshots.items()})
-    return CheckpointRecord(
-        job=job,
-        id=entry.checkpoint,
-        kind=CheckpointKind(entry.kind),
-        state=CheckpointState.COMPLETED,
-        triggered_at=triggered,
-        label=entry.label,
-        key=None if entry.trigger is None else entry.trigger.key,
-        cause="" if entry.trigger is None else entry.trigger.cause,
-        requested_by=entry.requested_by,
-        generation=entry.generation,
-        finished_at=entry.completed_at,
-        duration_seconds=seconds,
-        state_bytes=entry.size,
-        path=entry.path,
-        message="written from what is on the storage; its statistics were lost",
-        queries=tuple(
-            QueryCheckpoint(
-                query=query,
-                boundary=epoch,
-                offsets=offsets.get(query, {}),
-                operators=_stored_operators(job, query, metadata),
-            )
-            for query, epoch in entry.epochs
-        ),
-    )
-
-
-def _stored_operators(job: str, query: str, metadata: CheckpointMetadata | None) -> tuple[OperatorCheckpoint, ...]:
-    operators = {} if metadata is None else metadata.operators
-    return tuple(
-        OperatorCheckpoint(
-            operator=uid,
-            coordinator_bytes=len(each.coordinator_state or b""),
-            subtasks=each.parallelism,
-            acknowledged=each.parallelism,
-            applied_number=each.applied_events.get(job, 0),
-        )
-        for uid, each in sorted(operators.items())
-        if each.query == query
     )
 
 

@@ -36,7 +36,6 @@ from coord_control.durable.metadata import CheckpointMetadata
 from coord_control.durable.verifying import Problem, verify_files
 from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
-from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import (
     ControlEvent,
@@ -48,7 +47,6 @@ from coord_control.protocol.job_facts import (
     QueryFacts,
     RecoveryFact,
 )
-from coord_control.protocol.statistics_history import Overview
 from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointRequest
 from coord_control.spark import shutdown
@@ -129,22 +127,6 @@ class AgentPort:
     def metrics_address(self) -> str | None:
         """Where its metrics are served, as ``host:port``; None: nowhere at the moment."""
         return self._driver.metrics_address()
-
-    def checkpoint_statistics(self) -> Overview:
-        """Statistics of the checkpoints; waits a moment.
-
-        Raises:
-            JobClosed: the job has ended.
-        """
-        return self._driver.checkpoints.overview()
-
-    def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
-        """How far the subtasks of a checkpoint are; None: it is not under way. Waits a moment.
-
-        Raises:
-            JobClosed: the job has ended.
-        """
-        return self._driver.runtime.call(lambda core, now: core.checkpoint_progress(checkpoint))
 
     def recoveries(self) -> tuple[RecoveryFact, ...]:
         """The newest recoveries of this driver, oldest first."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.tickets import CheckpointRequest, Outcome, TicketId
 
 __all__ = ["CheckpointHandle", "CompletedCheckpoint"]
@@ -24,10 +25,12 @@ class CompletedCheckpoint:
     Attributes:
         id: its number in the job.
         path: the folder with its ``_metadata``: what a restore is given.
+        statistics: what was measured of it; None if an earlier driver took it and its metadata could not be read.
     """
 
     id: CheckpointId
     path: str
+    statistics: CheckpointStatistics | None = field(default=None, compare=False, repr=False)
 
 
 class CheckpointHandle:
@@ -42,6 +45,7 @@ class CheckpointHandle:
         )
         self._checkpoint: CheckpointId | None = None
         self._progress: Callable[[], Progress | None] = lambda: None
+        self._statistics: CheckpointStatistics | None = None
         self._outcome: Future[Outcome] = Future()
 
     @property
@@ -66,7 +70,7 @@ class CheckpointHandle:
             raise CheckpointNotCompleted(self.request.kind.value, outcome.reason.code, outcome.message)
         assert self._checkpoint is not None, "completed ones were started"
         assert outcome.path is not None, "completed ones lie somewhere"
-        return CompletedCheckpoint(self._checkpoint, outcome.path)
+        return CompletedCheckpoint(self._checkpoint, outcome.path, self._statistics)
 
     def progress(self) -> Progress | None:
         """How far it is; None: it waits, or all its subtasks have passed."""
@@ -83,8 +87,14 @@ class CheckpointHandle:
         self._checkpoint, self._progress = checkpoint, progress
         self.was_started = True
 
-    def finish(self, outcome: Outcome, checkpoint: CheckpointId | None = None) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        checkpoint: CheckpointId | None = None,
+        statistics: CheckpointStatistics | None = None,
+    ) -> None:
         """It has ended; what is said later changes nothing."""
         if not self._outcome.done():
             self._checkpoint = checkpoint or self._checkpoint
+            self._statistics = statistics
             self._outcome.set_result(outcome)

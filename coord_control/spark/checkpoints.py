@@ -32,6 +32,7 @@ from typing import Final, TypeVar
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.restore_log import RestoreRecord
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.errors import CoordControlError, JobClosed
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
@@ -298,7 +299,7 @@ class CheckpointService:
         ticket = self._scheduler.submit(request, time.monotonic())
         handle.ticket = ticket.id
         if ticket.outcome is not None:
-            handle.finish(ticket.outcome, ticket.checkpoint)
+            handle.finish(ticket.outcome, ticket.checkpoint, self._statistics_of(ticket))
         else:
             self._handles.setdefault(ticket.id, []).append(handle)
 
@@ -395,8 +396,23 @@ class CheckpointService:
 
     def _finished(self, ticket: Ticket) -> None:
         assert ticket.outcome is not None, "it has finished"
+        statistics = self._statistics_of(ticket)
         for handle in self._handles.pop(ticket.id, ()):
-            handle.finish(ticket.outcome, ticket.checkpoint)
+            handle.finish(ticket.outcome, ticket.checkpoint, statistics)
+
+    def _statistics_of(self, ticket: Ticket) -> CheckpointStatistics | None:
+        if ticket.checkpoint is None or not ticket.is_completed:
+            return None
+        return self._history.get(ticket.checkpoint) or self._stored_statistics(ticket.checkpoint)
+
+    def _stored_statistics(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
+        # An earlier driver has made it, for a request with the same key.
+        try:
+            entry = self._catalog.resolve(str(checkpoint))
+            return stored_statistics(self._catalog.read(entry), entry.path)
+        except CoordControlError as error:
+            _log.warning("= the statistics of checkpoint %d cannot be read: %s", checkpoint, error)
+            return None
 
     def _abort(self, abort: Abort) -> None:
         self._with(abort.checkpoint, lambda work: work.fail(abort.reason, abort.detail))

@@ -77,7 +77,12 @@ def test_the_same_key_is_the_same_checkpoint(make_job: MakeJob, source: FileStre
     # Also in the next driver.
     job = make_job("again")
     run(job, source, Dialogue())
-    assert job.trigger_savepoint(key="k").wait(SECONDS) == first
+    again = job.trigger_savepoint(key="k").wait(SECONDS)
+    assert again == first
+    assert first.statistics is not None
+    assert again.statistics is not None
+    assert again.statistics.queries == first.statistics.queries, "they are part of the metadata"
+    assert first.statistics.queries[0].pin_seconds
     assert job.trigger_savepoint(key="other").wait(SECONDS).id > first.id
 
 

@@ -293,6 +293,11 @@ def test_what_an_older_driver_completed_and_never_reported_is_in_the_history(wor
     found = world.store.checkpoints.list(JOB)
     assert [(each.id, each.state) for each in found] == [(2, CheckpointState.COMPLETED), (1, CheckpointState.COMPLETED)]
     assert sorted(each.checkpoint.id for each in world.store.changes.list() if each.checkpoint) == [1, 2]
+    newest = world.store.checkpoints.get(JOB, 2)
+    assert (newest.subtasks, newest.acknowledged, newest.state_bytes, newest.snapshot_seconds) == (2, 2, 25, 0.1)
+    assert (newest.cause, newest.message) == ("periodic", "")
+    measured = [(each.subtask, each.seconds, each.state_bytes) for each in world.store.checkpoints.subtasks(JOB, 2)]
+    assert measured == [(0, 0.1, 10), (1, 0.1, 10)], "they are part of the metadata"
     assert world.store.changes.newest() == 2
 
 

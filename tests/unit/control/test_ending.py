@@ -1,4 +1,4 @@
-"""Commands that end a job: what a restore is asked for is what it does; a job that pauses for its last savepoint ends."""
+"""Commands that end a job: a restore does what it was asked for, and a job that pauses for its last savepoint ends."""
 
 from __future__ import annotations
 
@@ -6,42 +6,34 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from coord_control.control import ending
 from coord_control.control.commands import StopWithSavepoint
 from coord_control.control.ending import StopWithSavepointExecution
 from coord_control.control.execution import Ending
 from coord_control.durable import generations
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.generations import Holder, Process
-from coord_control.errors import StoreUnavailable
+from coord_control.ids import CheckpointId
+from coord_control.spark.checkpoint_handle import CompletedCheckpoint
 from coord_control.storage.records import CommandKind, CommandState
 from tests.unit.control.agent_world import World
 from tests.unit.durable.restore_kit import put_checkpoint
 
 
-def test_a_savepoint_that_cannot_be_described_does_not_leave_the_job_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_savepoint_whose_statistics_are_not_known_does_not_leave_the_job_paused() -> None:
     """Bug: nobody ended the pause when the storage could not be read just after the savepoint."""
-
-    def fails(*_: Any) -> Any:
-        raise StoreUnavailable("/there", "read", "down")
-
     stopped: list[bool] = []
-    port = SimpleNamespace(
-        savepoint_and_pause=lambda *_: SimpleNamespace(id=7, path="/there"), stop=lambda: stopped.append(True)
-    )
+    done = CompletedCheckpoint(CheckpointId(7), "/there")
+    port = SimpleNamespace(savepoint_and_pause=lambda *_: done, stop=lambda: stopped.append(True))
     place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
-    command: Any = SimpleNamespace(kind=CommandKind.STOP_WITH_SAVEPOINT)
-    monkeypatch.setattr(ending, "checkpoint_result", fails)
-    monkeypatch.setattr(ending, "request_of", lambda *_: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
     execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
     assert execution.work() is None
     assert stopped == [True]
     outcome = execution.job_ended()
     assert outcome is not None
-    assert outcome.state is CommandState.COMPLETED
-    assert outcome.checkpoint == 7
+    assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 7)
+    assert outcome.result is not None
+    assert (outcome.result["savepoint"]["path"], outcome.result["savepoint"]["kind"]) == ("/there", "savepoint")
 
 
 def damaged_savepoint(world: World) -> str:

@@ -6,10 +6,11 @@ import pytest
 
 from coord_control.control.client import ControlClient
 from coord_control.control.importing import read_savepoint
-from coord_control.control.views import stored_checkpoint
+from coord_control.control.views import checkpoint_record
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.metadata import encode_metadata
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.errors import CheckpointNotFound, DamagedRecord
 from coord_control.protocol.control_events import Seal
 from tests import control_kit as kit
@@ -38,8 +39,8 @@ def test_it_is_known_which_control_events_a_savepoint_contains(savepoint: str) -
     operators = {OP: operator_snapshot().model_copy(update={"coordinator_state": state})}
     files.replace(f"{savepoint}/_metadata", encode_metadata(metadata.model_copy(update={"operators": operators})))
 
-    entry = catalog.resolve(savepoint)
-    [delays, raw] = stored_checkpoint("flights", entry, catalog.read(entry)).queries
+    stored = stored_statistics(catalog.read(catalog.resolve(savepoint)), savepoint)
+    [delays, raw] = checkpoint_record("flights", 3, stored).queries
     assert ([(each.operator, each.applied_number) for each in delays.operators], raw.operators) == ([(OP, 7)], ())
     assert read_savepoint(savepoint).summary["applied_numbers"] == {OP: 7}
 

@@ -1,0 +1,42 @@
+"""What a checkpoint's metadata says of it is what its driver measured, or at least what the checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.durable.stored_statistics import stored_statistics
+from coord_control.protocol.statistics import CheckpointStatus, to_json
+from tests.unit.durable.metadata_kit import full_metadata
+from tests.unit.protocol.test_statistics import CHECKPOINT
+
+
+def metadata(statistics: Any) -> CheckpointMetadata:
+    return full_metadata().model_copy(update={"statistics": statistics})
+
+
+def test_what_was_measured_is_read_back() -> None:
+    found = stored_statistics(metadata(json.loads(json.dumps(to_json(CHECKPOINT)))), "/there")
+
+    assert found.queries == CHECKPOINT.queries
+    assert (found.status, found.path, found.duration_seconds) == (CheckpointStatus.COMPLETED, "/there", 1.0)
+    assert (found.label, found.key, found.cause) == ("before-the-upgrade", "k-1", "api")
+
+
+@pytest.mark.parametrize("statistics", [{}, {"queries": [{"query": 7}]}, {"queries": "of another release"}])
+def test_without_measurements_it_is_what_the_checkpoint_holds(statistics: dict[str, Any]) -> None:
+    held = full_metadata()
+
+    found = stored_statistics(metadata(statistics), "/there")
+
+    assert {query.query: query.boundary for query in found.queries} == {
+        name: query.epoch for name, query in held.queries.items()
+    }
+    assert sum(query.file_bytes for query in found.queries) == held.size
+    assert sum(query.files for query in found.queries) == held.file_count
+    assert found.subtasks == sum(operator.parallelism for operator in held.operators.values())
+    assert found.acknowledged_subtasks == found.subtasks
+    assert found.state_bytes > held.size
