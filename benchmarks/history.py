@@ -148,7 +148,7 @@ def _rows(jobs: Sequence[int], each: int) -> Iterator[dict[str, Any]]:
             "blocked_seconds": seconds / 10,
             "snapshot_seconds": seconds / 20,
             "subtasks": 8,
-            "acknowledged": 8,
+            "passed_subtasks": 8,
             "path": f"/jobs/flights/checkpoints/{number}",
             "message": "",
             "metadata_bytes": 4000,

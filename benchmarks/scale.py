@@ -157,7 +157,7 @@ def _ended(names: Sequence[str], number: int) -> CheckpointRecord:
 
 
 def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
-    operator = OperatorCheckpoint(operator="op", coordinator_bytes=64, subtasks=subtasks, acknowledged=subtasks)
+    operator = OperatorCheckpoint(operator="op", coordinator_bytes=64, subtasks=subtasks, passed_subtasks=subtasks)
     return CheckpointRecord(
         job=job,
         id=number,
@@ -168,13 +168,13 @@ def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
         duration_seconds=1.0,
         generation=1,
         subtasks=subtasks,
-        acknowledged=subtasks,
+        passed_subtasks=subtasks,
         queries=(QueryCheckpoint(query="q", boundary=number, operators=(operator,)),),
     )
 
 
 def _keep(store: ControlStore, job: str, number: int, subtasks: int) -> float:
-    parts = [SubtaskRecord(operator="op", subtask=each, seconds=0.1, state_bytes=64) for each in range(subtasks)]
+    parts = [SubtaskRecord(operator="op", subtask=each, passed_seconds=0.1, state_bytes=64) for each in range(subtasks)]
     began = time.perf_counter()
     store.checkpoints.save(job, _checkpoint(job, number, subtasks), parts)
     return time.perf_counter() - began

@@ -61,6 +61,7 @@ _SUBTASK_COLUMNS: Final = {
     "operator": "string",
     "subtask": "int",
     "ack_seconds": "float",
+    "passed_seconds": "float",
     "state_bytes": "int",
     "blocked_events": "int",
     "blocked_seconds": "float",
@@ -98,7 +99,7 @@ def checkpoint_metadata(
         "boundary_seconds": _longest(query.boundary_seconds for query in record.queries),
         "pin_seconds": _longest(query.pin_seconds for query in record.queries),
         "snapshot_seconds": float(record.snapshot_seconds),
-        "acknowledged_subtasks": record.acknowledged,
+        "passed_subtasks": record.passed_subtasks,
         "subtasks": record.subtasks,
         "blocked_events": record.blocked_events,
         "blocked_seconds": float(record.blocked_seconds),
@@ -131,7 +132,7 @@ def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord]
             "reason": record.reason,
             "message": record.message,
             "duration_seconds": record.duration_seconds,
-            "acknowledged_subtasks": record.acknowledged,
+            "passed_subtasks": record.passed_subtasks,
             "subtasks": record.subtasks,
             "blocked_events": record.blocked_events,
             "blocked_seconds": float(record.blocked_seconds),
@@ -242,7 +243,7 @@ def _subtask_table(subtasks: Sequence[SubtaskRecord]) -> dg.MetadataValue[Any] |
 
 def _shown(subtasks: Sequence[SubtaskRecord]) -> Sequence[SubtaskRecord]:
     if len(subtasks) > _SUBTASK_ROWS:
-        subtasks = sorted(subtasks, key=lambda each: math.inf if each.seconds is None else each.seconds)[
+        subtasks = sorted(subtasks, key=lambda each: math.inf if each.passed_seconds is None else each.passed_seconds)[
             -_SUBTASK_ROWS:
         ]
     return sorted(subtasks, key=lambda each: (each.operator, each.subtask))
@@ -252,7 +253,8 @@ def _subtask_row(subtask: SubtaskRecord) -> Sequence[_Cell]:
     return (
         subtask.operator,
         subtask.subtask,
-        subtask.seconds,
+        subtask.ack_seconds,
+        subtask.passed_seconds,
         subtask.state_bytes,
         subtask.blocked_events,
         subtask.blocked_seconds,

@@ -92,7 +92,7 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
 
 
 def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
-    operator = OperatorCheckpoint(operator=OPERATOR, subtasks=4, acknowledged=4, blocked_events=12, state_bytes=100)
+    operator = OperatorCheckpoint(operator=OPERATOR, subtasks=4, passed_subtasks=4, blocked_events=12, state_bytes=100)
     values: dict[str, Any] = {
         "job": JOB,
         "id": number,
@@ -106,7 +106,7 @@ def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
         "blocked_events": 12,
         "blocked_seconds": 0.5,
         "subtasks": 4,
-        "acknowledged": 4,
+        "passed_subtasks": 4,
         "path": f"/jobs/{JOB}/checkpoints/{number}",
         "cause": "command",
         "generation": 1,
@@ -116,7 +116,10 @@ def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
             ),
         ),
     }
-    parts = [SubtaskRecord(operator=OPERATOR, subtask=index, seconds=0.1, blocked_events=3) for index in range(4)]
+    parts = [
+        SubtaskRecord(operator=OPERATOR, subtask=index, passed_seconds=0.1, ack_seconds=0.04, blocked_events=3)
+        for index in range(4)
+    ]
     store.checkpoints.save(JOB, CheckpointRecord(**{**values, **changes}), parts)
 
 
@@ -147,8 +150,8 @@ def refused(code: Refusal, message: str, *fields: dict[str, Any]) -> Outcome:
 
 def checkpoint_outcome(store: ControlStore, command: CommandRecord) -> Outcome:
     """Two looks at a checkpoint under way, then its end."""
-    for acknowledged in (1, 3):
-        progress = {"checkpoint": 7, "subtasks": 4, "acknowledged": acknowledged, "blocked_events": 12}
+    for passed in (1, 3):
+        progress = {"checkpoint": 7, "subtasks": 4, "passed_subtasks": passed, "blocked_events": 12}
         store.commands.progress(command.id, 1, progress)
     kind = "savepoint" if "savepoint" in command.kind else "checkpoint"
     made = {

@@ -96,7 +96,7 @@ class _Lines:
 
 
 class _Bar:
-    """Progress on a terminal: acknowledged subtasks of how many."""
+    """Progress on a terminal: subtasks that have passed the boundary, of all."""
 
     def __init__(self, bar: Progress, command: CommandRecord) -> None:
         self._bar = bar
@@ -107,7 +107,7 @@ class _Bar:
         self._bar.update(
             self._task,
             total=found.subtasks,
-            completed=found.acknowledged or 0,
+            completed=found.passed_subtasks or 0,
             detail=marked(progress_text(command)),
         )
 

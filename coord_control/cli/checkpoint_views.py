@@ -37,7 +37,7 @@ def _row(one: CheckpointRecord) -> tuple[object, ...]:
     return (
         one.id,
         one.kind.value,
-        one.state.value if is_over else f"{one.acknowledged} of {one.subtasks} subtasks",
+        one.state.value if is_over else f"{one.passed_subtasks} of {one.subtasks} subtasks",
         human_time(one.triggered_at),
         human_seconds(one.duration_seconds),
         human_bytes(one.state_bytes) if is_over else None,
@@ -58,7 +58,10 @@ def print_checkpoint(one: CheckpointRecord) -> None:
     if one.reason is not None:
         say(f"{one.reason}: {one.message}")
     if one.state is CheckpointState.IN_PROGRESS:
-        say(f"{one.acknowledged} of {one.subtasks} subtasks, {one.blocked_events} events blocked")
+        say(
+            f"{one.passed_subtasks} of {one.subtasks} subtasks have passed the boundary, "
+            f"{one.blocked_events} events blocked"
+        )
         return
     took = human_seconds(one.duration_seconds)
     say(
@@ -98,12 +101,12 @@ def _print_parts(one: CheckpointRecord) -> None:
         print_table("offsets", ("query", "source", "read up to"), offsets)
     print_table(
         "operators",
-        ("operator", "query", "subtasks", "coordinator took", "coordinator", "states", "channels", "blocked"),
+        ("operator", "query", "subtasks passed", "coordinator took", "coordinator", "states", "channels", "blocked"),
         [
             (
                 operator.operator,
                 query.query,
-                f"{operator.acknowledged} of {operator.subtasks}",
+                f"{operator.passed_subtasks} of {operator.subtasks}",
                 human_seconds(operator.snapshot_seconds) if one.reason is None else _answered(operator),
                 human_bytes(operator.coordinator_bytes),
                 human_bytes(operator.state_bytes),
@@ -130,12 +133,13 @@ def print_subtasks(subtasks: Sequence[SubtaskRecord]) -> None:
     """The part of every subtask."""
     print_table(
         "subtasks",
-        ("operator", "subtask", "passed after", "state", "blocked", "events down", "events up"),
+        ("operator", "subtask", "acknowledged after", "passed after", "state", "blocked", "events down", "events up"),
         [
             (
                 one.operator,
                 one.subtask,
-                "not passed" if one.seconds is None else human_seconds(one.seconds),
+                human_seconds(one.ack_seconds),
+                "not passed" if one.passed_seconds is None else human_seconds(one.passed_seconds),
                 human_bytes(one.state_bytes),
                 f"{one.blocked_events} for {human_seconds(one.blocked_seconds)}",
                 human_bytes(one.down_bytes),

@@ -122,7 +122,7 @@ def progress_of(port: DriverPort, handle: Handle | None) -> dict[str, Any] | Non
         return {"message": "waits for its turn"}
     found: dict[str, Any] = {"message": "in progress", "checkpoint": int(handle.id)}
     if (now := handle.progress()) is not None:
-        found |= {"subtasks": now.subtasks, "acknowledged": now.passed}
+        found |= {"subtasks": now.subtasks, "passed_subtasks": now.passed}
         if now.waiting_for:
             found["message"] = f"waits for the state of the coordinator of {', '.join(now.waiting_for)}"
         elif now.passed < now.subtasks:

@@ -200,7 +200,7 @@ class CommandProgress(BaseModel):
     message: str = ""  #: one sentence, for people
     checkpoint: int | None = None
     subtasks: int | None = None
-    acknowledged: int | None = None  #: of the subtasks
+    passed_subtasks: int | None = None  #: those that have passed the boundary
     blocked_events: int | None = None
 
 

@@ -83,7 +83,7 @@ def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> 
         blocked_seconds=each.blocked_seconds,
         snapshot_seconds=each.snapshot_seconds,
         subtasks=each.subtasks,
-        acknowledged=each.acknowledged_subtasks,
+        passed_subtasks=each.passed_subtasks,
         path=each.path,
         reason=None if each.reason is None else each.reason.code,
         message=each.message,
@@ -98,13 +98,13 @@ def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
         SubtaskRecord(
             operator=operator.operator,
             subtask=subtask.subtask,
-            seconds=subtask.seconds,
+            passed_seconds=subtask.passed_seconds,
             state_bytes=subtask.state_bytes,
             blocked_events=subtask.blocked_events,
             blocked_seconds=subtask.blocked_seconds,
             down_bytes=subtask.down_bytes,
             up_bytes=subtask.up_bytes,
-            acknowledged_seconds=subtask.acknowledged_seconds,
+            ack_seconds=subtask.ack_seconds,
         )
         for operator in each.operators
         for subtask in operator.subtasks
@@ -156,7 +156,7 @@ def _operator_part(job: str, operator: OperatorStatistics) -> OperatorCheckpoint
         blocked_events=operator.blocked_events,
         blocked_seconds=operator.blocked_seconds,
         subtasks=len(operator.subtasks),
-        acknowledged=operator.acknowledged_subtasks,
+        passed_subtasks=operator.passed_subtasks,
         applied_number=None if operator.applied_events is None else operator.applied_events.get(job, 0),
     )
 

@@ -82,7 +82,7 @@ def progress_text(command: CommandRecord) -> str:
     found = CommandProgress.model_validate(command.progress or {})
     parts = [found.message] if found.message else []
     if found.subtasks is not None:
-        passed = f"{found.acknowledged or 0} of {found.subtasks} subtasks"
+        passed = f"{found.passed_subtasks or 0} of {found.subtasks} subtasks"
         parts += [passed] if passed not in found.message else []
     if found.blocked_events:
         parts.append(f"{found.blocked_events} events blocked")

@@ -57,7 +57,7 @@ def _add_in_progress(
     job.add("checkpoint_in_progress_start_timestamp_seconds", oldest, kind.value)
     known = [progress[each.checkpoint] for each in under_way if each.checkpoint in progress]
     job.add("checkpoint_in_progress_subtasks", sum(each.subtasks for each in known), kind.value)
-    job.add("checkpoint_in_progress_acknowledged_subtasks", sum(each.passed for each in known), kind.value)
+    job.add("checkpoint_in_progress_passed_subtasks", sum(each.passed for each in known), kind.value)
 
 
 def _add_last(job: Of, kind: CheckpointKind, last: Completed) -> None:

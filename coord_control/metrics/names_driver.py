@@ -149,7 +149,7 @@ _CHECKPOINTS: Final = (
     ),
     gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in the checkpoints under way.", ("kind",)),
     gauge(
-        "checkpoint_in_progress_acknowledged_subtasks",
+        "checkpoint_in_progress_passed_subtasks",
         "Subtasks that have passed the boundary of a checkpoint under way.",
         ("kind",),
     ),

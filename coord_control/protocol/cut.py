@@ -43,18 +43,18 @@ class SubtaskCut:
     """How one subtask passed the boundary, or how far it is; for people.
 
     Attributes:
-        seconds: from the trigger until it passed; None: it has not.
+        passed_seconds: from the trigger until it passed; None: it has not.
         blocked_events: events that waited for it behind this checkpoint.
         blocked_seconds: from the coordinator's snapshot point until it passed, or until it was looked at.
-        acknowledged_seconds: from the trigger until its ack of the boundary epoch, which is before it passed when the
+        ack_seconds: from the trigger until its ack of the boundary epoch, which is before it passed when the
             coordinator was slower; None: there was none after the trigger.
     """
 
     subtask: SubtaskIndex
-    seconds: float | None = 0.0
+    passed_seconds: float | None = 0.0
     blocked_events: int = 0
     blocked_seconds: float = 0.0
-    acknowledged_seconds: float | None = None
+    ack_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class PendingCut:
             return
         if gateway.mailbox:
             self._down[subtask] = pack(gateway.mailbox)
-        self._passed[subtask] = replace(self.so_far(subtask, gateway, now), seconds=now - self.triggered_at)
+        self._passed[subtask] = replace(self.so_far(subtask, gateway, now), passed_seconds=now - self.triggered_at)
         gateway.open(self.barrier, now)
 
     def so_far(self, subtask: SubtaskIndex, gateway: Gateway, now: float) -> SubtaskCut:

@@ -6,13 +6,13 @@ out: the coordinator's part, how long gateways held events, and how files came t
 | Flink                                   | here                                                                      |
 | --------------------------------------- | ------------------------------------------------------------------------- |
 | status, is_savepoint, failure_message   | ``status``, ``kind``, ``reason``, ``message``                             |
-| trigger_timestamp, latest_ack_timestamp | ``triggered_at_seconds``, ``latest_ack_seconds`` after it                 |
+| trigger_timestamp, latest_ack_timestamp | ``triggered_at_seconds``, ``latest_passed_seconds`` after it              |
 | end_to_end_duration                     | ``duration_seconds``                                                      |
 | state_size, checkpointed_size           | ``state_bytes``; ``new_bytes``: what no older checkpoint holds            |
 | persisted_data, alignment buffered      | ``channel_bytes``: events on their way, in both directions                |
-| alignment duration, start_delay         | ``blocked_seconds`` of a gateway, ``seconds`` of a subtask                |
+| alignment duration, start_delay         | ``blocked_seconds`` of a gateway, ``passed_seconds`` of a subtask         |
 | checkpoint_duration sync, async         | ``boundary_seconds``, ``pin_seconds`` of a query                          |
-| num_subtasks, num_acknowledged_subtasks | ``subtasks``, ``acknowledged_subtasks``                                   |
+| num_subtasks, num_acknowledged_subtasks | ``subtasks``, ``passed_subtasks``                                         |
 | external_path, discarded                | ``path``, ``discarded``                                                   |
 | nothing                                 | ``snapshot_seconds``, ``coordinator_bytes`` of an operator                |
 | nothing                                 | ``blocked_events`` of a gateway                                           |
@@ -62,24 +62,24 @@ class SubtaskStatistics:
     """One subtask's part.
 
     Attributes:
-        seconds: from the trigger until it passed the boundary; None: it has not.
+        passed_seconds: from the trigger until it passed the boundary; None: it has not.
         state_bytes: its own state; the state that Spark keeps is the query's.
         blocked_events: events that waited for it behind this checkpoint.
         blocked_seconds: from the coordinator's snapshot point until it passed the boundary, or the checkpoint failed.
         down_bytes: channel state from the coordinator to it.
         up_bytes: channel state from it to the coordinator.
-        acknowledged_seconds: from the trigger until its ack of the boundary epoch; None: there was none after the
+        ack_seconds: from the trigger until its ack of the boundary epoch; None: there was none after the
             trigger, because it was through before or had no rows.
     """
 
     subtask: SubtaskIndex
-    seconds: float | None = None
+    passed_seconds: float | None = None
     state_bytes: int = 0
     blocked_events: int = 0
     blocked_seconds: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
-    acknowledged_seconds: float | None = None
+    ack_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class OperatorStatistics:
     applied_events: Mapping[str, int] | None = None
 
     @property
-    def acknowledged_subtasks(self) -> int:
+    def passed_subtasks(self) -> int:
         """Those that have passed the boundary."""
-        return sum(subtask.seconds is not None for subtask in self.subtasks)
+        return sum(subtask.passed_seconds is not None for subtask in self.subtasks)
 
     @property
-    def latest_ack_seconds(self) -> float | None:
+    def latest_passed_seconds(self) -> float | None:
         """From the trigger until the last one so far passed the boundary."""
-        return _latest(subtask.seconds for subtask in self.subtasks)
+        return _latest(subtask.passed_seconds for subtask in self.subtasks)
 
     @property
     def channel_bytes(self) -> int:
@@ -218,14 +218,14 @@ class CheckpointStatistics:
         return sum(len(operator.subtasks) for operator in self.operators)
 
     @property
-    def acknowledged_subtasks(self) -> int:
+    def passed_subtasks(self) -> int:
         """Those that have passed their boundary."""
-        return sum(operator.acknowledged_subtasks for operator in self.operators)
+        return sum(operator.passed_subtasks for operator in self.operators)
 
     @property
-    def latest_ack_seconds(self) -> float | None:
+    def latest_passed_seconds(self) -> float | None:
         """From the trigger until the last subtask so far passed its boundary."""
-        return _latest(operator.latest_ack_seconds for operator in self.operators)
+        return _latest(operator.latest_passed_seconds for operator in self.operators)
 
     @property
     def state_bytes(self) -> int:
@@ -276,13 +276,13 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
     subtasks = [
         SubtaskStatistics(
             subtask=measured.subtask,
-            seconds=measured.seconds,
+            passed_seconds=measured.passed_seconds,
             state_bytes=len(cut.states.get(measured.subtask) or b""),
             blocked_events=measured.blocked_events,
             blocked_seconds=measured.blocked_seconds,
             down_bytes=size(down.get(measured.subtask, ())),
             up_bytes=up_bytes.get(measured.subtask, 0),
-            acknowledged_seconds=measured.acknowledged_seconds,
+            ack_seconds=measured.ack_seconds,
         )
         for measured in (passed.get(subtask, SubtaskCut(subtask)) for subtask in known)
     ]
@@ -317,10 +317,10 @@ def statistics_so_far(
         tuple(
             SubtaskStatistics(
                 subtask=each.subtask,
-                seconds=each.seconds,
+                passed_seconds=each.passed_seconds,
                 blocked_events=each.blocked_events,
                 blocked_seconds=each.blocked_seconds,
-                acknowledged_seconds=each.acknowledged_seconds,
+                ack_seconds=each.ack_seconds,
             )
             for each in subtasks
         ),

@@ -55,7 +55,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 #: What is summarised over checkpoints.
 _MEASURES: Final[dict[str, Callable[[CheckpointStatistics], float]]] = {
     "duration_seconds": lambda each: each.duration_seconds or 0.0,
-    "latest_ack_seconds": lambda each: each.latest_ack_seconds or 0.0,
+    "latest_passed_seconds": lambda each: each.latest_passed_seconds or 0.0,
     "snapshot_seconds": lambda each: each.snapshot_seconds,
     "blocked_seconds": lambda each: each.blocked_seconds,
     "blocked_events": lambda each: each.blocked_events,

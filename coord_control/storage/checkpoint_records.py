@@ -51,7 +51,7 @@ class OperatorCheckpoint(Record):
     blocked_events: int = 0
     blocked_seconds: float = 0.0
     subtasks: int = 0
-    acknowledged: int = 0
+    passed_subtasks: int = 0
     applied_number: int | None = None
 
 
@@ -81,21 +81,21 @@ class SubtaskRecord(Record):
     """One subtask's part of a checkpoint; times are from its trigger.
 
     Attributes:
-        seconds: until it passed its boundary and its gateway opened; None: it had not.
+        passed_seconds: until it passed its boundary and its gateway opened; None: it had not.
         blocked_seconds: for how long its gateway was closed before that, or before the checkpoint failed.
-        acknowledged_seconds: until its ack of the boundary epoch; None: there was none after the trigger, because it
+        ack_seconds: until its ack of the boundary epoch; None: there was none after the trigger, because it
             was through before or had no rows, or it was recorded by an older release.
     """
 
     operator: str
     subtask: int
-    seconds: float | None = None
+    passed_seconds: float | None = None
     state_bytes: int = 0
     blocked_events: int = 0
     blocked_seconds: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
-    acknowledged_seconds: float | None = None
+    ack_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class CheckpointRecord(Record):
     blocked_seconds: float = 0.0
     snapshot_seconds: float = 0.0
     subtasks: int = 0
-    acknowledged: int = 0
+    passed_subtasks: int = 0
     path: str | None = None
     reason: str | None = None
     message: str = ""

@@ -145,7 +145,7 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "keep of a checkpoint that is given up only the subtasks that have passed",
         statistics.statistics_so_far,
         "for each in subtasks\n",
-        "for each in subtasks if each.seconds is not None\n",
+        "for each in subtasks if each.passed_seconds is not None\n",
     ),
     Mutation(
         "fail the query when a coordinator is too slow for a checkpoint",

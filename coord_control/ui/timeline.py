@@ -144,7 +144,7 @@ def timeline_of(checkpoint: CheckpointRecord, subtasks: Sequence[SubtaskRecord])
 
 def _longest(checkpoint: CheckpointRecord, subtasks: Iterable[SubtaskRecord]) -> float:
     ends = [checkpoint.duration_seconds or 0.0]
-    ends += [subtask.seconds or 0.0 for subtask in subtasks]
+    ends += [subtask.passed_seconds or 0.0 for subtask in subtasks]
     ends += [(query.boundary_seconds or 0.0) + (query.pin_seconds or 0.0) for query in checkpoint.queries]
     return max(ends)
 
@@ -207,7 +207,7 @@ def _operator_lane(operator: OperatorCheckpoint, scale: Scale) -> Lane:
 
 
 def _subtask_lane(subtask: SubtaskRecord, answered: float | None, scale: Scale, height: float) -> Lane:
-    acknowledged, opened = subtask.acknowledged_seconds, subtask.seconds
+    acknowledged, opened = subtask.ack_seconds, subtask.passed_seconds
     closed = answered
     if opened is not None:
         closed = max(0.0, opened - subtask.blocked_seconds)
@@ -231,7 +231,7 @@ def _subtask_lane(subtask: SubtaskRecord, answered: float | None, scale: Scale, 
 
 
 def _subtask_text(subtask: SubtaskRecord, closed: float | None) -> str:
-    ack, opened = subtask.acknowledged_seconds, subtask.seconds
+    ack, opened = subtask.ack_seconds, subtask.passed_seconds
     parts = [f"gateway closed after {human_seconds(closed)}"] if subtask.blocked_seconds else []
     parts += [] if ack is None else [f"acknowledged after {human_seconds(ack)}"]
     parts.append("has not passed the boundary" if opened is None else f"opened after {human_seconds(opened)}")
@@ -248,15 +248,15 @@ def _bar(kind: str, start: float, end: float, scale: Scale, label: str) -> Bar:
 def _description(subtasks: Sequence[SubtaskRecord]) -> str:
     if not subtasks:
         return "No subtask took part; the bars show how long each query's files took."
-    passed = [subtask for subtask in subtasks if subtask.seconds is not None]
-    missing = [subtask for subtask in subtasks if subtask.seconds is None]
+    passed = [subtask for subtask in subtasks if subtask.passed_seconds is not None]
+    missing = [subtask for subtask in subtasks if subtask.passed_seconds is None]
     blocked = sum(subtask.blocked_events for subtask in subtasks)
     longest = max(subtasks, key=lambda each: each.blocked_seconds)
     if passed:
-        last = max(passed, key=lambda each: each.seconds or 0.0)
+        last = max(passed, key=lambda each: each.passed_seconds or 0.0)
         text = (
             f"{len(passed):,} of {len(subtasks):,} subtasks passed the boundary, the last one {_named(last)} after "
-            f"{human_seconds(last.seconds)}."
+            f"{human_seconds(last.passed_seconds)}."
         )
     else:
         text = f"None of {len(subtasks):,} subtasks has passed its boundary."

@@ -39,8 +39,8 @@ _ROWS: Final = 1_000
 #: By what subtasks can be ordered, and how; the largest first, but for the first one.
 ORDERS: Final[dict[str, Callable[[SubtaskRecord], Any]]] = {
     "subtask": lambda each: (each.operator, each.subtask),
-    "acknowledged": lambda each: -(each.acknowledged_seconds or 0.0),
-    "opened": lambda each: -(float("inf") if each.seconds is None else each.seconds),
+    "acknowledged": lambda each: -(each.ack_seconds or 0.0),
+    "passed": lambda each: -(float("inf") if each.passed_seconds is None else each.passed_seconds),
     "closed": lambda each: -each.blocked_seconds,
     "blocked": lambda each: -each.blocked_events,
     "state": lambda each: -each.state_bytes,
@@ -208,4 +208,4 @@ def _progress(client: ControlClient, checkpoint: CheckpointRecord) -> CommandPro
         found = CommandProgress.model_validate(command.progress or {})
         if found.checkpoint == checkpoint.id and found.subtasks:
             return found
-    return CommandProgress(subtasks=checkpoint.subtasks or None, acknowledged=checkpoint.acknowledged)
+    return CommandProgress(subtasks=checkpoint.subtasks or None, passed_subtasks=checkpoint.passed_subtasks)

@@ -138,7 +138,7 @@ def _checkpoints() -> Row:
         return f"max by (kind) ({of(f'last_checkpoint_{name}', JOB)})"
 
     started = of("checkpoint_in_progress_start_timestamp_seconds", JOB)
-    passed = of("checkpoint_in_progress_acknowledged_subtasks", JOB)
+    passed = of("checkpoint_in_progress_passed_subtasks", JOB)
     return Row(
         "Checkpoints and savepoints",
         (

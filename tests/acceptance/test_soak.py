@@ -38,7 +38,7 @@ _ALWAYS: Final = {
     "path",
     "size_bytes",
     "duration_seconds",
-    "acknowledged_subtasks",
+    "passed_subtasks",
     "subtasks",
     "queries",
     "subtask_table",

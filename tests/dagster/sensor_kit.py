@@ -94,7 +94,9 @@ class Jobs:
         """One that has just ended, or a while ago."""
         number = self.numbers[job] = changes.get("id", self.numbers.get(job, 0) + 1)
         finished = datetime.now(UTC) - age
-        operator = OperatorCheckpoint(operator=OPERATOR, coordinator_bytes=7, subtasks=subtasks, acknowledged=subtasks)
+        operator = OperatorCheckpoint(
+            operator=OPERATOR, coordinator_bytes=7, subtasks=subtasks, passed_subtasks=subtasks
+        )
         values: dict[str, Any] = {
             "job": job,
             "id": number,
@@ -106,7 +108,7 @@ class Jobs:
             "state_bytes": 1000,
             "new_bytes": 10,
             "subtasks": subtasks,
-            "acknowledged": subtasks,
+            "passed_subtasks": subtasks,
             "path": f"/jobs/{job}/checkpoints/{number}",
             "cause": "interval",
             "generation": 1,
@@ -115,7 +117,7 @@ class Jobs:
         record = CheckpointRecord(**{**values, **changes})
         passed = subtasks if record.reason is None else subtasks - 1
         parts = [
-            SubtaskRecord(operator=OPERATOR, subtask=each, seconds=0.1 if each < passed else None)
+            SubtaskRecord(operator=OPERATOR, subtask=each, passed_seconds=0.1 if each < passed else None)
             for each in range(subtasks)
         ]
         self.store.checkpoints.save(job, record, parts)

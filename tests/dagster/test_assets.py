@@ -127,7 +127,7 @@ def test_materializing_takes_a_checkpoint(plane: Plane, instance: dg.DagsterInst
         "mine",
         "until noon",
     )
-    assert (found["path"], found["acknowledged_subtasks"], found["reported_by"]) == (record.path, 2, "run")
+    assert (found["path"], found["passed_subtasks"], found["reported_by"]) == (record.path, 2, "run")
     assert found["sequence"] == record.sequence
     assert record.requested_by == found["requested_by"] == f"dagster:run:{result.run_id}"
     assert f"checkpoint 1 is complete: {record.path}" in log_lines(instance, result)
@@ -161,7 +161,7 @@ def test_the_log_tells_how_far_it_is(plane: Plane, instance: dg.DagsterInstance)
     client = plane.client()
 
     def finish_when_seen() -> None:
-        eventually(lambda: any((each.progress or {}).get("acknowledged") for each in client.commands("flights")))
+        eventually(lambda: any((each.progress or {}).get("passed_subtasks") for each in client.commands("flights")))
         eventually(
             lambda: any(
                 "1 of 2 subtasks" in line.user_message

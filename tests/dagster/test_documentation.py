@@ -47,7 +47,7 @@ from dagster_defs.metadata import (
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
-OPERATOR: Final = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=1, acknowledged=1)
+OPERATOR: Final = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=1, passed_subtasks=1)
 QUERY: Final = QueryCheckpoint(
     query="alerts", boundary=41, boundary_seconds=1.5, pin_seconds=0.5, operators=(OPERATOR,)
 )

@@ -24,8 +24,8 @@ _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def _record(**changes: Any) -> CheckpointRecord:
-    operator = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=2, acknowledged=2)
-    other = OperatorCheckpoint(operator="router", coordinator_bytes=4, subtasks=2, acknowledged=2)
+    operator = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=2, passed_subtasks=2)
+    other = OperatorCheckpoint(operator="router", coordinator_bytes=4, subtasks=2, passed_subtasks=2)
     values: dict[str, Any] = {
         "job": "flights",
         "id": 7,
@@ -45,7 +45,7 @@ def _record(**changes: Any) -> CheckpointRecord:
         "blocked_seconds": 0.25,
         "snapshot_seconds": 0.125,
         "subtasks": 4,
-        "acknowledged": 4,
+        "passed_subtasks": 4,
         "path": "/jobs/flights/savepoints/7",
         "queries": (
             QueryCheckpoint(
@@ -111,15 +111,15 @@ def _rows(value: object) -> list[dict[str, Any]]:
 
 
 def test_durations_are_shown_to_the_microsecond() -> None:
-    part = SubtaskRecord(operator="threshold", subtask=0, seconds=0.00040694099880056456)
+    part = SubtaskRecord(operator="threshold", subtask=0, passed_seconds=0.00040694099880056456, ack_seconds=0.2 / 3)
     values = _values(checkpoint_metadata(_record(duration_seconds=1.0782546420014114), [part]))
     assert values["duration_seconds"] == 1.078255
     [row] = _rows(checkpoint_metadata(_record(), [part])["coord_control/subtask_table"])
-    assert row["ack_seconds"] == 0.000407
+    assert (row["passed_seconds"], row["ack_seconds"]) == (0.000407, 0.066667)
 
 
 def test_a_savepoint_says_all_of_itself() -> None:
-    parts = [SubtaskRecord(operator="threshold", subtask=index, seconds=0.1) for index in range(2)]
+    parts = [SubtaskRecord(operator="threshold", subtask=index, passed_seconds=0.1) for index in range(2)]
     metadata = checkpoint_metadata(
         _record(), parts, job=_job((2, 3)), recovery=_recovery(), sequence=99, note="until 11:00", reported_by="sensor"
     )
@@ -138,7 +138,7 @@ def test_a_savepoint_says_all_of_itself() -> None:
         "boundary_seconds": 1.5,
         "pin_seconds": 0.75,
         "snapshot_seconds": 0.125,
-        "acknowledged_subtasks": 4,
+        "passed_subtasks": 4,
         "subtasks": 4,
         "blocked_events": 5,
         "blocked_seconds": 0.25,
@@ -174,7 +174,7 @@ def test_what_can_be_plotted_is_a_number_and_times_are_times() -> None:
         "checkpoint_id",
         "size_bytes",
         "new_bytes",
-        "acknowledged_subtasks",
+        "passed_subtasks",
         "subtasks",
         "blocked_events",
         "channel_bytes",
@@ -204,9 +204,17 @@ def test_each_query_has_a_row_with_its_boundary_and_its_offsets() -> None:
 
 def test_each_subtask_has_a_row_in_order() -> None:
     parts = [
-        SubtaskRecord(operator="b", subtask=1, seconds=None),
-        SubtaskRecord(operator="b", subtask=0, seconds=0.5, state_bytes=8, blocked_events=2, blocked_seconds=0.25),
-        SubtaskRecord(operator="a", subtask=0, seconds=0.1),
+        SubtaskRecord(operator="b", subtask=1, passed_seconds=None),
+        SubtaskRecord(
+            operator="b",
+            subtask=0,
+            passed_seconds=0.5,
+            ack_seconds=0.4,
+            state_bytes=8,
+            blocked_events=2,
+            blocked_seconds=0.25,
+        ),
+        SubtaskRecord(operator="a", subtask=0, passed_seconds=0.1),
     ]
     rows = _rows(checkpoint_metadata(_record(), parts)["coord_control/subtask_table"])
 
@@ -214,17 +222,19 @@ def test_each_subtask_has_a_row_in_order() -> None:
     assert rows[1] == {
         "operator": "b",
         "subtask": 0,
-        "ack_seconds": 0.5,
+        "ack_seconds": 0.4,
+        "passed_seconds": 0.5,
         "state_bytes": 8,
         "blocked_events": 2,
         "blocked_seconds": 0.25,
     }
-    assert rows[2]["ack_seconds"] is None
+    assert (rows[0]["ack_seconds"], rows[0]["passed_seconds"]) == (None, 0.1), "it had acknowledged before"
+    assert (rows[2]["ack_seconds"], rows[2]["passed_seconds"]) == (None, None)
 
 
 def test_of_very_many_subtasks_the_slowest_are_shown() -> None:
-    parts = [SubtaskRecord(operator="a", subtask=index, seconds=float(index)) for index in range(700)]
-    parts[3] = SubtaskRecord(operator="a", subtask=3, seconds=None)
+    parts = [SubtaskRecord(operator="a", subtask=index, passed_seconds=float(index)) for index in range(700)]
+    parts[3] = SubtaskRecord(operator="a", subtask=3, passed_seconds=None)
     rows = _rows(checkpoint_metadata(_record(subtasks=700), parts)["coord_control/subtask_table"])
 
     assert len(rows) == 500

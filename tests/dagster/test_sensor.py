@@ -78,7 +78,7 @@ def test_a_failed_checkpoint_is_an_observation_and_turns_its_check(world: World,
     assert text(failed, "message") == "too slow"
     table = failed.metadata[f"{NAMESPACE}subtask_table"]
     assert isinstance(table, dg.TableMetadataValue)
-    assert [record.data["ack_seconds"] for record in table.records] == [0.1, None], "it waited for the second one"
+    assert [record.data["passed_seconds"] for record in table.records] == [0.1, None], "it waited for the second one"
     assert world.checks()["failed_checkpoints"] is False
 
 

@@ -94,7 +94,7 @@ def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, 
     assert reason(job.trigger_checkpoint()) == "expired"
     [part] = last(job).operators
     assert (part.operator, part.asked_seconds, part.snapshot_seconds) == ("op", 0.0, None)
-    assert [(each.subtask, each.seconds) for each in part.subtasks] == [(0, None), (1, None)]
+    assert [(each.subtask, each.passed_seconds) for each in part.subtasks] == [(0, None), (1, None)]
     coordinator.is_slow = False
     coordinator.kept[0].complete(b"{}")  # late news
     completes(job.trigger_checkpoint)
@@ -140,8 +140,8 @@ def test_a_savepoint_that_expires_names_the_subtask_that_it_waited_for(
     while (part := measured()).snapshot_seconds is None:
         pass  # this machine is so busy that the coordinator has not answered within the second
     quick, slow = part.subtasks
-    assert quick.seconds is not None
-    assert (slow.subtask, slow.seconds, slow.acknowledged_seconds) == (1, None, None)
+    assert quick.passed_seconds is not None
+    assert (slow.subtask, slow.passed_seconds, slow.ack_seconds) == (1, None, None)
     assert slow.blocked_seconds > 0.0
     (tmp_path / "go-on").touch()
     completes(job.trigger_savepoint)
@@ -408,7 +408,7 @@ def test_a_running_epoch_is_waited_for_and_measured(make_job: MakeJob, source: F
     taken = handle.wait(SECONDS)
     assert metadata(taken.path).queries["q"].epoch == 0  # type: ignore[index]
     each = next(one for one in job.checkpoint_statistics().history if one.checkpoint == taken.id)
-    assert each.acknowledged_subtasks == each.subtasks == 2
+    assert each.passed_subtasks == each.subtasks == 2
     assert each.blocked_seconds > 0
     assert each.state_bytes > 0
     assert job.checkpoint_statistics().to_json()["history"][0]["queries"][0]["boundary"] is not None

@@ -118,7 +118,7 @@ def test_history_that_was_removed_leaves_the_log_and_its_places_are_not_given_ag
 
 def test_the_subtasks_of_many_checkpoints(store: ControlStore) -> None:
     register(store, "orders")
-    parts = [SubtaskRecord(operator="op", subtask=number, seconds=0.5) for number in range(2)]
+    parts = [SubtaskRecord(operator="op", subtask=number, passed_seconds=0.5) for number in range(2)]
     store.checkpoints.save(JOB, checkpoint(1), parts)
     store.checkpoints.save("orders", checkpoint(1, job="orders"), parts[:1])
     store.checkpoints.save("orders", checkpoint(2, job="orders"))

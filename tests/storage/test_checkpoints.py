@@ -31,14 +31,14 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: Control
     begun = checkpoint(1, CheckpointState.IN_PROGRESS, label="nightly", cause="command", requested_by="ada", subtasks=2)
     assert store.checkpoints.save(JOB, begun)
     assert store.checkpoints.get(JOB, 1) == begun
-    operators = (OperatorCheckpoint(operator="op", snapshot_seconds=0.1, state_bytes=7, subtasks=2, acknowledged=2),)
+    operators = (OperatorCheckpoint(operator="op", snapshot_seconds=0.1, state_bytes=7, subtasks=2, passed_subtasks=2),)
     queries = (QueryCheckpoint(query="q", boundary=4, files=3, operators=operators),)
     done = checkpoint(
-        1, label="nightly", cause="command", requested_by="ada", subtasks=2, acknowledged=2, path="/jobs/1",
+        1, label="nightly", cause="command", requested_by="ada", subtasks=2, passed_subtasks=2, path="/jobs/1",
         finished_at=NOW, duration_seconds=1.5, state_bytes=2**40, queries=queries,
     )  # fmt: skip
     subtasks = (
-        SubtaskRecord(operator="op", subtask=0, seconds=0.2, acknowledged_seconds=0.1),
+        SubtaskRecord(operator="op", subtask=0, passed_seconds=0.2, ack_seconds=0.1),
         SubtaskRecord(operator="op", subtask=1),
     )
     assert store.checkpoints.save(JOB, done, subtasks)

@@ -38,8 +38,8 @@ def test_a_command_goes_from_its_request_to_its_outcome(store: ControlStore) -> 
     [claimed] = store.commands.claim(JOB, 1)
     assert (claimed.id, claimed.state, claimed.generation) == (asked.id, CommandState.CLAIMED, 1)
     assert store.commands.claim(JOB, 1) == ()
-    assert store.commands.progress(asked.id, 1, {"acknowledged": 1}, checkpoint=7)
-    assert store.commands.get(asked.id).progress == {"acknowledged": 1}
+    assert store.commands.progress(asked.id, 1, {"passed_subtasks": 1}, checkpoint=7)
+    assert store.commands.get(asked.id).progress == {"passed_subtasks": 1}
     assert store.commands.finish(asked.id, 1, DONE)
     ended = store.commands.get(asked.id)
     assert (ended.state, ended.result, ended.checkpoint, ended.error) == (DONE.state, {"checkpoint": 7}, 7, None)

@@ -152,6 +152,23 @@ def test_history_without_places_gets_them_by_its_time(url: str, database: Databa
     assert (change.sequence, store.changes.newest()) == (6, 6)
 
 
+def test_subtasks_that_were_called_acknowledged_are_those_that_have_passed(url: str, database: Database) -> None:
+    folder = RELEASED / "0003"
+    script = (folder / f"{url.partition(':')[0]}.sql").read_text(encoding="utf-8")
+    rows = (folder / "rows.sql").read_text(encoding="utf-8")
+    operator = '"operators":[{"operator":"op","subtasks":3,"acknowledged":2}]'
+    assert '"operators":[]' in rows
+    run_script(url, script + rows.replace('"operators":[]', operator))
+
+    database.upgrade()
+
+    checkpoint = ControlStore(database).checkpoints.get("flights", 7)
+    [part] = checkpoint.queries[0].operators
+    assert (part.subtasks, part.passed_subtasks, checkpoint.passed_subtasks) == (3, 2, 2)
+    [subtask] = ControlStore(database).checkpoints.subtasks("flights", 7)
+    assert (subtask.passed_seconds, subtask.ack_seconds) == (0.4, 0.3)
+
+
 def _read_back(store: ControlStore) -> None:
     job = store.jobs.get("flights")
     assert (job.state, job.generation, job.is_alive, job.is_supervised) == (JobState.ENDED, 2, False, True)

@@ -85,7 +85,7 @@ def test_progress_and_outcomes_end_the_wait_of_a_client(store: ControlStore) -> 
     signal = for_outcomes(store.database, JOB)
     signal.wait(0.2)
     assert meanwhile(lambda: store.commands.claim(JOB, 1), signal)
-    assert meanwhile(lambda: store.commands.progress(command, 1, {"acknowledged": 1}), signal)
+    assert meanwhile(lambda: store.commands.progress(command, 1, {"passed_subtasks": 1}), signal)
     done = Outcome(state=CommandState.COMPLETED)
     assert meanwhile(lambda: store.commands.finish(command, 1, done), signal)
     assert not signal.wait(0.2)

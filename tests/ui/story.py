@@ -75,7 +75,7 @@ def put_under_way(store: ControlStore, triggered: datetime) -> None:
             cause="periodic",
             generation=3,
             subtasks=18,
-            acknowledged=13,
+            passed_subtasks=13,
         ),
     )
     put_gateways(store, {2: 31, 5: 12, 7: 0}, NEWEST)
@@ -180,7 +180,7 @@ def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: ra
             blocked_seconds=max((each.blocked_seconds for each in subtasks), default=0.0),
             snapshot_seconds=0.08,
             subtasks=18,
-            acknowledged=18 if is_complete else 17,
+            passed_subtasks=18 if is_complete else 17,
             queries=queries if is_complete else tuple(_not_captured(query) for query in queries),
             **values,
         ),
@@ -203,8 +203,8 @@ def _subtasks(seconds: float, chance: random.Random, *, slow: bool) -> list[Subt
                 SubtaskRecord(
                     operator=uid,
                     subtask=index,
-                    seconds=opened,
-                    acknowledged_seconds=0.05 if early else acknowledged,
+                    passed_seconds=opened,
+                    ack_seconds=0.05 if early else acknowledged,
                     state_bytes=2_000 + 17 * index,
                     blocked_events=0 if early else blocked,
                     blocked_seconds=max(0.0, opened - answered),
@@ -219,7 +219,7 @@ def _subtasks_with_one_missing(seconds: float) -> list[SubtaskRecord]:
     """Subtask 5 of the first operator has not passed."""
     missing = ("delay-threshold", 5)
     return [
-        replace(each, seconds=None, acknowledged_seconds=None, blocked_events=31, blocked_seconds=seconds - 0.1)
+        replace(each, passed_seconds=None, ack_seconds=None, blocked_events=31, blocked_seconds=seconds - 0.1)
         if (each.operator, each.subtask) == missing
         else each
         for each in _subtasks(seconds / 2, random.Random(19), slow=False)
@@ -244,7 +244,7 @@ def _queries(
             blocked_events=sum(each.blocked_events for each in subtasks),
             blocked_seconds=max(each.blocked_seconds for each in subtasks),
             subtasks=len(subtasks),
-            acknowledged=sum(each.seconds is not None for each in subtasks),
+            passed_subtasks=sum(each.passed_seconds is not None for each in subtasks),
         )
         for uid, subtasks in operators.items()
     }

@@ -133,7 +133,7 @@ def test_the_table_of_subtasks_says_what_the_drawing_shows(visitor: Visitor) -> 
         ("subtask", "carrier-rank 0"),
         ("blocked", "delay-threshold 5"),
         ("closed", "delay-threshold 5"),
-        ("opened", "delay-threshold 5"),
+        ("passed", "delay-threshold 5"),
         ("acknowledged", "delay-threshold 5"),
         ("state", "delay-threshold 11"),
         ("moon", "carrier-rank 0"),

@@ -38,7 +38,7 @@ def checkpoint(**changes: Any) -> CheckpointRecord:
 
 
 def subtask(number: int = 0, **changes: Any) -> SubtaskRecord:
-    values: dict[str, Any] = {"seconds": 3.0, "blocked_seconds": 2.0, "acknowledged_seconds": 3.0}
+    values: dict[str, Any] = {"passed_seconds": 3.0, "blocked_seconds": 2.0, "ack_seconds": 3.0}
     return SubtaskRecord(operator="op", subtask=number, **{**values, **changes})
 
 
@@ -66,14 +66,14 @@ def test_a_gateway_closes_with_the_coordinators_answer_and_opens_when_its_subtas
 
 
 def test_a_subtask_that_was_quicker_than_the_coordinator_never_had_its_gateway_closed() -> None:
-    timeline = drawn(subtask(seconds=1.0, blocked_seconds=0.0, acknowledged_seconds=0.4))
+    timeline = drawn(subtask(passed_seconds=1.0, blocked_seconds=0.0, ack_seconds=0.4))
     found = timeline.lanes[-1]
     assert found.bar is None
     assert (found.acknowledged, found.opened) == (timeline.scale.at(0.4), timeline.scale.at(1.0))
 
 
 def test_a_subtask_without_an_ack_opens_with_the_commit() -> None:
-    found = lane(subtask(acknowledged_seconds=None))
+    found = lane(subtask(ack_seconds=None))
     assert found.acknowledged is None
     assert found.opened is not None
     assert "acknowledged" not in found.text
@@ -87,7 +87,7 @@ def failed(*subtasks: SubtaskRecord, asked: float | None = 0.5, took: float | No
 
 def test_a_subtask_that_has_not_passed_says_so_and_its_gateway_is_closed_until_the_end() -> None:
     timeline = failed(
-        subtask(0), subtask(1, seconds=None, acknowledged_seconds=None, blocked_seconds=3.0, blocked_events=7)
+        subtask(0), subtask(1, passed_seconds=None, ack_seconds=None, blocked_seconds=3.0, blocked_events=7)
     )
     query, _, passed, missing = timeline.lanes
     assert query.text == "query q: its boundary, the end of epoch 7, was not reached"
@@ -105,7 +105,7 @@ def test_a_subtask_that_has_not_passed_says_so_and_its_gateway_is_closed_until_t
 
 
 def test_a_subtask_that_waits_for_the_coordinator_has_its_ack_and_no_closed_gateway() -> None:
-    timeline = failed(subtask(seconds=None, acknowledged_seconds=2.0, blocked_seconds=0.0), took=None)
+    timeline = failed(subtask(passed_seconds=None, ack_seconds=2.0, blocked_seconds=0.0), took=None)
     _, operator, missing = timeline.lanes
     assert (operator.label, operator.is_missing, operator.bar) == ("op, no answer", True, None)
     assert operator.text == "operator op: its coordinator was asked for its state after 500 ms, no answer"
@@ -116,12 +116,12 @@ def test_a_subtask_that_waits_for_the_coordinator_has_its_ack_and_no_closed_gate
 
 
 def test_a_coordinator_that_was_not_asked_has_not_failed_to_answer() -> None:
-    [_, operator, _] = failed(subtask(seconds=None, blocked_seconds=0.0), asked=None, took=None).lanes
+    [_, operator, _] = failed(subtask(passed_seconds=None, blocked_seconds=0.0), asked=None, took=None).lanes
     assert (operator.label, operator.text) == ("op", "operator op: its coordinator was not asked for its state")
 
 
 def test_of_many_that_have_not_passed_the_first_are_named() -> None:
-    late = [subtask(number, seconds=None, blocked_seconds=3.0) for number in range(1, 9)]
+    late = [subtask(number, passed_seconds=None, blocked_seconds=3.0) for number in range(1, 9)]
     assert "subtask 5 of op and 3 more." in failed(subtask(0), *late).description
 
 
@@ -154,7 +154,7 @@ def test_subtasks_whose_query_is_not_known_stand_at_the_end() -> None:
 
 
 def test_the_first_subtasks_are_drawn_and_the_others_counted() -> None:
-    many = [subtask(number, seconds=1.0 + number / 100) for number in range(MOST_SUBTASKS + 50)]
+    many = [subtask(number, passed_seconds=1.0 + number / 100) for number in range(MOST_SUBTASKS + 50)]
     timeline = drawn(*many)
     assert (timeline.shown, timeline.left_out) == (MOST_SUBTASKS, 50)
     assert sum(each.kind == "subtask" for each in timeline.lanes) == MOST_SUBTASKS

@@ -64,7 +64,7 @@ def check_measured(waiting: _Waiting, measured: Iterable[QueryStatistics]) -> No
         for query in measured
         for operator in query.operators
         for subtask in operator.subtasks
-        if subtask.seconds is None
+        if subtask.passed_seconds is None
     }
     if said != waiting:
         raise Violation(f"measured: a checkpoint was given up when {waiting} events waited, and it says {said}")

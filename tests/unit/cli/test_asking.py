@@ -34,7 +34,7 @@ def test_what_became_of_it(result: commands.CommandResult, text: str) -> None:
 def test_where_nothing_can_be_drawn_progress_is_a_line_whenever_it_changes(
     tmp_path: Path, store: ControlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = iter(({"subtasks": 4, "acknowledged": 1}, {"subtasks": 4, "acknowledged": 3, "blocked_events": 12}))
+    steps = iter(({"subtasks": 4, "passed_subtasks": 1}, {"subtasks": 4, "passed_subtasks": 3, "blocked_events": 12}))
 
     def one_step(_seconds: float) -> None:
         """Whoever waits lets the driver do its next step."""

@@ -86,7 +86,8 @@ def test_one_is_shown_with_its_parts(tmp_path: Path, store: ControlStore) -> Non
     for expected in ("checkpoint 7 of job flights: completed", "1.2 MB", "12 events were blocked", "4 of 4", "offsets"):
         assert expected in shown
     assert '{"logOffset": 47}' in shown
-    assert len([line for line in shown.splitlines() if "100 ms" in line]) == 4
+    assert "acknowledged after" in shown
+    assert len([line for line in shown.splitlines() if " 40 ms" in line and "100 ms" in line]) == 4
     assert len(run_json(tmp_path, "checkpoint", "show", "flights", "7", "--subtasks")["subtask_parts"]) == 4
     assert "did you mean" in run(tmp_path, "checkpoint", "show", "flights", "8", code=78)
 
@@ -97,7 +98,9 @@ def test_one_is_shown_with_its_parts(tmp_path: Path, store: ControlStore) -> Non
 def test_one_that_failed_shows_what_it_waited_for(
     tmp_path: Path, store: ControlStore, asked: float | None, took: float | None, expected: str
 ) -> None:
-    operator = OperatorCheckpoint(operator="op", asked_seconds=asked, snapshot_seconds=took, subtasks=2, acknowledged=1)
+    operator = OperatorCheckpoint(
+        operator="op", asked_seconds=asked, snapshot_seconds=took, subtasks=2, passed_subtasks=1
+    )
     reached = QueryCheckpoint(query="ranks", boundary=3, boundary_seconds=0.5)
     queries = (QueryCheckpoint(query="alerts", boundary=47, operators=(operator,)), reached)
     kit.put_checkpoint(store, 7, state=CheckpointState.FAILED, reason="expired", message="too slow", queries=queries)

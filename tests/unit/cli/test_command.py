@@ -31,7 +31,7 @@ def test_one_is_shown_with_who_asked_and_what_it_gave(
 ) -> None:
     assert 'with {"label": "nightly"}, key k1' in run(tmp_path, "command", "show", asked.id)
     [taken] = store.commands.claim("flights", 1)
-    store.commands.progress(asked.id, 1, {"subtasks": 4, "acknowledged": 3})
+    store.commands.progress(asked.id, 1, {"subtasks": 4, "passed_subtasks": 3})
     assert "3 of 4 subtasks" in run(tmp_path, "command", "show", asked.id)
     store.commands.finish(asked.id, 1, kit.checkpoint_outcome(store, taken))
 

@@ -37,7 +37,7 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_show_has_everything_on_one_page(tmp_path: Path, store: ControlStore) -> None:
     kit.put_live(store)
     kit.put_checkpoint(store, 1, label="nightly")
-    kit.put_checkpoint(store, 2, state=CheckpointState.IN_PROGRESS, acknowledged=3)
+    kit.put_checkpoint(store, 2, state=CheckpointState.IN_PROGRESS, passed_subtasks=3)
 
     shown = run(tmp_path, "show", "flights")
 

@@ -53,7 +53,7 @@ def test_progress_is_said_while_a_checkpoint_runs_and_cancelling_gives_it_up(wor
     eventually(lambda: (world.store.commands.get(command).progress or {}).get("subtasks") == 2)
     progress = world.store.commands.get(command).progress
     assert progress is not None
-    assert (progress["acknowledged"], progress["checkpoint"]) == (1, 1)
+    assert (progress["passed_subtasks"], progress["checkpoint"]) == (1, 1)
     assert "blocked_events" in progress
     world.store.commands.cancel(command, "ada")
     done = world.outcome(command)
@@ -294,9 +294,11 @@ def test_what_an_older_driver_completed_and_never_reported_is_in_the_history(wor
     assert [(each.id, each.state) for each in found] == [(2, CheckpointState.COMPLETED), (1, CheckpointState.COMPLETED)]
     assert sorted(each.checkpoint.id for each in world.store.changes.list() if each.checkpoint) == [1, 2]
     newest = world.store.checkpoints.get(JOB, 2)
-    assert (newest.subtasks, newest.acknowledged, newest.state_bytes, newest.snapshot_seconds) == (2, 2, 25, 0.1)
+    assert (newest.subtasks, newest.passed_subtasks, newest.state_bytes, newest.snapshot_seconds) == (2, 2, 25, 0.1)
     assert (newest.cause, newest.message) == ("periodic", "")
-    measured = [(each.subtask, each.seconds, each.state_bytes) for each in world.store.checkpoints.subtasks(JOB, 2)]
+    measured = [
+        (each.subtask, each.passed_seconds, each.state_bytes) for each in world.store.checkpoints.subtasks(JOB, 2)
+    ]
     assert measured == [(0, 0.1, 10), (1, 0.1, 10)], "they are part of the metadata"
     assert world.store.changes.newest() == 2
 

@@ -75,7 +75,7 @@ def test_only_changes_are_reported_and_the_end_is_one() -> None:
     seen: list[CommandRecord] = []
     wait = Wait(None, seen.append, now=0.0)
     claimed = replace(_PENDING, state=CommandState.CLAIMED)
-    halfway = replace(claimed, progress={"acknowledged": 2})
+    halfway = replace(claimed, progress={"passed_subtasks": 2})
 
     for record in (_PENDING, _PENDING, claimed, halfway, halfway, _DONE):
         wait.pause_after(record, 0.0)
@@ -145,10 +145,13 @@ def test_an_end_without_a_reason_is_still_an_end() -> None:
     [
         ({}, "waiting for the job's driver"),
         ({"claimed_at": NOON}, "under way"),
-        ({"progress": {"subtasks": 4, "acknowledged": 3, "blocked_events": 12}}, "3 of 4 subtasks, 12 events blocked"),
-        ({"progress": {"message": "copying", "subtasks": 4, "acknowledged": 4}}, "copying, 4 of 4 subtasks"),
         (
-            {"progress": {"message": "1 of 4 subtasks have passed", "subtasks": 4, "acknowledged": 1}},
+            {"progress": {"subtasks": 4, "passed_subtasks": 3, "blocked_events": 12}},
+            "3 of 4 subtasks, 12 events blocked",
+        ),
+        ({"progress": {"message": "copying", "subtasks": 4, "passed_subtasks": 4}}, "copying, 4 of 4 subtasks"),
+        (
+            {"progress": {"message": "1 of 4 subtasks have passed", "subtasks": 4, "passed_subtasks": 1}},
             "1 of 4 subtasks have passed",
         ),
         ({"progress": {"something": "that a newer driver says"}}, "waiting for the job's driver"),

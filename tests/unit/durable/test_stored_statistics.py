@@ -38,5 +38,5 @@ def test_without_measurements_it_is_what_the_checkpoint_holds(statistics: dict[s
     assert sum(query.file_bytes for query in found.queries) == held.size
     assert sum(query.files for query in found.queries) == held.file_count
     assert found.subtasks == sum(operator.parallelism for operator in held.operators.values())
-    assert found.acknowledged_subtasks == found.subtasks
+    assert found.passed_subtasks == found.subtasks
     assert found.state_bytes > held.size

@@ -225,7 +225,7 @@ def test_checkpoints_by_kind_and_reason() -> None:
     assert found.get("checkpoints_in_progress", kind="checkpoint") == 1
     assert found.get("checkpoint_in_progress_start_timestamp_seconds", kind="checkpoint") == 2000
     assert found.all("checkpoint_in_progress_start_timestamp_seconds", kind="savepoint") == []
-    assert found.get("checkpoint_in_progress_acknowledged_subtasks", kind="checkpoint") == 3
+    assert found.get("checkpoint_in_progress_passed_subtasks", kind="checkpoint") == 3
     assert found.get("checkpoints_completed_total", kind="savepoint") == 1
     assert found.get("checkpoints_failed_total", kind="checkpoint", reason="expired") == 2
     assert found.get("checkpoints_failed_total", kind="checkpoint", reason="storage_error") == 0

@@ -307,8 +307,8 @@ def test_events_that_waited_for_a_checkpoint_are_counted_with_their_time() -> No
     stage.send(0, "b")
     stage.now = 20.0
     [part] = cut(ended(stage, 0)).subtasks
-    assert (part.subtask, part.seconds, part.blocked_events, part.blocked_seconds) == (S0, 10.0, 2, 8.0)
-    assert part.acknowledged_seconds == 10.0
+    assert (part.subtask, part.passed_seconds, part.blocked_events, part.blocked_seconds) == (S0, 10.0, 2, 8.0)
+    assert part.ack_seconds == 10.0
 
 
 def test_an_ack_before_the_coordinator_answers_is_earlier_than_the_opening_of_the_gateway() -> None:
@@ -322,8 +322,8 @@ def test_an_ack_before_the_coordinator_answers_is_earlier_than_the_opening_of_th
     stage.snapshot(b"C")
     stage.now = 20.0
     first, second = cut(stage.commit(0)).subtasks
-    assert (first.acknowledged_seconds, first.seconds, first.blocked_seconds) == (3.0, 5.0, 0.0)
-    assert (second.acknowledged_seconds, second.seconds) == (None, 10.0)  # without rows it passes with the commit
+    assert (first.ack_seconds, first.passed_seconds, first.blocked_seconds) == (3.0, 5.0, 0.0)
+    assert (second.ack_seconds, second.passed_seconds) == (None, 10.0)  # without rows it passes with the commit
 
 
 def test_an_ack_before_the_trigger_is_no_part_of_the_checkpoint() -> None:
@@ -335,7 +335,7 @@ def test_an_ack_before_the_trigger_is_no_part_of_the_checkpoint() -> None:
     stage.now = 12.0
     stage.snapshot(b"C")
     [part] = cut(stage.commit(0)).subtasks
-    assert (part.acknowledged_seconds, part.seconds) == (None, 2.0)
+    assert (part.ack_seconds, part.passed_seconds) == (None, 2.0)
 
 
 def test_the_failure_of_a_checkpoint_that_was_given_up_already_is_no_news() -> None:

@@ -51,8 +51,8 @@ HALF_WAY = OperatorStatistics(
     snapshot_seconds=2.0,
     coordinator_bytes=2,
     subtasks=(
-        SubtaskStatistics(S0, seconds=5.0, blocked_seconds=3.0, acknowledged_seconds=5.0),
-        SubtaskStatistics(S1, seconds=None, blocked_events=2, blocked_seconds=8.0),
+        SubtaskStatistics(S0, passed_seconds=5.0, blocked_seconds=3.0, ack_seconds=5.0),
+        SubtaskStatistics(S1, passed_seconds=None, blocked_events=2, blocked_seconds=8.0),
     ),
 )
 
@@ -94,7 +94,7 @@ def test_a_coordinator_that_has_not_answered_was_asked_and_nothing_was_blocked()
         OP,
         asked_seconds=0.0,
         snapshot_seconds=None,
-        subtasks=(SubtaskStatistics(S0, acknowledged_seconds=3.0), SubtaskStatistics(S1)),
+        subtasks=(SubtaskStatistics(S0, ack_seconds=3.0), SubtaskStatistics(S1)),
     )
 
 
@@ -115,9 +115,11 @@ def test_an_operator_that_is_cut_says_everything_while_another_one_of_its_query_
     [query] = aborted(stage, 3.0)
     first, second = query.operators
     assert (first.operator, first.snapshot_seconds, first.coordinator_bytes) == (A, 1.0, 2)
-    assert [(each.seconds, each.blocked_events) for each in first.subtasks] == [(1.0, 0)], "it has passed long ago"
+    assert [(each.passed_seconds, each.blocked_events) for each in first.subtasks] == [(1.0, 0)], (
+        "it has passed long ago"
+    )
     assert (second.operator, second.snapshot_seconds) == (B, None)
-    assert [each.seconds for each in second.subtasks] == [None]
+    assert [each.passed_seconds for each in second.subtasks] == [None]
 
 
 def test_a_query_that_was_captured_is_not_told_again() -> None:

@@ -58,7 +58,7 @@ def test_only_acks_of_the_boundary_are_noted_and_of_these_the_first() -> None:
     cut.passes(S1, closed_gateway(), 20.0)
     cut.capture(OP, {})
     assert cut.captured is not None
-    assert [each.acknowledged_seconds for each in cut.captured.subtasks] == [None, 7.0]
+    assert [each.ack_seconds for each in cut.captured.subtasks] == [None, 7.0]
 
 
 def test_what_waits_in_the_mailbox_is_channel_state_and_what_was_sent_later_follows_it() -> None:
@@ -95,7 +95,7 @@ def test_a_subtask_passes_once() -> None:
     cut.capture(OP, {})
     assert cut.captured is not None
     assert names(cut.captured.down[S0]) == "a"
-    assert cut.captured.subtasks[0].seconds == 7.0
+    assert cut.captured.subtasks[0].passed_seconds == 7.0
 
 
 def test_a_subtask_without_events_is_left_out_of_the_channel_state() -> None:
@@ -163,7 +163,7 @@ def test_a_captured_cut_says_everything_with_its_times() -> None:
     assert captured.up == (Outbox(S1, 9, events("x")),)
     assert (captured.asked_seconds, captured.snapshot_seconds) == (2.0, 3.0)
     assert [part.subtask for part in captured.subtasks] == [S0, S1]
-    assert [part.seconds for part in captured.subtasks] == [11.0, 10.0]
+    assert [part.passed_seconds for part in captured.subtasks] == [11.0, 10.0]
     assert [part.blocked_events for part in captured.subtasks] == [0, 2]
     assert [part.blocked_seconds for part in captured.subtasks] == [6.0, 5.0]
 

@@ -32,9 +32,9 @@ OPERATOR = OperatorStatistics(
     coordinator_bytes=1000,
     subtasks=(
         SubtaskStatistics(
-            ZERO, seconds=2.0, state_bytes=10, blocked_events=3, blocked_seconds=1.5, down_bytes=5, up_bytes=2
+            ZERO, passed_seconds=2.0, state_bytes=10, blocked_events=3, blocked_seconds=1.5, down_bytes=5, up_bytes=2
         ),
-        SubtaskStatistics(ONE, seconds=None, state_bytes=20, blocked_events=4, blocked_seconds=0.5),
+        SubtaskStatistics(ONE, passed_seconds=None, state_bytes=20, blocked_events=4, blocked_seconds=0.5),
     ),
 )
 QUERY = QueryStatistics(
@@ -66,7 +66,7 @@ def batch(payload: bytes) -> EventBatch:
 
 
 def test_what_an_operator_has_in_all() -> None:
-    assert (OPERATOR.acknowledged_subtasks, OPERATOR.latest_ack_seconds) == (1, 2.0)
+    assert (OPERATOR.passed_subtasks, OPERATOR.latest_passed_seconds) == (1, 2.0)
     assert OPERATOR.channel_bytes == 5 + 2
     assert OPERATOR.state_bytes == 1000 + 10 + 20 + 7
     assert (OPERATOR.blocked_events, OPERATOR.blocked_seconds) == (7, 1.5)
@@ -74,7 +74,7 @@ def test_what_an_operator_has_in_all() -> None:
 
 def test_an_operator_that_nothing_is_known_of() -> None:
     unknown = OperatorStatistics(OperatorUid("op"))
-    assert (unknown.acknowledged_subtasks, unknown.latest_ack_seconds, unknown.blocked_seconds) == (0, None, 0.0)
+    assert (unknown.passed_subtasks, unknown.latest_passed_seconds, unknown.blocked_seconds) == (0, None, 0.0)
 
 
 def test_a_query_has_its_files_and_its_operators_and_part_of_them_was_there_already() -> None:
@@ -86,13 +86,13 @@ def test_a_checkpoint_has_its_metadata_and_its_queries() -> None:
     assert CHECKPOINT.state_bytes == 100_000 + 51_037 + 7
     assert CHECKPOINT.new_bytes == 100_000 + 31_037 + 7
     assert (CHECKPOINT.linked_bytes, CHECKPOINT.copied_bytes, CHECKPOINT.channel_bytes) == (20_000, 10_007, 7)
-    assert (CHECKPOINT.subtasks, CHECKPOINT.acknowledged_subtasks, CHECKPOINT.latest_ack_seconds) == (2, 1, 2.0)
+    assert (CHECKPOINT.subtasks, CHECKPOINT.passed_subtasks, CHECKPOINT.latest_passed_seconds) == (2, 1, 2.0)
     assert (CHECKPOINT.blocked_events, CHECKPOINT.blocked_seconds, CHECKPOINT.snapshot_seconds) == (7, 1.5, 0.4)
 
 
 def test_a_job_without_operators_waits_for_nobody() -> None:
     statistics = replace(CHECKPOINT, queries=(PLAIN,))
-    assert (statistics.subtasks, statistics.latest_ack_seconds) == (0, None)
+    assert (statistics.subtasks, statistics.latest_passed_seconds) == (0, None)
     assert (statistics.snapshot_seconds, statistics.blocked_seconds) == (0.0, 0.0)
 
 
@@ -122,7 +122,7 @@ def test_a_cut_says_what_each_subtask_left_and_waited_for() -> None:
         coordinator_bytes=28,
         applied_events={"job": 7},
         subtasks=(
-            SubtaskStatistics(ZERO, 2.0, 3, 3, 1.5, down_bytes=0, up_bytes=2, acknowledged_seconds=1.25),
+            SubtaskStatistics(ZERO, 2.0, 3, 3, 1.5, down_bytes=0, up_bytes=2, ack_seconds=1.25),
             SubtaskStatistics(ONE, 1.0, 0, 0, 0.0, down_bytes=3, up_bytes=5),
             SubtaskStatistics(TWO, 0.5),
         ),
@@ -135,7 +135,7 @@ def test_a_cut_of_a_query_that_does_not_run_is_at_its_boundary_already() -> None
         SubtaskStatistics(ZERO, 0.0, down_bytes=1),
         SubtaskStatistics(TWO, 0.0, state_bytes=2),
     )
-    assert (statistics.acknowledged_subtasks, statistics.coordinator_bytes) == (2, 0)
+    assert (statistics.passed_subtasks, statistics.coordinator_bytes) == (2, 0)
 
 
 # Plain values.
@@ -144,13 +144,13 @@ def test_a_cut_of_a_query_that_does_not_run_is_at_its_boundary_already() -> None
 def test_a_subtask_in_json() -> None:
     assert to_json(OPERATOR.subtasks[1]) == {
         "subtask": 1,
-        "seconds": None,
+        "passed_seconds": None,
         "state_bytes": 20,
         "blocked_events": 4,
         "blocked_seconds": 0.5,
         "down_bytes": 0,
         "up_bytes": 0,
-        "acknowledged_seconds": None,
+        "ack_seconds": None,
     }
 
 
@@ -158,7 +158,7 @@ def test_derived_values_stand_beside_the_others() -> None:
     [query, _] = to_json(CHECKPOINT)["queries"]
     assert (query["state_bytes"], query["new_bytes"], query["copied_bytes"]) == (51_037, 31_037, 10_000)
     assert query["operators"][0]["channel_bytes"] == 7
-    assert to_json(CHECKPOINT)["acknowledged_subtasks"] == 1
+    assert to_json(CHECKPOINT)["passed_subtasks"] == 1
 
 
 def test_operators_are_shown_once_below_their_query() -> None:
