@@ -35,7 +35,11 @@ def trigger(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Take a checkpoint of JOB now."""
+    """Take a checkpoint of JOB now.
+
+    It replaces the oldest of those that the job keeps (CheckpointOptions(retained=...), by default one). Take a savepoint
+    of what has to stay.
+    """
     with connected(control, as_json) as client:
         command = client.trigger_checkpoint(job, label=label, key=key)
         finish(client, command, wait=wait, timeout=timeout, as_json=as_json)

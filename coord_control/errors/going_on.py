@@ -95,8 +95,7 @@ class LineageMismatch(DeclarationError):
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
             f"query {query!r} has its Spark checkpoint at {recorded}, not at {declared}; leave checkpoint_location "
-            "out, or start "
-            "under another query name"
+            "out, or start under another query name"
         )
 
 
@@ -119,9 +118,8 @@ class CheckpointLocationConflict(DeclarationError):
         instead = f"at {used}" if used else "under the job's root"
         super().__init__(
             f"query {query!r}: {said_by} says that its checkpoint is at {own}, and the job would keep it {instead}, "
-            "where it does not go on from that state; to go on from it, say "
-            f"job.start({query!r}, writer, checkpoint_location={own!r}); not to, leave the writer's or session's "
-            "setting out"
+            f"where it does not go on from that state; to go on from it, say job.start({query!r}, writer, "
+            f"checkpoint_location={own!r}); not to, leave the writer's or session's setting out"
         )
 
 

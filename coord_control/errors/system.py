@@ -260,8 +260,7 @@ class EndpointUnreachable(EndpointError):
         self.host, self.port = host, port
         super().__init__(
             f"cannot reach the driver at {host}:{port}: {cause}; it must be reachable from the executors "
-            "(spark.driver.host, "
-            "and the endpoint's port open in firewalls and network policies)"
+            "(spark.driver.host, and the endpoint's port open in firewalls and network policies)"
         )
 
 

@@ -92,8 +92,7 @@ class OperatorReused(DeclarationError):
         self.operator, self.first, self.second = operator, first, second
         super().__init__(
             f"operator {operator!r} belongs to {first} and cannot also be used in {second}: an operator is one step "
-            "of one "
-            "query; declare a second operator, or write both outputs from one query with foreachBatch"
+            "of one query; declare a second operator, or write both outputs from one query with foreachBatch"
         )
 
 
@@ -104,8 +103,7 @@ class OperatorUnused(DeclarationError):
         self.operator = operator
         super().__init__(
             f"operator {operator!r} was declared but is part of no started query; call apply() and start the query "
-            "that uses "
-            "its result with job.start()"
+            "that uses its result with job.start()"
         )
 
 
@@ -132,8 +130,7 @@ class OperatorsChanged(DeclarationError):
         self.query, self.recorded, self.declared = query, recorded, declared
         super().__init__(
             f"query {query!r} has run with the operators {recorded or 'none'} and now declares {declared or 'none'}: "
-            "their state would "
-            "be lost or missing; keep the operators' uids, or start the query under another name"
+            "their state would be lost or missing; keep the operators' uids, or start the query under another name"
         )
 
 
@@ -177,9 +174,8 @@ class EventTypesChanged(DeclarationError):
         self.operator, self.direction, self.recorded, self.declared = operator, direction, recorded, declared
         super().__init__(
             f"operator {operator!r} has run with the {direction!r} events {recorded} and now declares {declared}: "
-            "recorded events "
-            "name their type by its position; keep the recorded ones first, in their order, and add new ones behind "
-            "them"
+            "recorded events name their type by its position; keep the recorded ones first, in their order, and add "
+            "new ones behind them"
         )
 
 
@@ -229,8 +225,7 @@ class StateTooLarge(UserDataError):
         self.operator, self.subtask, self.size, self.limit = operator, subtask, size, limit
         super().__init__(
             f"operator {operator!r}: the state of subtask {subtask} takes {size} bytes, the limit is {limit}; keep "
-            "bulk data in "
-            "Spark's own state (transformWithState) and only control state here"
+            "bulk data in Spark's own state (transformWithState) and only control state here"
         )
 
 
@@ -249,8 +244,7 @@ class StateInvalid(UserDataError):
         self.operator, self.where, self.model, self.problems = operator, where, model, problems
         super().__init__(
             f"operator {operator!r}: the state of {where} is not a valid {model}: {problems}; a changed model must "
-            "accept what "
-            "the earlier one saved (give new fields a default)"
+            "accept what the earlier one saved (give new fields a default)"
         )
 
 
@@ -283,10 +277,10 @@ class ChannelFull(UserDataError):
             else f"events that subtask {subtask} sends in one epoch take {size} bytes"
         )
         remedy = (
-            "a subtask takes its events in its next epoch with rows, and one without rows collects them: send less, or "
-            "spread the keys over the subtasks. What waits is durable, so each restart finds it: feed rows to that "
-            "subtask, or give the events up with `coordctl mailbox drop JOB "
-            f"{operator} {subtask}` while the job does not run"
+            "a subtask takes its events in its next epoch with rows, and one without rows collects them: send less, "
+            "or spread the keys over the subtasks. What waits is durable, so each restart finds it: feed rows to "
+            f"that subtask, or give the events up with `coordctl mailbox drop JOB {operator} {subtask}` while the job "
+            "does not run"
             if direction == "down"
             else "send summaries instead of single facts"
         )
@@ -314,8 +308,7 @@ class SubtaskMixed(UserDataError):
         self.operator, self.subtask = operator, subtask
         super().__init__(
             f"operator {operator!r}: rows of other subtasks arrived in the task of subtask {subtask}; please report "
-            "the "
-            "query plan (df.explain(True)); spark.sql.adaptive.enabled=false may help until it is repaired"
+            "the query plan (df.explain(True)); spark.sql.adaptive.enabled=false may help until it is repaired"
         )
 
 
@@ -338,10 +331,8 @@ class OutputNotConsumed(CoordControlError):
         self.operator, self.subtasks, self.epoch = operator, subtasks, epoch
         super().__init__(
             f"operator {operator!r}: Spark committed epoch {epoch} without reading all output of the subtasks "
-            f"{subtasks}; something "
-            "after the operator stops early (take, limit, first, isEmpty, show): consume the whole output, for "
-            "example cache it "
-            "in foreachBatch before looking at a part of it"
+            f"{subtasks}; something after the operator stops early (take, limit, first, isEmpty, show): consume the "
+            "whole output, for example cache it in foreachBatch before looking at a part of it"
         )
 
 
@@ -366,6 +357,5 @@ class CoordinatorTimeout(CoordControlError):
         self.operator, self.seconds = operator, seconds
         super().__init__(
             f"the coordinator of operator {operator!r} has not given its state within {seconds:g} s; callbacks must "
-            "not "
-            "block: move slow work to context.run_in_background, and complete every result"
+            "not block: move slow work to context.run_in_background, and complete every result"
         )

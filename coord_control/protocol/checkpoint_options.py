@@ -42,7 +42,8 @@ class CheckpointOptions:
         max_concurrent: checkpoints at the same time. Savepoints are always admitted and do not count.
         tolerable_consecutive_failures: so many checkpoints in a row may fail, one more fails the job; None: any number.
             Savepoints do not count, and not every reason does (:attr:`.FailureReason.counts`).
-        retained: completed checkpoints that are kept; savepoints are not removed and do not count.
+        retained: how many completed checkpoints are kept, by default the newest alone; savepoints are not removed and
+            do not count.
         history_size: ended checkpoints and savepoints in the statistics.
         queue_limit: requests that may wait.
 

@@ -392,8 +392,8 @@ class JobCore:
         if attempt.query_id != query.query_id:
             return (
                 f"its operator belongs to query {query.name!r}, but Spark runs it in another one (id "
-                f"{attempt.query_id}); start "
-                "the query with job.start(), and use the operator's result in one query only"
+                f"{attempt.query_id}); start the query with job.start(), and use the operator's result in one query "
+                "only"
             )
         if not 0 <= attempt.subtask < query.specs[attempt.operator].parallelism:
             return f"operator {attempt.operator!r} has no subtask {attempt.subtask}"

@@ -40,9 +40,8 @@ class CheckpointHandle:
         self.request = request
         self.ticket: TicketId | None = None  # set by the service
         self._abort = abort
-        self.was_started = (
-            False  #: after it was asked for; otherwise it is that of an earlier request with the same key
-        )
+        #: Whether it was started for this request; otherwise it is that of an earlier request with the same key.
+        self.was_started = False
         self._checkpoint: CheckpointId | None = None
         self._progress: Callable[[], Progress | None] = lambda: None
         self._statistics: CheckpointStatistics | None = None

@@ -121,9 +121,8 @@ class JobDriver:
         self.recoveries = Recoveries(self.generation, cause_of(self.claim), self.news)
         self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
         self.queries: dict[QueryName, ManagedQuery] = {}
-        self.metrics_address: Callable[[], str | None] = lambda: (
-            None
-        )  #: for other machines; whoever serves them says it
+        #: Where the metrics are served, as other machines see it; set when their server is bound.
+        self.metrics_address: Callable[[], str | None] = lambda: None
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.program_error: Exception | None = None  #: what the program raised, where it shows that to the job
@@ -407,8 +406,7 @@ class JobDriver:
         if epoch.nondeterministic_subtasks:
             _log.warning(
                 "operator %s: %d subtasks gave different results for the same input in epoch %d; exactly-once needs "
-                "functions that "
-                "depend on their rows, state and events only",
+                "functions that depend on their rows, state and events only",
                 epoch.operator,
                 epoch.nondeterministic_subtasks,
                 epoch.epoch,
@@ -431,8 +429,7 @@ class JobDriver:
             if (slow := self.thread.slow()) is not None:
                 _log.warning(
                     "the coordinator of operator %s has been in %s for %.1f s; every coordinator of the job waits "
-                    "for it: move slow work "
-                    "to context.run_in_background",
+                    "for it: move slow work to context.run_in_background",
                     slow.operator,
                     slow.callback,
                     slow.seconds,

@@ -46,7 +46,7 @@ _BURST_SECONDS: Final = 0.001
 
 
 class JobRuntime:
-    """Connects the core with the endpoint (to be started before this),  the writer and the coordinators.
+    """Connects the core with the endpoint (to be started before this), the writer and the coordinators.
 
     Args:
         core: the protocol core; owned by the endpoint's loop from :meth:`start` on.
