@@ -115,8 +115,8 @@ def _taken(
     is_checkpoint = purpose == "checkpoint"
     about = (
         f"Checkpoints of the streaming job {job.name}, to restore it from. The job takes one when it is asked to, and "
-        "regularly if its program sets an interval; it keeps the newest and removes older ones. A restart does not need "
-        "them: it resumes where the job stopped."
+        "regularly if its program sets an interval; it keeps the newest and removes older ones. A restart does not "
+        "need them: it resumes where the job stopped."
         if is_checkpoint
         else f"Savepoints of the streaming job {job.name}, to restore it or to fork another job from. They stay until "
         "you remove them, or a schedule removes its own."

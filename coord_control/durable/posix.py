@@ -371,7 +371,7 @@ def _checksum_piece(folder: str, names: Sequence[str]) -> list[Checksum | None]:
 def _checksums(
     folder: str, names: Sequence[str], buffer: memoryview, more: Callable[[int, memoryview], Checksum]
 ) -> list[Checksum | None]:
-    """Args: more: asked when a file fills the buffer, which holds its beginning."""
+    """Compute the checksums of files; ``more`` is called when a file fills the buffer, which holds its beginning."""
     found: list[Checksum | None] = []
     for below, group in _by_folder(names):
         try:

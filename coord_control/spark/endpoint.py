@@ -66,11 +66,13 @@ class Endpoint:
     """
 
     def __init__(self, handler: Handler, generation: Generation, *, tls: bool, limits: Limits | None = None) -> None:
-        """Args:
-        handler: is called on the loop thread for everything that happens.
-        generation: the driver's; part of the handshake.
-        tls: whether connections are encrypted; authentication is mutual with and without.
-        limits: what peers may cost.
+        """Make the secret and the certificate; nothing listens yet.
+
+        Args:
+            handler: called on the loop thread for everything that happens.
+            generation: the driver's; part of the handshake.
+            tls: whether connections are encrypted; authentication is mutual with and without.
+            limits: what peers may cost.
         """
         self._generation = generation
         self._secret = secrets.token_bytes(SECRET_BYTES)

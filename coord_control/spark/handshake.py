@@ -101,10 +101,12 @@ class _Handshake(abc.ABC):
     __slots__ = ("_generation", "_is_over", "_nonce", "_secret")
 
     def __init__(self, secret: bytes, generation: Generation, nonce: bytes) -> None:
-        """Args:
-        secret: the generation's secret, ``SECRET_BYTES`` long.
-        generation: what both sides must agree on.
-        nonce: ``NONCE_BYTES`` fresh random bytes of this side.
+        """Check the lengths of what both sides need.
+
+        Args:
+            secret: the generation's secret, ``SECRET_BYTES`` long.
+            generation: what both sides must agree on.
+            nonce: ``NONCE_BYTES`` fresh random bytes of this side.
         """
         if len(secret) != SECRET_BYTES or len(nonce) != NONCE_BYTES:
             raise ValueError(f"a secret takes {SECRET_BYTES} bytes and a nonce {NONCE_BYTES}")
