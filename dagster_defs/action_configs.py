@@ -60,7 +60,11 @@ class StartConfig(ActionConfig):
 
 class StopConfig(ActionConfig):
     savepoint: bool = Field(default=False, description="Take a savepoint first, and process nothing after it.")
-    label: str | None = Field(default=None, max_length=MAX_LABEL, description="Of the savepoint.")
+    label: str | None = Field(
+        default=None,
+        max_length=MAX_LABEL,
+        description="A name to find and restore the savepoint by, unique in the job.",
+    )
     target: str | None = Field(
         default=None, description="The savepoint's new folder, as the driver's machine sees it; empty: below the job's."
     )

@@ -50,7 +50,9 @@ _LOOK_SECONDS: Final = 0.1
 class CheckpointConfig(dg.Config):
     """How a checkpoint is taken, in the launchpad."""
 
-    label: str | None = Field(default=None, max_length=MAX_LABEL, description="A name by which it can be restored.")
+    label: str | None = Field(
+        default=None, max_length=MAX_LABEL, description="A name to find and restore it by, unique in the job."
+    )
     timeout_seconds: Annotated[float, Field(gt=0)] = Field(
         default=600.0, description="How long the run waits. What is not complete by then goes on."
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from coord_control.cli.output import human_bytes, human_seconds, human_time, print_table, say, text_table
 from coord_control.storage.records import (
+    CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
@@ -64,10 +65,11 @@ def print_checkpoint(one: CheckpointRecord) -> None:
         )
         return
     took = human_seconds(one.duration_seconds)
+    # A savepoint shares nothing, so all of it is new.
+    new = "" if one.kind is CheckpointKind.SAVEPOINT else f", of which {human_bytes(one.new_bytes)} are new"
     say(
-        f"took {took}; {human_bytes(one.state_bytes)}, of which {human_bytes(one.new_bytes)} are new "
-        f"({human_bytes(one.linked_bytes)} linked, {human_bytes(one.copied_bytes)} copied), "
-        f"{human_bytes(one.channel_bytes)} from channels"
+        f"took {took}; {human_bytes(one.state_bytes)}{new} ({human_bytes(one.linked_bytes)} linked, "
+        f"{human_bytes(one.copied_bytes)} copied), {human_bytes(one.channel_bytes)} from channels"
     )
     say(
         f"{one.blocked_events} events were blocked, for at most {human_seconds(one.blocked_seconds)}; coordinators "

@@ -107,7 +107,10 @@ Limit: TypeAlias = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=100_000, envvar="COORD_LIMIT", help="How many at most, newest first.")
 ]
 Label: TypeAlias = Annotated[
-    str | None, typer.Option("--label", envvar="COORD_LABEL", metavar="NAME", help="A name to find it by.")
+    str | None,
+    typer.Option(
+        "--label", envvar="COORD_LABEL", metavar="NAME", help="A name to find and restore it by, unique in the job."
+    ),
 ]
 By: TypeAlias = Annotated[
     str | None,
@@ -115,7 +118,7 @@ By: TypeAlias = Annotated[
         "--by",
         envvar="COORD_BY",
         metavar="ACTOR",
-        help="Only those that this user asked for; a schedule of Dagster is dagster:schedule:NAME.",
+        help="Only those with this requested_by: a user, dagster:run:ID, or dagster:schedule:NAME.",
         show_default=False,
     ),
 ]

@@ -26,10 +26,12 @@ from coord_control.control.port import Completed, DriverPort, Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CheckpointEntry
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.durable.verifying import verify_files
 from coord_control.errors import CheckpointNotCompleted, CheckpointNotFound, CoordControlError
 from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.storage.records import CommandRecord, Outcome
 
@@ -43,7 +45,7 @@ __all__ = [
     "find_by_key",
     "progress_of",
     "request_of",
-    "result_of_entry",
+    "stored_result",
 ]
 
 
@@ -82,35 +84,32 @@ def find_by_key(catalog: Catalog, command: CommandRecord) -> CheckpointEntry | N
 
 def checkpoint_result(done: Completed, kind: CheckpointKind) -> CheckpointResult:
     """What to say of one that is complete; from memory, because the agent asks for it in its own thread."""
-    found = done.statistics
-    if found is None:
+    if done.statistics is None:
         return CheckpointResult(
             checkpoint=done.id, kind=kind.value, path=done.path, duration_seconds=0.0, state_bytes=0
         )
+    return _result(done.statistics, done.path)
+
+
+def stored_result(catalog: Catalog, entry: CheckpointEntry) -> CheckpointResult:
+    """The same from the storage.
+
+    Raises:
+        CheckpointNotFound: it was removed meanwhile.
+        StoreUnavailable, DamagedRecord, UnsupportedFormat: its metadata cannot be read.
+    """
+    return _result(stored_statistics(catalog.read(entry), entry.path), entry.path)
+
+
+def _result(found: CheckpointStatistics, path: str) -> CheckpointResult:
     return CheckpointResult(
-        checkpoint=done.id,
+        checkpoint=found.checkpoint,
         kind=found.kind.value,
-        path=done.path,
+        path=path,
         duration_seconds=found.duration_seconds or 0.0,
         state_bytes=found.state_bytes,
         label=found.label,
         epochs={query.query: query.boundary for query in found.queries if query.boundary is not None},
-    )
-
-
-def result_of_entry(entry: CheckpointEntry) -> CheckpointResult:
-    """The same from the storage."""
-    seconds = 0.0
-    if entry.completed_at is not None and entry.trigger is not None:
-        seconds = max(0.0, (entry.completed_at - entry.trigger.requested_at).total_seconds())
-    return CheckpointResult(
-        checkpoint=entry.checkpoint,
-        kind=entry.kind,
-        path=entry.path,
-        duration_seconds=seconds,
-        state_bytes=entry.size,
-        label=entry.label,
-        epochs=dict(entry.epochs),
     )
 
 

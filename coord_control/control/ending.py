@@ -22,7 +22,6 @@ from coord_control.control.checkpointing import (
     command_key,
     progress_of,
     request_of,
-    result_of_entry,
 )
 from coord_control.control.commands import (
     CheckpointResult,
@@ -38,7 +37,6 @@ from coord_control.control.execution import ThreadedExecution, Workplace, job_cl
 from coord_control.control.outcomes import cancelled, completed, failed, outcome_of, refused
 from coord_control.control.port import Handle
 from coord_control.control.reconcile import catalog_of
-from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checks import refusal
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
 from coord_control.errors import CheckpointNotCompleted
@@ -65,11 +63,11 @@ class StopExecution(ThreadedExecution):
     """
 
     def __init__(
-        self, command: CommandRecord, payload: Stop, place: Workplace, savepoint: CheckpointEntry | None = None
+        self, command: CommandRecord, payload: Stop, place: Workplace, savepoint: CheckpointResult | None = None
     ) -> None:
         super().__init__(command, place, is_daemon=False)
         self._grace = payload.grace_seconds
-        self._savepoint = None if savepoint is None else result_of_entry(savepoint)
+        self._savepoint = savepoint
 
     def work(self) -> Outcome | None:
         if not self._place.ending.begin(restart=False):

@@ -12,6 +12,7 @@ from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CheckpointEntry, Storage
 from coord_control.durable.files import LocalFiles, join, scheme
 from coord_control.durable.metadata import CheckpointMetadata
+from coord_control.durable.stored_statistics import stored_statistics
 from coord_control.errors import CheckpointNotFound
 from coord_control.storage.records import SavepointRecord
 
@@ -51,7 +52,7 @@ def savepoint_record(entry: CheckpointEntry, metadata: CheckpointMetadata) -> Sa
         job=metadata.job,
         checkpoint=int(metadata.checkpoint),
         label=metadata.label,
-        size=metadata.size,
+        size=stored_statistics(metadata, entry.path).state_bytes,
         created_at=metadata.completed_at,
         summary={
             "generation": int(metadata.generation),

@@ -39,13 +39,20 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from coord_control.control.checkpointing import command_key, find_by_key, result_of_entry
-from coord_control.control.commands import CommandKind, RestartResult, Restore, RestoreResult, StopResult, parse_command
+from coord_control.control.checkpointing import command_key, find_by_key, stored_result
+from coord_control.control.commands import (
+    CheckpointResult,
+    CommandKind,
+    RestartResult,
+    Restore,
+    RestoreResult,
+    StopResult,
+    parse_command,
+)
 from coord_control.control.execution import job_closed
 from coord_control.control.outcomes import completed
 from coord_control.control.port import DriverPort
 from coord_control.control.reconcile import catalog_of
-from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.files import join
 from coord_control.durable.restore_log import RestoreRecord, find_restore, newest_restore
 from coord_control.ids import Generation
@@ -67,7 +74,7 @@ class Stop:
         savepoint: what that driver has taken before.
     """
 
-    savepoint: CheckpointEntry | None = None
+    savepoint: CheckpointResult | None = None
 
 
 def decide(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
@@ -101,10 +108,12 @@ def _has_ended(port: DriverPort, command: CommandRecord) -> bool:
 
 
 def _stop_with_savepoint(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
-    savepoint = find_by_key(catalog_of(port), command)
-    if savepoint is not None:
+    catalog = catalog_of(port)
+    entry = find_by_key(catalog, command)
+    if entry is not None:
+        savepoint = stored_result(catalog, entry)
         if _has_ended(port, command) or command.expires_at < now:
-            return completed(StopResult(savepoint=result_of_entry(savepoint)), savepoint.checkpoint)
+            return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
         return Stop(savepoint)
     return job_closed(command) if _has_ended(port, command) or command.expires_at < now else Again()
 

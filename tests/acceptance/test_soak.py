@@ -42,7 +42,7 @@ _ALWAYS: Final = {
     "subtasks",
     "queries",
     "subtask_table",
-    "triggered_by",
+    "cause",
     "requested_by",
     "triggered_at",
     "finished_at",

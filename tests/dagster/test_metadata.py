@@ -144,7 +144,7 @@ def test_a_savepoint_says_all_of_itself() -> None:
         "blocked_seconds": 0.25,
         "channel_bytes": 12,
         "coordinator_bytes": 25,
-        "triggered_by": "command",
+        "cause": "command",
         "requested_by": "ada",
         "triggered_at": _NOON.timestamp(),
         "finished_at": _NOON.timestamp() + 2.5,

@@ -93,6 +93,7 @@ def test_a_stop_with_a_savepoint_looks_at_both(tmp_path: Path, is_released: bool
     elif is_saved:
         assert isinstance(found, takeover.Stop)
         assert found.savepoint is not None
+        assert (found.savepoint.kind, found.savepoint.epochs) == ("savepoint", {"q": 1}), "as the metadata says it"
     else:
         assert found == takeover.Again()
 
