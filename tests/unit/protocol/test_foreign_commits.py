@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pytest
+
 from coord_control.errors import CommittedElsewhere
 from coord_control.ids import Epoch, RunId
+from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import FailQuery, Refused, Welcome
+from coord_control.protocol.operator import OperatorRun
+from coord_control.testing.mutation import Mutation
 from tests.core_kit import QUERY, Stage, answer_to, of_type, spec
+from tests.mutation_kit import is_noticed
 
 
 def begun(acked: int | None = 0) -> Stage:
@@ -76,3 +84,23 @@ def test_a_query_that_has_ended_has_nothing_to_settle() -> None:
     stage.end_run()
     stage.core.committed(QUERY, Epoch(0), stage.now)
     assert of_type(FailQuery, stage.execute()) == []
+
+
+RULES: Final = (
+    test_a_commit_that_was_only_seen_settles_nothing_and_fails_the_query,
+    test_a_commit_of_an_epoch_that_nothing_has_run_needs_evidence_too,
+    test_a_commit_that_the_run_itself_reports_settles_epochs_without_rows,
+    test_the_next_epochs_hello_is_evidence_of_its_own_run,
+    test_another_run_is_no_evidence_for_an_epoch_that_this_one_has_begun,
+)
+
+BUGS: Final = (
+    Mutation("what was only seen counts", JobCore._settle, "run is None or any(", "any("),
+    Mutation("another run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "False"),
+    Mutation("no run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "True"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_these_rules_is_noticed(bug: Mutation) -> None:
+    assert is_noticed(bug, RULES)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pytest
+
+from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import AttemptFailed, Batch, SubtaskReset
+from coord_control.protocol.operator import OperatorRun
+from coord_control.testing.mutation import Mutation
 from tests.core_kit import Stage, of_type, spec
+from tests.mutation_kit import is_noticed
 
 
 def observed() -> Stage:
@@ -60,3 +68,25 @@ def test_a_hello_after_an_acknowledged_one_on_the_same_connection_ends_nothing()
     stage.snapshot()
     stage.ack(0, 0, 7, b"a")
     assert told(stage.hello(1, 0, 7)) == ([], [])
+
+
+RULES: Final = (
+    test_a_hello_that_waits_for_the_coordinators_state_and_whose_connection_breaks_is_not_alive,
+    test_a_hello_that_is_answered_while_its_connection_breaks_is_not_alive,
+    test_a_hello_behind_another_one_on_the_same_connection_ends_that_one,
+    test_a_hello_that_is_said_twice_is_one_attempt,
+    test_a_hello_after_an_acknowledged_one_on_the_same_connection_ends_nothing,
+)
+
+BUGS: Final = (
+    Mutation("a broken connection ends nothing", JobCore._gone, "is not None:", "is None and False:"),
+    Mutation("an attempt is known once it is answered", JobCore.hello, "self._open_attempts[token] = attempt", "pass"),
+    Mutation("a hello ends nothing", JobCore.hello, "if before != attempt and ", "if False and "),
+    Mutation("a hello ends itself", JobCore.hello, "if before != attempt and ", "if "),
+    Mutation("what has ended is alive", OperatorRun.attempt_ended, "participant.alive.discard(", "("),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_these_rules_is_noticed(bug: Mutation) -> None:
+    assert is_noticed(bug, RULES)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from coord_control.ids import Epoch
 from coord_control.spark.own_commits import OwnCommits
+from coord_control.testing.mutation import Mutation
+from tests.mutation_kit import is_noticed
 
 
-def spark_query(run: str = "run-1") -> Any:
-    """Without any progress in its memory."""
-    return SimpleNamespace(runId=run, _jsq=SimpleNamespace(recentProgress=list))
+def spark_query(run: str = "run-1", kept: Sequence[Mapping[str, Any]] = ()) -> Any:
+    """A query of Spark that has kept some progress."""
+    recent = [SimpleNamespace(json=partial(json.dumps, each)) for each in kept]
+    return SimpleNamespace(runId=run, _jsq=SimpleNamespace(recentProgress=lambda: recent))
 
 
 def test_a_commit_counts_when_the_own_run_reports_it() -> None:
@@ -43,3 +51,39 @@ def test_continuous_processing_reports_no_commits_and_is_not_accused() -> None:
     assert own.look(Epoch(5)) == 5
     assert own.wait(Epoch(7)) == 7
     assert time.monotonic() - began < 1
+
+
+def test_a_commit_that_the_listener_was_not_told_counts_by_what_spark_keeps() -> None:
+    """Spark's listener bus drops reports when it is full; the stream keeps its newest ones itself."""
+    kept = [
+        {"runId": "run-1", "batchId": 3, "durationMs": {"commitOffsets": 1}},
+        {"runId": "run-1", "batchId": 4, "durationMs": {"triggerExecution": 1}},
+    ]
+    own = OwnCommits()
+    own.recovered(Epoch(2))
+    own.started(spark_query(kept=kept))
+    assert own.look(Epoch(4)) == 3
+
+
+RULES: Final = (
+    test_a_commit_counts_when_the_own_run_reports_it,
+    test_an_idle_trigger_commits_nothing,
+    test_a_commit_that_the_listener_was_not_told_counts_by_what_spark_keeps,
+    test_continuous_processing_reports_no_commits_and_is_not_accused,
+)
+
+BUGS: Final = (
+    Mutation("another run vouches", OwnCommits.hear, 'progress.get("runId") == self._spark_run', "True"),
+    Mutation("an idle trigger vouches", OwnCommits.hear, "if _COMMITTED not in ", "if None in "),
+    Mutation("only the listener vouches", OwnCommits.look, "self.newest < epoch and ", "False and "),
+    Mutation(
+        "only the newest report counts", OwnCommits.look, "range(len(recent))", "range(len(recent) - 1, len(recent))"
+    ),
+    Mutation("the file vouches", OwnCommits.look, "return min(self.newest, epoch)", "return epoch"),
+    Mutation("nothing vouches where nothing is reported", OwnCommits.look, "if not self._is_reported:", "if False:"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_these_rules_is_noticed(bug: Mutation) -> None:
+    assert is_noticed(bug, RULES)

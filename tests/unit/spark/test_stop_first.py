@@ -1,0 +1,199 @@
+"""Stop first, then save: no savepoint before every query pauses, and no epoch behind it before the pause ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from coord_control.errors import CheckpointNotCompleted
+from coord_control.ids import CheckpointId, Epoch, QueryName
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
+from coord_control.spark import stopping
+from coord_control.spark.checkpoint_handle import CheckpointHandle
+from coord_control.spark.query import ManagedQuery, QueryState
+from coord_control.spark.restarting import RestartPolicy
+from coord_control.testing.mutation import Mutation
+from tests.mutation_kit import is_noticed
+
+#: Within this something happens; and for so long it is seen that nothing does.
+SOON: Final = 5.0
+WHILE: Final = 0.1
+
+
+class Query(ManagedQuery):
+    """One without Spark: its runs are counted, and end when the test says so."""
+
+    def __init__(self, name: str = "q", *, ends: bool = True) -> None:
+        self.events: list[str] = []
+        nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
+        noop: Any = lambda *_: None  # noqa: E731
+        super().__init__(
+            QueryName(name),
+            nothing,
+            nothing,
+            None,
+            (),
+            nothing,
+            nothing,
+            RestartPolicy(initial_seconds=0.0),
+            noop,
+            noop,
+            noop,
+            noop,
+            nothing,
+        )
+        self._query = SimpleNamespace()  # type: ignore[assignment]
+        self._ends = ends
+
+    def _end_after_epoch(self) -> bool:
+        self.events.append("told to end")
+        if self._ends:
+            self._ending = self._query
+            self.state = QueryState.PAUSED
+        return True
+
+    def _settle_run(self, failure: BaseException | None = None) -> None:
+        pass
+
+    def _start_spark(self) -> Any:
+        self.events.append("runs again")
+        return SimpleNamespace()
+
+    def _begin(self) -> None:
+        self.events.append("recovers")
+
+
+def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True, is_complete: bool = True) -> int:
+    """Take a savepoint behind which nothing is processed."""
+
+    def submit() -> CheckpointHandle:
+        assert all(query.state is QueryState.PAUSED for query in queries), "something of the job still runs"
+        handle = CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT), lambda _: None)
+        handle.started(CheckpointId(7), lambda: None)
+        if is_complete:
+            handle.finish(Outcome(path="/there"))
+        else:
+            handle.finish(Outcome(reason=FailureReason.DISK_FULL))
+        return handle
+
+    return stopping.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
+
+
+def all_pause_before_the_savepoint() -> None:
+    queries = [Query("a"), Query("b")]
+    assert save(queries) == 7
+    assert all(query._shall_pause for query in queries), "they pause until the job ends"
+
+
+def an_epoch_that_does_not_end_is_not_saved() -> None:
+    queries = [Query("a"), Query("b", ends=False)]
+    with pytest.raises(TimeoutError, match="query 'b' has not ended its epoch"):
+        save(queries, WHILE)
+    assert not any(query._shall_pause for query in queries)
+
+
+def a_savepoint_that_fails_ends_the_pause() -> None:
+    query = Query()
+    with pytest.raises(CheckpointNotCompleted):
+        save([query], is_complete=False)
+    assert not query._shall_pause
+
+
+def what_is_not_wanted_is_not_saved() -> None:
+    with pytest.raises(CheckpointNotCompleted):
+        save([Query()], is_wanted=False)
+
+
+def an_epoch_that_was_planned_before_is_committed_first() -> None:
+    query = Query()
+    query._planned_at_start = Epoch(5)
+    query.last_committed = Epoch(4)
+    assert not query.pause(time.monotonic() + WHILE, lambda: True)
+    assert query.events == []
+    query.last_committed = Epoch(5)
+    assert query.pause(time.monotonic() + SOON, lambda: True)
+
+
+def spark_does_not_run_in_a_pause() -> None:
+    query = Query()
+    query._shall_pause = True
+    query._ending = query._query
+    thread = threading.Thread(target=query._has_gone_on, daemon=True)
+    thread.start()
+    thread.join(WHILE)
+    assert (query.events, query.state) == ([], QueryState.PAUSED)
+    query.go_on()
+    thread.join(SOON)
+    assert (query.events, query.state) == (["runs again"], QueryState.RUNNING)
+
+
+def a_failure_in_a_pause_is_recovered_behind_it() -> None:
+    query = Query()
+    query._shall_pause = True
+    query.state = QueryState.PAUSED
+    thread = threading.Thread(target=query._restart, args=(OSError("a coordinator failed"),), daemon=True)
+    thread.start()
+    thread.join(WHILE)
+    assert query.events == []
+    query.go_on()
+    thread.join(SOON)
+    assert query.events == ["recovers"]
+
+
+RULES: Final = (
+    all_pause_before_the_savepoint,
+    an_epoch_that_does_not_end_is_not_saved,
+    a_savepoint_that_fails_ends_the_pause,
+    what_is_not_wanted_is_not_saved,
+    an_epoch_that_was_planned_before_is_committed_first,
+    spark_does_not_run_in_a_pause,
+    a_failure_in_a_pause_is_recovered_behind_it,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_job_stops_first_and_saves_then(rule: Callable[[], None]) -> None:
+    rule()
+
+
+BUGS: Final = (
+    Mutation(
+        "save first, then stop",
+        stopping.savepoint_and_pause,
+        "_pause(queries, deadline, is_wanted, timeout_seconds)\n        handle = submit()",
+        "handle = submit()\n        _pause(queries, deadline, is_wanted, timeout_seconds)",
+    ),
+    Mutation("save although an epoch has not ended", stopping._pause, "if not is_paused]:", "if False]:"),
+    Mutation("save what is not wanted", stopping._pause, "if not is_wanted():", "if False:"),
+    Mutation("stay in the pause without a savepoint", stopping.savepoint_and_pause, "query.go_on()", "pass"),
+    Mutation(
+        "let the queries go on behind their savepoint",
+        stopping.savepoint_and_pause,
+        "return completed\n",
+        "[query.go_on() for query in queries]\n        return completed\n",
+    ),
+    Mutation(
+        "end a run before it has committed what was planned before it",
+        ManagedQuery.pause,
+        "self.last_committed >= self._planned_at_start",
+        "True",
+    ),
+    Mutation(
+        "start Spark again in the pause",
+        ManagedQuery._has_gone_on,
+        "self._wishes.wait_for(lambda: self._must_end() or not self._shall_pause)",
+        "pass",
+    ),
+    Mutation("recover in the pause", ManagedQuery._restart, "if has_paused:", "if False:"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_these_rules_is_noticed(bug: Mutation) -> None:
+    assert is_noticed(bug, RULES)
