@@ -73,10 +73,13 @@ class ScriptedDriver:
         fenced_by: the generation that the agent has heard of.
     """
 
-    def __init__(self, root: Path | str, name: str = JOB, *, is_automatic: bool = True) -> None:
+    def __init__(
+        self, root: Path | str, name: str = JOB, *, is_automatic: bool = True, supervisor: str | None = None
+    ) -> None:
         self.files: Files = LocalFiles()
         self.folder = join(str(root), name)
-        self.claim = generations.claim(self.files, join(self.folder, "generations"), Holder.of([os.getpid()]))
+        holder = Holder.of([os.getpid()], supervisor=supervisor)
+        self.claim = generations.claim(self.files, join(self.folder, "generations"), holder)
         self.generation = self.claim.generation
         self.is_automatic = is_automatic
         self.is_restarting = False
@@ -167,6 +170,9 @@ class ScriptedDriver:
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        return self.claim.has_same_supervisor(generation)
 
     def was_released(self, generation: Generation) -> bool:
         return self.claim.is_released(generation)

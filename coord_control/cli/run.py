@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
@@ -149,7 +150,7 @@ def run(
     inbox = QueueInbox()
     command = [sys.executable, "-m", "coord_control.spark.driver", str(script), *(args or [])]
     environment = driver_environment(os.environ, master=master, grace=grace)
-    environment[SUPERVISED_VARIABLE] = "1"
+    environment[SUPERVISED_VARIABLE] = secrets.token_hex(8)
     if log is None:
         environment.pop(LOG_FILE_VARIABLE, None)  # the driver would name a file that nobody writes
     else:

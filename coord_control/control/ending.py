@@ -4,6 +4,9 @@ The agent is closed while the job ends, and reports the outcome as the last thin
 
     stop                  the job has ended                               -> completed
     stop with savepoint   the savepoint exists, and then the job ends     -> completed
+                          (one that an earlier driver has taken for the
+                          command, and that was not the job's end: removed,
+                          and another one is taken)
     restart               the next driver runs, and says so itself        -> completed, by that one
     restore               the job has ended, the storage is put back      -> completed; then the next driver starts
 
@@ -35,13 +38,13 @@ from coord_control.control.commands import (
 )
 from coord_control.control.execution import ThreadedExecution, Workplace, job_closed
 from coord_control.control.outcomes import cancelled, completed, failed, outcome_of, refused
-from coord_control.control.port import Handle
+from coord_control.control.port import Completed, Handle
 from coord_control.control.reconcile import catalog_of
 from coord_control.durable.checks import refusal
 from coord_control.durable.restoring_offline import RestoreRequest, check_restore, restore_job
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import CheckpointKind
+from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.storage.records import CommandRecord, Outcome
 
 __all__ = ["RestartExecution", "RestoreExecution", "StopExecution", "StopWithSavepointExecution"]
@@ -97,7 +100,7 @@ class StopWithSavepointExecution(ThreadedExecution):
             self._command, CheckpointKind.SAVEPOINT, payload.label, payload.target, "stop with savepoint"
         )
         try:
-            done = port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
+            done = self._take(request)
         except CheckpointNotCompleted as error:
             number = None if self._handle is None else self._handle.id
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
@@ -111,6 +114,20 @@ class StopWithSavepointExecution(ThreadedExecution):
         self.say("the savepoint is complete, the job is stopping", checkpoint=int(done.id))
         port.stop()
         return None
+
+    def _take(self, request: CheckpointRequest) -> Completed:
+        port = self._place.port
+        while True:
+            try:
+                return port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
+            except CheckpointNotCompleted as error:
+                # The key is this command's: an earlier driver has taken it, and died before the job had ended.
+                outdated = self._handle.id if self._handle is not None else None
+                if error.reason != FailureReason.KEY_REUSED.code or outdated is None:
+                    raise
+            self.say(f"epochs have been processed since savepoint {outdated}: it is removed, and another one is taken")
+            port.dispose(str(outdated))
+            self._handle = None
 
     def progress(self) -> dict[str, Any] | None:
         return progress_of(self._place.port, self._handle) or self._progress

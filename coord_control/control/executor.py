@@ -148,7 +148,8 @@ class Executor:
         if isinstance(found, Outcome):
             self._end(command, found)
             return False
-        if isinstance(found, takeover.Again):
+        # Queries that run may have gone beyond its savepoint: that is seen when they pause.
+        if isinstance(found, takeover.Again) or (found.savepoint is not None and not is_early):
             self.take(command)
             return False
         execution = StopExecution(command, Stop(), self._place, found.savepoint)
@@ -183,9 +184,15 @@ class Executor:
         for command in commands:
             self._cancel_found(command.id)
 
-    def job_ended(self) -> None:
-        """Give the outcomes that are known now that the job has ended; the others are the next driver's."""
+    def job_ended(self, *, is_followed: bool = False) -> None:
+        """Give the outcomes that are known now that the job has ended; the others are the next driver's.
+
+        Args:
+            is_followed: the job has failed, and its supervisor starts it again: nobody has stopped it yet.
+        """
         for command, execution in list(self._executions.values()):
+            if is_followed and command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT):
+                continue
             try:
                 outcome = execution.job_ended()
             except Exception as error:

@@ -101,6 +101,9 @@ class DriverPort(Protocol):
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         """Tell the listener what happens from now on; returns what ends that."""
 
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        """Whether the supervisor that has started this driver had started an earlier one as well."""
+
     def was_released(self, generation: Generation) -> bool:
         """Whether an earlier driver has said on the storage that it ended in good order.
 

@@ -7,11 +7,14 @@ the mere fact that another one runs.
 | command             | what is seen                                           | then                              |
 | ------------------- | ------------------------------------------------------ | --------------------------------- |
 | restart             | this driver runs                                       | completed                         |
-| stop                | the old driver ended in good order, or it has expired  | completed                         |
-|                     | neither: the driver died                               | this job ends as well             |
-| stop with savepoint | its savepoint, and the driver ended, or it has expired | completed                         |
-|                     | its savepoint, and the driver died                     | this job ends as well             |
-|                     | none, and the driver ended, or it has expired          | refused: the job ended otherwise  |
+| stop                | the job has ended since                                | completed                         |
+|                     | it has not: the driver died                            | this job ends as well             |
+| stop with savepoint | its savepoint, and the job has ended since             | completed                         |
+|                     | its savepoint, and the driver died;                    |                                   |
+|                     | nothing has run since, and nothing runs                | this job ends as well             |
+|                     | something has run since, or may                        | again: queries that have gone     |
+|                     |                                                        | beyond it get another one instead |
+|                     | none, and the job has ended since                      | refused: the job ended otherwise  |
 |                     | none, and the driver died                              | again                             |
 | restore             | a restore with its key                                 | completed                         |
 |                     | in place: the newest restore went to its folder, and   | completed                         |
@@ -27,6 +30,10 @@ the mere fact that another one runs.
 | send event          |                                                        | again; with a number it is handed |
 |                     |                                                        | over, and the recorded state says |
 |                     |                                                        | if it was applied, or refused     |
+
+A job *has not ended since* when the supervisor that had started the driver that claimed the command has started this
+one too. Otherwise it has when that driver, or a later one, ended in good order, and when the command has expired:
+then a person has probably started the job again.
 
 No time of one clock is compared with a time of another one: a restore says which key it was for and which generation
 made it, and a command expires by the database's clock alone.
@@ -53,9 +60,13 @@ from coord_control.control.execution import job_closed
 from coord_control.control.outcomes import completed
 from coord_control.control.port import DriverPort
 from coord_control.control.reconcile import catalog_of
-from coord_control.durable.files import join
+from coord_control.durable.files import Files, join
+from coord_control.durable.lineage import recorded_lineage, spark_position
+from coord_control.durable.lineage_record import query_folder
+from coord_control.durable.metadata import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.restore_log import RestoreRecord, find_restore, newest_restore
-from coord_control.ids import Generation
+from coord_control.durable.restoring import queries_of
+from coord_control.ids import Generation, QueryName
 from coord_control.storage.records import CommandRecord, Outcome
 
 __all__ = ["Again", "Stop", "decide"]
@@ -91,9 +102,7 @@ def decide(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> 
         case CommandKind.RESTART:
             return completed(RestartResult(generation=port.facts.generation))
         case CommandKind.STOP:
-            if _has_ended(port, command) or command.expires_at < now:
-                return completed(StopResult())
-            return Stop()
+            return completed(StopResult()) if _has_ended(port, command, now) else Stop()
         case CommandKind.STOP_WITH_SAVEPOINT:
             return _stop_with_savepoint(port, command, now)
         case CommandKind.RESTORE:
@@ -102,20 +111,42 @@ def decide(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> 
             return Again()
 
 
-def _has_ended(port: DriverPort, command: CommandRecord) -> bool:
+def _has_ended(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> bool:
     assert command.generation is not None, "it was claimed"
-    return port.was_released(Generation(command.generation))
+    if port.has_same_supervisor(Generation(command.generation)):
+        return False
+    if command.expires_at < now:
+        return True
+    return any(port.was_released(Generation(each)) for each in range(command.generation, port.facts.generation))
 
 
 def _stop_with_savepoint(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
     catalog = catalog_of(port)
     entry = find_by_key(catalog, command)
-    if entry is not None:
+    if _has_ended(port, command, now):
+        if entry is None:
+            return job_closed(command)
         savepoint = stored_result(catalog, entry)
-        if _has_ended(port, command) or command.expires_at < now:
-            return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
-        return Stop(savepoint)
-    return job_closed(command) if _has_ended(port, command) or command.expires_at < now else Again()
+        return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
+    if entry is None or not _is_last(port, catalog.read(entry)):
+        return Again()
+    return Stop(stored_result(catalog, entry))
+
+
+def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:
+    """Whether nothing has run since: a driver that the database did not reach may have, and may have died as well."""
+    folder = port.facts.folder
+    names = queries_of(port.files, folder)
+    return savepoint.queries.keys() == set(names) and all(
+        _is_at(port.files, query_folder(folder, name), name, savepoint.queries[name]) for name in names
+    )
+
+
+def _is_at(files: Files, folder: str, name: QueryName, snapshot: QuerySnapshot) -> bool:
+    found = recorded_lineage(files, folder, name)
+    assert found is not None, "it was just listed"
+    position = spark_position(files, found[0].checkpoint)
+    return found[0].name == snapshot.lineage and position == (snapshot.epoch, snapshot.planned)
 
 
 def _restore(port: DriverPort, command: CommandRecord) -> Outcome | Again:

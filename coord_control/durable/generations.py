@@ -110,15 +110,17 @@ class Holder(_Model):
     boot: str | None  #: changes with each start of the machine
     namespace: str | None  #: process ids only mean something within it (containers)
     processes: tuple[Process, ...]
+    supervisor: str | None = None  #: the ``coordctl run`` that has started it; None: none has
 
     @classmethod
-    def of(cls, pids: Iterable[int]) -> Holder:
+    def of(cls, pids: Iterable[int], supervisor: str | None = None) -> Holder:
         """Describe processes of this machine, usually this driver's Python and its JVM."""
         return cls(
             host=socket.gethostname(),
             boot=_read_text("/proc/sys/kernel/random/boot_id"),
             namespace=_read_link("/proc/self/ns/pid"),
             processes=tuple(Process(pid=pid, started=_started(pid)) for pid in pids),
+            supervisor=supervisor,
         )
 
 
@@ -157,6 +159,7 @@ class Claim:
         self._files = files
         self._folder = folder
         self._content = record.encode()
+        self._supervisor = record.holder.supervisor
         self.generation = record.generation
         self.previous = previous
         self.found = Aliveness.DEAD
@@ -203,6 +206,14 @@ class Claim:
     def is_released(self, generation: Generation) -> bool:
         """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
         return self._files.exists(_released_path(self._folder, generation))
+
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        """Say whether the supervisor of this driver has started that of an earlier generation as well."""
+        try:
+            earlier = _read(self._files, self._folder, generation)
+        except (FileNotFoundError, DamagedRecord):  # long forgotten, or nobody can say
+            return False
+        return self._supervisor is not None and earlier.holder.supervisor == self._supervisor
 
     def fenced(self, job: str) -> Fenced:
         """What to tell a driver that is not current any more: who is, as far as the storage can say that now."""

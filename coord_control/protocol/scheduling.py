@@ -327,6 +327,10 @@ class CheckpointScheduler:
         self.skip(checkpoint)
         self._book.remember(self._book.new(request, now).started(checkpoint, now).completed(path, now))
 
+    def forget(self, checkpoint: CheckpointId) -> None:
+        """A completed checkpoint was removed: a request that repeats its key gets another one."""
+        self._book.forget(checkpoint)
+
     def skip(self, checkpoint: CheckpointId) -> None:
         """Ids up to this one are taken."""
         self._next_checkpoint = max(self._next_checkpoint, CheckpointId(checkpoint + 1))

@@ -77,6 +77,11 @@ class TicketBook:
         if len(self._ended_keys) > REMEMBERED_KEYS:
             del self._ended_keys[next(iter(self._ended_keys))]
 
+    def forget(self, checkpoint: CheckpointId) -> None:
+        """Drop the key of a completed checkpoint."""
+        for key in [key for key, ticket in self._ended_keys.items() if ticket.checkpoint == checkpoint]:
+            del self._ended_keys[key]
+
     @property
     def pending(self) -> tuple[Ticket, ...]:
         """All that have not ended, in the order of their requests."""

@@ -136,6 +136,15 @@ class AgentPort:
         """Tell ``listener`` what happens from now on; returns what ends that."""
         return self._driver.news.subscribe(listener)
 
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        """Whether the supervisor that has started this driver had started an earlier one as well; waits for the
+        storage.
+
+        Raises:
+            UnsupportedFormat, StoreUnavailable: the claim of that one cannot be read.
+        """
+        return self._driver.claim.has_same_supervisor(generation)
+
     def was_released(self, generation: Generation) -> bool:
         """Whether an earlier driver has said on the storage that it ended in good order; waits for the storage.
 

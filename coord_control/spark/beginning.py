@@ -34,6 +34,6 @@ def tell(job: str, generation: int, *, is_visible: bool) -> None:
         is_visible: whether the commands find it: it has a control plane.
     """
     _begun.set()
-    if os.environ.get(SUPERVISED_VARIABLE) == "1":
+    if os.environ.get(SUPERVISED_VARIABLE):
         ways = f"; look: coordctl show {job}; stop: coordctl stop {job}" if is_visible else " without a control plane"
         print(f"job {job} runs, generation {generation}{ways}", file=sys.stderr, flush=True)

@@ -391,6 +391,7 @@ class CheckpointService:
         self._changed(statistics)
 
     def _discarded(self, checkpoint: CheckpointId) -> None:
+        self._scheduler.forget(checkpoint)
         self._history.discarded(checkpoint)
         self._was_discarded(checkpoint)
 

@@ -56,7 +56,7 @@ class ControlPlane:
             driver.port,
             self._store,
             self._settings,
-            is_supervised=os.environ.get(SUPERVISED_VARIABLE) == "1",
+            is_supervised=bool(os.environ.get(SUPERVISED_VARIABLE)),
             log_file=os.environ.get(LOG_FILE_VARIABLE),
         )
         found = self._agent.start()

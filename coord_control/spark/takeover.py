@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from coord_control.driver_process import SUPERVISED_VARIABLE
 from coord_control.durable import generations
 from coord_control.durable.files import Files, join
 from coord_control.durable.generations import Aliveness, Claim, Holder
@@ -45,7 +46,8 @@ def take_over(
         StoreUnavailable: the storage cannot be written.
     """
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    claim = generations.claim(files, join(folder, "generations"), Holder.of([os.getpid(), jvm]), above=above)
+    holder = Holder.of([os.getpid(), jvm], supervisor=os.environ.get(SUPERVISED_VARIABLE))
+    claim = generations.claim(files, join(folder, "generations"), holder, above=above)
     began = time.monotonic()
     claim.found = generations.previous_may_live(claim)
     _tell(claim, folder)

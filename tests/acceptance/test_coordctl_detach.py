@@ -27,7 +27,7 @@ _STOPPABLE = """
     from coord_control.spark import shutdown
     stopped = threading.Event()
     shutdown.register(lambda seconds: stopped.set())
-    print("supervised", os.environ["COORD_SUPERVISED"], os.environ["COORD_LOG_FILE"], os.getpid(), flush=True)
+    print("supervised", bool(os.environ["COORD_SUPERVISED"]), os.environ["COORD_LOG_FILE"], os.getpid(), flush=True)
     stopped.wait()
     print("stopped cleanly", flush=True)
 """
@@ -95,7 +95,7 @@ def test_it_goes_on_in_a_session_of_its_own_and_says_how_to_stop_it(run: Run, tm
 
     supervised = found.line("supervised")
     driver = int(supervised.split()[-1])
-    assert supervised == f"supervised 1 {found.log} {driver}"
+    assert supervised == f"supervised True {found.log} {driver}"
     assert found.log.parent == tmp_path / "state" / "coord-control" / "logs"
     assert found.log.stat().st_mode & 0o077 == 0
     assert os.getsid(found.pid) == found.pid

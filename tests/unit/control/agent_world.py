@@ -28,6 +28,7 @@ class World:
     store: ControlStore
     cleanup: contextlib.ExitStack
     stores: list[ControlStore] = field(default_factory=list)
+    expires_seconds: float = 600.0  #: of what is asked for
 
     def driver(
         self, *, is_supervised: bool = False, is_ready_to_start: bool = True, **options: Any
@@ -53,6 +54,7 @@ class World:
             payload=payload,
             requested_by="ada",
             requested_from="here",
+            expires_seconds=self.expires_seconds,
         )
         return self.store.commands.submit(request).id
 

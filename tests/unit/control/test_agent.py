@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -358,6 +359,33 @@ def test_a_claim_whose_answer_was_lost_is_carried_out(world: World) -> None:
     eventually(lambda: agent.metrics().database_failures)
     world.back()
     assert world.outcome(command).state is CommandState.COMPLETED
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+@pytest.mark.parametrize("kind", [CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT])
+def test_a_job_whose_driver_died_of_a_stop_while_the_database_was_away_ends_all_the_same(
+    world: World, kind: CommandKind, has_failed: bool
+) -> None:
+    """Bug: it ran on. The stop was completed as one of long ago, or by the driver that was failing."""
+    first, agent = world.driver(is_supervised=True, supervisor="s")
+    has_died = threading.Event()
+    first.stop = lambda *_, **__: has_died.set()  # type: ignore[method-assign]
+    world.expires_seconds = 1.0
+    command = world.ask(kind)
+    assert has_died.wait(10.0)
+    if has_failed:
+        agent.close(JobState.FAILED, "Spark is gone")
+        assert world.store.commands.get(command).state is CommandState.CLAIMED
+    world.away()
+    agent.close(is_fenced=True)
+    second, _ = world.driver(is_supervised=True, supervisor="s")
+    time.sleep(1.0)
+    world.back()
+    done = world.outcome(command)
+    assert done.state is CommandState.COMPLETED
+    assert second.ended.wait(10.0)
+    assert done.result is not None
+    assert (done.result.get("savepoint") is not None) == (kind is CommandKind.STOP_WITH_SAVEPOINT)
 
 
 def test_an_abort_whose_driver_died_with_the_checkpoint_is_completed(world: World) -> None:

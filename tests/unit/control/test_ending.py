@@ -12,7 +12,9 @@ from coord_control.control.execution import Ending
 from coord_control.durable import generations
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.generations import Holder, Process
+from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId
+from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoint_handle import CompletedCheckpoint
 from coord_control.storage.records import CommandKind, CommandState
 from tests.unit.control.agent_world import World
@@ -34,6 +36,32 @@ def test_a_savepoint_whose_statistics_are_not_known_does_not_leave_the_job_pause
     assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 7)
     assert outcome.result is not None
     assert (outcome.result["savepoint"]["path"], outcome.result["savepoint"]["kind"]) == ("/there", "savepoint")
+
+
+def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced() -> None:
+    """Bug: the request was refused, because its key had a savepoint that was not the last, and the job ran on."""
+    done: list[str] = []
+
+    def savepoint_and_pause(request: Any, began: Any, is_wanted: Any) -> CompletedCheckpoint:
+        number = CheckpointId(4 if done else 3)
+        began(SimpleNamespace(id=number))
+        if number == 3:
+            raise CheckpointNotCompleted("savepoint", FailureReason.KEY_REUSED.code, "epochs since")
+        return CompletedCheckpoint(number, "/there")
+
+    port = SimpleNamespace(
+        savepoint_and_pause=savepoint_and_pause,
+        dispose=lambda reference: done.append(f"dispose {reference}"),
+        stop=lambda: done.append("stop"),
+    )
+    place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
+    execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
+    assert execution.work() is None
+    assert done == ["dispose 3", "stop"]
+    outcome = execution.job_ended()
+    assert outcome is not None
+    assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
 
 
 def damaged_savepoint(world: World) -> str:

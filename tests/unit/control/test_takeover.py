@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from coord_control.control import takeover
 from coord_control.control.checkpointing import command_key
 from coord_control.durable.files import LocalFiles
+from coord_control.durable.metadata import encode_metadata
+from coord_control.durable.offline import save
 from coord_control.durable.restore_log import RestoreRecord, commit_restore
 from coord_control.durable.restoring_offline import RestoreRequest, restore_job
 from coord_control.ids import CheckpointId, Generation
@@ -22,6 +24,7 @@ from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
 from coord_control.testing.memory_files import MemoryFiles
 from tests.agent_kit import JOB, ScriptedDriver
+from tests.unit.durable import restore_kit
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -52,14 +55,16 @@ def state_of(found: object) -> CommandState:
     return found.state
 
 
-def two(root: Path, *, is_released: bool = False, saves: CommandRecord | None = None) -> ScriptedDriver:
+def two(
+    root: Path, *, is_released: bool = False, saves: CommandRecord | None = None, supervisor: str | None = None
+) -> ScriptedDriver:
     """The driver after one that died, or ended in good order."""
-    first = ScriptedDriver(root)
+    first = ScriptedDriver(root, supervisor=supervisor)
     if saves is not None:
         first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key=command_key(saves)))
     if is_released:
         first.stop()
-    return ScriptedDriver(root)
+    return ScriptedDriver(root, supervisor=supervisor)
 
 
 def test_a_restart_has_come_about(tmp_path: Path) -> None:
@@ -80,6 +85,57 @@ def test_a_stop_that_killed_its_driver_ends_this_job_as_well(tmp_path: Path) -> 
 def test_a_stop_of_long_ago_does_not_end_a_job_that_somebody_has_started_since(tmp_path: Path) -> None:
     found = decide(two(tmp_path), command(CommandKind.STOP, age_seconds=3600.0))
     assert state_of(found) is CommandState.COMPLETED
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+@pytest.mark.parametrize("age_seconds", [0.0, 3600.0])
+def test_a_job_that_its_supervisor_has_started_again_was_not_stopped(
+    tmp_path: Path, is_released: bool, age_seconds: float
+) -> None:
+    """Bug: after ten minutes without the database the stop was said to be completed, and the job ran on. The same when
+    the driver had failed on the way, which releases its claim as well."""
+    stop = command(CommandKind.STOP, age_seconds=age_seconds)
+    assert decide(two(tmp_path / "a", is_released=is_released, supervisor="s"), stop) == takeover.Stop()
+    asked = command(CommandKind.STOP_WITH_SAVEPOINT, age_seconds=age_seconds)
+    found = decide(two(tmp_path / "b", is_released=is_released, supervisor="s", saves=asked), asked)
+    assert isinstance(found, takeover.Stop)
+    assert found.savepoint is not None
+    assert decide(two(tmp_path / "c", is_released=is_released, supervisor="s"), asked) == takeover.Again()
+
+
+@pytest.mark.parametrize("kind", [CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT])
+def test_a_job_that_a_person_has_stopped_and_started_since_runs(tmp_path: Path, kind: CommandKind) -> None:
+    """Bug: only the driver that had claimed the command was looked at, so the next start of the job ended at once."""
+    asked = command(kind)
+    second = two(tmp_path, saves=asked)
+    second.stop()
+    assert state_of(decide(ScriptedDriver(tmp_path, supervisor="s"), asked)) is CommandState.COMPLETED
+
+
+@pytest.mark.parametrize(("further", "is_planned"), [(0, False), (0, True), (1, False)])
+def test_a_job_that_has_gone_beyond_its_last_savepoint_does_not_end_with_it(further: int, is_planned: bool) -> None:
+    """Bug: the job ended with a savepoint behind which a driver that had no database had processed epochs."""
+    files, asked = MemoryFiles(), command(CommandKind.STOP_WITH_SAVEPOINT)
+    lineages = [restore_kit.opened(files, query, operators={}) for query in restore_kit.QUERIES]
+    for lineage in lineages:
+        restore_kit.run_spark(files, lineage.checkpoint, 5)
+    saved = save(files, restore_kit.JOB)
+    trigger = saved.metadata.trigger.model_copy(update={"key": command_key(asked)})
+    metadata = saved.metadata.model_copy(update={"trigger": trigger})
+    files.replace(f"{saved.path}/_metadata", encode_metadata(metadata))
+    restore_kit.run_spark(files, lineages[1].checkpoint, 5 + further, planned=is_planned)
+    port = SimpleNamespace(
+        files=files,
+        storage=lambda path: files,
+        facts=SimpleNamespace(folder=restore_kit.JOB, generation=2),
+        was_released=lambda generation: False,
+        has_same_supervisor=lambda generation: False,
+    )
+    found = takeover.decide(port, asked, NOW)
+    if further or is_planned:
+        assert found == takeover.Again()
+    else:
+        assert isinstance(found, takeover.Stop)
 
 
 @pytest.mark.parametrize("is_released", [True, False])

@@ -62,6 +62,15 @@ class TestClaim:
         said = r"process 7 on there \(since .*\) has claimed generation 3; .*coordctl generations flights"
         assert re.search(said, str(error))
 
+    def test_drivers_of_one_supervisor_know_each_other(self, files: MemoryFiles) -> None:
+        supervised = holder(1).model_copy(update={"supervisor": "s"})
+        for each in (supervised, supervised.model_copy(update={"supervisor": "t"}), holder(3), supervised):
+            newest = claim(files, FOLDER, each)
+        assert [newest.has_same_supervisor(Generation(each)) for each in (1, 2, 3)] == [True, False, False]
+        assert not claim(files, FOLDER, holder(4)).has_same_supervisor(Generation(3)), "neither has one"
+        files.replace(f"{FOLDER}/1.json", b"damaged")
+        assert [newest.has_same_supervisor(Generation(each)) for each in (1, 17)] == [False, False]
+
     def test_a_driver_is_fenced_also_when_nobody_can_say_by_whom(self, files: MemoryFiles) -> None:
         first = claim(files, FOLDER, holder(1))
         files.create(f"{FOLDER}/2.json", b"damaged")

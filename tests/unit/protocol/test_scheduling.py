@@ -160,6 +160,15 @@ def test_a_checkpoint_of_an_earlier_driver_is_found_by_its_key_and_its_id_is_not
     assert said(scheduler) == "start 7"
 
 
+def test_a_request_whose_checkpoint_was_removed_gets_another_one() -> None:
+    scheduler = CheckpointScheduler(CheckpointOptions())
+    scheduler.remember(keyed(), CheckpointId(6), 0.0, "/six")
+    scheduler.resume(0.0)
+    scheduler.forget(CheckpointId(6))
+    found = scheduler.submit(keyed(), 1.0)
+    assert (found.checkpoint, found.outcome) == (7, None)
+
+
 def test_ids_that_are_taken_are_skipped_and_never_go_back() -> None:
     scheduler = CheckpointScheduler(CheckpointOptions(max_concurrent=9), next_checkpoint=CheckpointId(10))
     scheduler.resume(0.0)

@@ -98,3 +98,15 @@ def test_one_without_a_key_takes_no_place() -> None:
         enqueued(book, MANUAL)
         book.end(book.start_first(CheckpointId(1), 1.0).completed(None, 2.0))
     assert book.by_key("kept") == kept
+
+
+def test_the_key_of_a_checkpoint_that_was_removed_asks_for_another_one() -> None:
+    """Bug: whoever repeated the request was given a checkpoint that was not there any more."""
+    book = TicketBook()
+    enqueued(book, CheckpointRequest(key="removed"))
+    book.end(book.start_first(CheckpointId(1), 1.0).completed("/there", 2.0))
+    enqueued(book, CheckpointRequest(key="kept"))
+    book.end(book.start_first(CheckpointId(2), 1.0).completed("/there", 2.0))
+    book.forget(CheckpointId(1))
+    assert book.by_key("removed") is None
+    assert book.by_key("kept") is not None
