@@ -90,10 +90,10 @@ def restore(
 
     Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
     once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
-    what that means for the sinks. Operators and sources are compared when the driver starts; if they do not fit, it
-    says so before anything runs, and --undo, without REF, takes the restore back. Files that its sources would read
-    again and that are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a Spark, and a
-    local one is started for it.
+    what that means for the sinks. Queries, operators and sources are compared when the driver starts; if one does not
+    fit, no query runs, the driver says why, and --undo, without REF, takes the restore back. Files that its sources
+    would read again and that are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a
+    Spark, and a local one is started for it.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """

@@ -6,9 +6,9 @@ Threads: values.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from coord_control.errors import RestoreRefused
 
@@ -45,6 +45,11 @@ class Check:
     way_out: str = ""
     is_damage: bool = False
 
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the check that :meth:`to_json` has described."""
+        return cls(**{**fields, "verdict": Verdict(fields["verdict"])})
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict.value}
 
@@ -54,19 +59,23 @@ class Check:
         return f"{self.name}{subject}: {self.found}{way_out}"
 
 
-def refuse(checkpoint: str, checks: Iterable[Check]) -> None:
+def refuse(checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False) -> None:
     """Raise if a check refuses.
+
+    Args:
+        is_applied: the restore has taken place without the program, and can be undone.
 
     Raises:
         RestoreRefused: with all that was found.
     """
-    if (error := refusal(checkpoint, checks)) is not None:
+    if (error := refusal(checkpoint, checks, is_applied=is_applied)) is not None:
         raise error
 
 
-def refusal(checkpoint: str, checks: Iterable[Check]) -> RestoreRefused | None:
+def refusal(checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False) -> RestoreRefused | None:
     """Return what :func:`refuse` would raise."""
     refused = [check for check in checks if check.verdict is Verdict.REFUSED]
     if not refused:
         return None
-    return RestoreRefused(checkpoint, list(map(str, refused)), is_damaged=any(check.is_damage for check in refused))
+    is_damaged = any(check.is_damage for check in refused)
+    return RestoreRefused(checkpoint, list(map(str, refused)), is_damaged=is_damaged, is_applied=is_applied)

@@ -20,7 +20,7 @@ from coord_control.durable.restore_log import RestoreRecord, commit_restore, new
 from coord_control.errors import RestoreNotUndone
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
 
-__all__ = ["undo_restore"]
+__all__ = ["query_that_ran", "undo_restore"]
 
 
 def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> RestoreRecord:
@@ -61,15 +61,26 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
     return undone
 
 
-def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
-    newest = newest_restore(files, job_folder)
-    if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
-        raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
-    for query, name in {**newest.queries, **newest.begun}.items():
+def query_that_ran(files: Files, job_folder: str, restore: RestoreRecord) -> str | None:
+    """Return a query that may have run in the lineages of a restore, or None: they are untouched.
+
+    Raises:
+        DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used.
+    """
+    for query, name in {**restore.queries, **restore.begun}.items():
         record = read_record(files, query_folder(job_folder, query), name)
         if record is None:
             continue  # it was to begin empty, and has not begun
         restored, position = record.restored_from, spark_position(files, record.checkpoint_location)
         if not (position == (NO_EPOCH, NO_EPOCH) if restored is None else restored.is_untouched_at(position)):
-            raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
+            return query
+    return None
+
+
+def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
+    newest = newest_restore(files, job_folder)
+    if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
+        raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
+    if (query := query_that_ran(files, job_folder, newest)) is not None:
+        raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
     return newest

@@ -42,13 +42,22 @@ class NonRestoredState(DeclarationError):
 
 
 class RestoredQueryUnused(DeclarationError):
-    """The program starts no query for one of the checkpoint that is to be restored; nothing was changed."""
+    """The program starts no query for one of the checkpoint that is to be restored, or was; nothing has run.
 
-    def __init__(self, checkpoint: str, queries: list[str]) -> None:
+    Args:
+        is_applied: the restore has taken place without the program, and can be undone.
+    """
+
+    def __init__(self, checkpoint: str, queries: list[str], *, is_applied: bool = False) -> None:
         self.checkpoint, self.queries = checkpoint, queries
+        found = (
+            f"the program does not start the queries {queries} of it: their state would be left behind; start them, or "
+            "restore with allow_non_restored_state"
+        )
         super().__init__(
-            f"{checkpoint} was not restored, and nothing was changed: the program does not start the queries {queries} "
-            "of it: their state would be left behind; start them, or restore with allow_non_restored_state"
+            f"the job was restored from {checkpoint}, and no query has run since: {found}, or {UNDO}"
+            if is_applied
+            else f"{checkpoint} was not restored, and nothing was changed: {found}"
         )
 
 
@@ -57,13 +66,22 @@ class RestoreRefused(DeclarationError):
 
     Args:
         is_damaged: files of the checkpoint are damaged or missing, as a record that cannot be read is.
+        is_applied: the restore has taken place without the program, which does not fit; it can be undone.
     """
 
-    def __init__(self, checkpoint: str, problems: list[str], *, is_damaged: bool = False) -> None:
+    def __init__(
+        self, checkpoint: str, problems: list[str], *, is_damaged: bool = False, is_applied: bool = False
+    ) -> None:
         self.checkpoint, self.problems = checkpoint, problems
         if is_damaged:
             self.fault = Fault.EXTERNAL
-        super().__init__(f"{checkpoint} cannot be restored, and nothing was changed: {'; '.join(problems)}")
+        found = "; ".join(problems)
+        super().__init__(
+            f"the job was restored from {checkpoint}, and its program does not fit; no query has run since: {found}; "
+            f"change the program, or {UNDO}"
+            if is_applied
+            else f"{checkpoint} cannot be restored, and nothing was changed: {found}"
+        )
 
 
 class RestoreNotUndone(DeclarationError):
@@ -135,12 +153,12 @@ class AdoptedQueryRunning(DeclarationError):
 
 
 class QueryNotStarted(DeclarationError):
-    """A query's handle was used before the restore that it waits for could take place."""
+    """A query's handle was used before all queries of a restored job had been checked."""
 
     def __init__(self, query: str, checkpoint: str, missing: list[str]) -> None:
         self.query, self.checkpoint, self.missing = query, checkpoint, missing
         super().__init__(
-            f"query {query!r} has not been started: the job is to be restored from {checkpoint}, and its queries start "
+            f"query {query!r} has not been started: the queries of a job that is restored (from {checkpoint}) start "
             f"together when all of them have been checked; {missing} are still missing: call job.start() for them, or "
             "job.await_termination() to say that there are no others"
         )
@@ -160,11 +178,12 @@ class QueryNotRestored(DeclarationError):
 class PlanRefused(DeclarationError):
     """Spark refuses the plan of a query, or the saved state does not fit it; it does so every time."""
 
-    def __init__(
-        self, query: str, why: str, way_out: str = "start the query under another name, where it begins empty"
-    ) -> None:
+    def __init__(self, query: str, why: str) -> None:
         self.query, self.why = query, why
-        super().__init__(f"Spark refuses the plan of query {query!r}: {why}; change the program back, or {way_out}")
+        super().__init__(
+            f"Spark refuses the plan of query {query!r}: {why}; change the program back, or start the query under "
+            "another name, where it begins empty"
+        )
 
 
 class ForkNameTaken(DeclarationError):

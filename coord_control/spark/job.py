@@ -220,14 +220,15 @@ class Job:
                 root; managed under the root when left out. The query that has run there must have ended.
 
         Returns:
-            Spark's handle of the query's current run; after a restart in place it is another one. While a restore waits
-            for other queries, its use raises QueryNotStarted.
+            Spark's handle of the query's current run; after a restart in place it is another one. While a restored job
+            waits for other queries, its use raises QueryNotStarted.
 
         Raises:
             InvalidName, DuplicateOperator, OperatorReused: the declaration cannot be used.
             OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it does not fit what has run.
-            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was; what a
-                pending restore refuses has changed nothing.
+            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was; no query of
+                the job has run, and the restore has not taken place or can be undone.
+            PlanRefused: Spark refuses its plan in a restored job of which other queries have run.
             QueryNotRestored: the job was just restored from a checkpoint that does not have it.
             CheckpointLocationConflict: the writer, or the session, has a checkpoint location that is not used.
             NotACheckpoint, AdoptedQueryRunning: ``checkpoint_location`` cannot be adopted.
@@ -244,7 +245,7 @@ class Job:
             QueryFailed: a query failed for good; the others are stopped.
             Fenced: a newer driver owns the job.
             OperatorUnused: an operator was declared and is part of no started query.
-            RestoredQueryUnused: a query is to be restored and was not started; nothing was changed.
+            RestoredQueryUnused: a query is to be restored, or was, and was not started; nothing has run.
         """
         if not self._driver.closed.is_set():
             if unused := self._driver.declared.unused():

@@ -133,7 +133,7 @@ class JobDriver:
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
             if restore is not None:
-                restore.prepare(self.files, self.folder, self.generation, spark, self._verify)
+                restore.prepare(self.files, self.generation, spark, self._verify)
             self.runtime = JobRuntime(
                 JobCore(self.generation, name),
                 self.declared.coordinators,

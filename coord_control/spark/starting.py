@@ -1,16 +1,18 @@
-"""Starting the queries of a job: at once, or together when a restore takes place.
+"""Starting the queries of a job: at once, or together after a restore.
 
 While a restore is pending, starting a query only checks it: its declaration against the checkpoint, its states against
 the models, its plan by Spark itself, in lineages that are not in use yet. When all queries of the checkpoint have been
-checked the restore is committed, and they start. So whatever is refused before has changed nothing. Where queries of
-the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no others: by
-waiting for the job's end, or by asking for a checkpoint.
+checked the restore is committed, and they start. So whatever is refused before has changed nothing. A restore that took
+place without the program is pending until a query has run in one of its lineages, so it can be undone after a refusal.
+Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
+others: by waiting for the job's end, or by asking for a checkpoint.
 
 Threads: those of the job's methods, which take turns.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,8 +42,8 @@ from coord_control.errors import (
 from coord_control.errors.going_on import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.hadoop_files import absolute
+from coord_control.spark.pending_restore import AppliedRestore, PendingRestore, declared_query
 from coord_control.spark.refusals import check_plan
-from coord_control.spark.restore import JobRestore, declared_query
 from coord_control.spark.writers import own_checkpoint, spark_name
 
 if TYPE_CHECKING:
@@ -73,6 +75,12 @@ class QueryStarts:
         self._driver = driver
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
 
+    @functools.cached_property
+    def _restore(self) -> PendingRestore | None:
+        """What the queries wait for, as it was before the first one was started."""
+        driver = self._driver
+        return driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)
+
     def is_known(self, name: QueryName) -> bool:
         """Whether a query of this name was started, or waits for the restore."""
         return name in self._driver.queries or name in self._waiting
@@ -80,7 +88,7 @@ class QueryStarts:
     def start(self, start: QueryStart) -> StreamingQuery:
         """Start a query, or check it and let it wait for the restore; see :meth:`coord_control.Job.start`."""
         self._check_own_location(start)
-        restore = self._driver.restore
+        restore = self._restore
         if restore is None or (restore.is_committed and start.name in restore.metadata.queries):
             return self._begin(start, self._open(start))
         if restore.is_committed:
@@ -104,14 +112,14 @@ class QueryStarts:
         Raises:
             RestoredQueryUnused: one of the checkpoint is not among them, and may not be left out; nothing was changed.
         """
-        restore = self._driver.restore
-        if restore is not None and not restore.is_committed and self._waiting:
-            restore.check_none_missing(self._waiting)
-            self._take_place(restore)
+        if self._waiting:
+            assert self._restore is not None, "only a restore lets a query wait"
+            self._restore.check_none_missing(self._waiting)
+            self._take_place(self._restore)
 
     # Parts.
 
-    def _check(self, start: QueryStart, restore: JobRestore) -> Lineage | None:
+    def _check(self, start: QueryStart, restore: PendingRestore) -> Lineage | None:
         records, rescalable = self._records(start), self._rescalable(start)
         states = {uid: self._driver.declared.state(uid) for uid in start.operators}
         restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
@@ -125,7 +133,7 @@ class QueryStarts:
         name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
         return check_plan(self._driver.files, start.writer, lineage, name)
 
-    def _take_place(self, restore: JobRestore) -> None:
+    def _take_place(self, restore: PendingRestore) -> None:
         restore.commit()
         waiting, self._waiting = self._waiting, {}
         try:
@@ -150,10 +158,9 @@ class QueryStarts:
             start.checkpoint_location,
             rescalable=self._rescalable(start),
         )
-        # Restored from outside. Before the lineage is seeded and Spark plans anything: then there is no way back.
-        if self._driver.restore is None and lineage.restored is not None:
-            if (why := self._refusal(start, lineage)) is not None:
-                raise PlanRefused(start.name, why, UNDO)
+        # Other queries have run since the restore. Before Spark plans anything here the program may still be corrected.
+        if lineage.restored is not None and (why := self._refusal(start, lineage)) is not None:
+            raise PlanRefused(start.name, why)
         self._driver.seed(lineage, start.operators)
         return lineage
 
@@ -167,9 +174,8 @@ class QueryStarts:
         return [uid for uid in start.operators if uid in self._driver.declared.rescales]
 
     def _not_started(self, name: QueryName) -> QueryNotStarted:
-        restore = self._driver.restore
-        assert restore is not None, "only a restore lets a query wait"
-        return QueryNotStarted(name, restore.path, restore.missing(self._waiting))
+        assert self._restore is not None, "only a restore lets a query wait"
+        return QueryNotStarted(name, self._restore.path, self._restore.missing(self._waiting))
 
     # A plain query becomes one of the job.
 

@@ -26,7 +26,7 @@ from coord_control.errors import (
     RestoreRefused,
 )
 from coord_control.ids import QueryName
-from coord_control.spark.restore import count_sources
+from coord_control.spark.pending_restore import count_sources
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, apply, drain, rows, talk, write
 from tests.spark.streams import FileStream

@@ -18,14 +18,15 @@ from coord_control.durable.restoring_offline import RestoreRequest, restore_job
 from coord_control.durable.undoing import undo_restore
 from coord_control.errors import (
     CoordControlError,
-    ParallelismChanged,
     PlanRefused,
     QueryFailed,
     QueryNotRestored,
     QueryNotStarted,
+    RestoreNotUndone,
     RestoreRefused,
 )
 from coord_control.exit_codes import ExitCode, exit_code_of
+from coord_control.ids import QueryName
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (
     SCHEMA,
@@ -324,15 +325,95 @@ def test_a_refused_fork_leaves_nothing(make_job: MakeJob, source: FileStream, tm
     assert not fork.exists()
 
 
-def test_a_restore_from_outside_that_the_program_does_not_fit_says_how_to_get_back(
+def restore_from_outside(tmp_path: Path, savepoint: str, *, allow_non_restored_state: bool = False) -> str:
+    """As `coordctl restore` does; returns the job's folder."""
+    files, root = LocalFiles(), str(tmp_path / "jobs")
+    request = RestoreRequest(root, "job", savepoint, allow_non_restored_state=allow_non_restored_state)
+    restore_job(files, lambda path: files, request)
+    return f"{root}/job"
+
+
+def planned(folder: str, lineage: str) -> dict[str, set[str]]:
+    """The epochs that Spark has planned, per query."""
+    queries = Path(folder, "queries")
+    return {
+        query.name: {found.name for found in (query / lineage / "spark" / "offsets").glob("[0-9]*")}
+        for query in queries.iterdir()
+    }
+
+
+def test_a_restore_from_outside_that_the_program_does_not_fit_runs_nothing_and_can_be_undone(
     make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
 ) -> None:
-    files, root = LocalFiles(), str(tmp_path / "jobs")
-    restore_job(files, lambda path: files, RestoreRequest(root, "job", savepoint))
-    with make_job() as job, pytest.raises(ParallelismChanged, match="coordctl restore JOB --undo"):
-        second(job, other, parallelism=3)
-    refused = r"(?s)Spark refuses the plan of query 'b'.*coordctl restore JOB --undo"
-    with make_job() as job, pytest.raises(PlanRefused, match=refused):
-        changed_aggregation(job, other)
-    assert undo_restore(files, f"{root}/job").path == savepoint
+    folder = restore_from_outside(tmp_path, savepoint)
+    before = planned(folder, "lineage-000002")
+    for change in (changed_parallelism, removed, added, changed_model, changed_aggregation):
+        with make_job() as job:
+            handle = first(job, source)
+            with pytest.raises(QueryNotStarted, match=r"\['b'\] are still missing"):
+                handle.processAllAvailable()
+            with pytest.raises(
+                CoordControlError, match=f"(?s){CHANGES[change]}.*coordctl restore JOB --undo"
+            ) as refused:
+                change(job, other)
+            assert exit_code_of(refused.value) == ExitCode.CONFIG
+            assert job.status().queries == ()
+    assert planned(folder, "lineage-000002") == before
+    assert undo_restore(LocalFiles(), folder).path == savepoint
     assert committed(make_job, source, other) == {"a": 3, "b": 3}
+
+
+def test_all_queries_of_a_job_that_was_restored_from_outside_start_together(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    folder = restore_from_outside(tmp_path, savepoint)
+    with make_job() as job:
+        handle = first(job, source)
+        operator = talk(job, Dialogue(), "op2")
+        frame = apply(operator, other.read())
+        with pytest.raises(RestoreRefused, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"):
+            job.start("b", counts(frame, F.max("value")))
+        for query in (job.start("b", counts(frame)), handle):  # corrected
+            query.processAllAvailable()
+        eventually(lambda: stands(job) == {"a": 3, "b": 3})
+        with pytest.raises(QueryNotRestored, match=r"query 'c' is not in .* restored with"):
+            job.start("c", write(other.read()))
+    with pytest.raises(RestoreNotUndone, match="has processed epochs since"):
+        undo_restore(LocalFiles(), folder)
+    with make_job() as job:  # the restore is over
+        job.start("c", write(other.read())).processAllAvailable()
+
+
+def test_a_query_that_has_run_since_the_restore_lets_the_others_start_at_once(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    """As after a crash between the starts of two queries."""
+    restore_from_outside(tmp_path, savepoint)
+    with make_job() as job:
+        first(job, source)
+        second(job, other).stop()
+        job._driver.queries[QueryName("a")].spark_query.processAllAvailable()
+    lineage = tmp_path / "jobs" / "job" / "queries" / "b" / "lineage-000002"
+    for epoch in ("offsets/3", "commits/3"):
+        (lineage / "spark" / epoch).unlink(missing_ok=True)
+    with make_job() as job:
+        first(job, source).processAllAvailable()
+        with pytest.raises(PlanRefused, match="Spark refuses the plan of query 'b'"):
+            changed_aggregation(job, other)
+    with make_job() as job:
+        second(job, other).processAllAvailable()
+        eventually(lambda: stands(job) == {"b": 3})
+
+
+def test_queries_may_be_left_out_of_a_job_that_was_restored_from_outside_if_that_was_allowed(
+    make_job: MakeJob, source: FileStream, other: FileStream, savepoint: str, tmp_path: Path
+) -> None:
+    restore_from_outside(tmp_path, savepoint, allow_non_restored_state=True)
+    with make_job() as job:
+        handle = first(job, source)
+        added_one = job.start("c", write(other.read()))
+        assert job.status().queries == ()
+        job.await_termination(0.0)
+        for query in (handle, added_one):
+            query.processAllAvailable()
+        eventually(lambda: stands(job) == {"a": 3, "c": 3})
