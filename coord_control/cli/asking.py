@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from coord_control.cli.output import human_bytes, human_seconds, marked, plain, print_json, reported, say
+from coord_control.cli.output import checks_table, human_bytes, human_seconds, marked, plain, print_json, reported, say
 from coord_control.control.client import ControlClient
 from coord_control.control.commands import (
     AbortResult,
@@ -28,6 +28,7 @@ from coord_control.control.commands import (
     VerifyResult,
 )
 from coord_control.control.waiting import WAITING, progress_text
+from coord_control.durable.checks import Check
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import CommandRecord
 
@@ -60,6 +61,8 @@ def finish(
     if as_json:
         print_json(client.command(command.id).to_json())
     else:
+        if isinstance(result, RestoreResult) and result.checks:
+            checks_table([Check.of_json(fields) for fields in result.checks])
         say(result_text(command.job, result))
     return result
 

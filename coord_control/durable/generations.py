@@ -133,6 +133,7 @@ class ClaimRecord(_Model):
     claimed_at: datetime.datetime
     token: str | None = None  #: tells this driver's claim from that of any other; None in format 1
     superseded_by: Generation | None = None  #: a newer driver has claimed this generation
+    is_driver: bool = True  #: False: a command that works on the storage of a job without a driver
 
     def encode(self) -> bytes:
         """Return the file's content."""
@@ -224,6 +225,21 @@ class Claim:
             return Fenced(job, self.generation)
         return Fenced(job, self.generation, newer[0].generation, str(newer[0]))
 
+    def previous_driver(self) -> ClaimRecord | None:
+        """Return the claim of the last driver before this one, or None: there was none, or it is long forgotten.
+
+        Raises:
+            DamagedRecord, UnsupportedFormat: a claim cannot be read.
+        """
+        if self.previous is None or self.previous.is_driver:
+            return self.previous
+        for generation in sorted(_claimed(self._files, self._folder), reverse=True):
+            if generation < self.previous.generation:
+                record = _read(self._files, self._folder, generation)
+                if record.is_driver:
+                    return record
+        return None
+
     def is_previous_released(self) -> bool:
         """Say whether the driver before this one ended in good order."""
         previous = self.previous
@@ -236,6 +252,7 @@ def claim(
     holder: Holder,
     *,
     above: Generation = NO_GENERATION,
+    is_driver: bool = True,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] | None = None,
 ) -> Claim:
@@ -247,6 +264,7 @@ def claim(
         holder: this driver.
         above: claim one after the other until one is above this: what was restored from another job, or from another
             place, has seen the barrier ids of that generation (rule C9).
+        is_driver: False for a command that works on the storage.
         sleep: waits between two attempts, when several drivers claim at the same moment.
         clock: seconds that only grow; for :meth:`Claim.is_fresh`.
 
@@ -267,6 +285,7 @@ def claim(
             holder=holder,
             claimed_at=datetime.datetime.now(datetime.UTC),
             token=token,
+            is_driver=is_driver,
         )
         is_owner = _try_to_own(files, folder, mine)
         if is_owner and mine.generation > above:

@@ -147,7 +147,8 @@ class RecoveryFact:
         from_epoch: the last commit that it went on from; -1: none.
         checkpoint: what was restored, for a restore.
         path: where it lies.
-        epochs_again: epochs that had been planned and not committed, and are run again.
+        epochs_again: epochs that had been planned and are run again: those that were not committed, and after a restore
+            also those that were committed after the checkpoint.
         started_at_seconds: when the failure was noticed, or the driver began to recover the query.
         duration_seconds: from then until the first commit after it; None: there was none before the next recovery, or
             the end.

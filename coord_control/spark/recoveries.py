@@ -60,7 +60,9 @@ class Recoveries:
         query, restored = lineage.query, lineage.restored
         if restored is not None:
             what = f"{query} goes on from checkpoint {restored.checkpoint} at epoch {committed}"
-            fact = self._fact(RecoveryCause.RESTORE, what, query, committed, planned)
+            # What had run after the checkpoint is run again, too.
+            reached = planned if lineage.earlier is None else max(planned, lineage.earlier.planned)
+            fact = self._fact(RecoveryCause.RESTORE, what, query, committed, reached)
             self._begin(replace(fact, checkpoint=restored.checkpoint, path=restored.path))
         elif planned != NO_EPOCH:
             what = f"{query} is taken up by a new driver after epoch {committed}"

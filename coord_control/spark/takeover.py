@@ -88,6 +88,7 @@ def cause_of(claim: Claim) -> RecoveryCause:
     """Why this driver goes on where another one has ended; ``claim`` is as :func:`take_over` has returned it."""
     if claim.found is not Aliveness.DEAD:
         return RecoveryCause.FENCED
-    if claim.previous is None or claim.is_previous_released():
+    previous = claim.previous_driver()
+    if previous is None or claim.is_released(previous.generation):
         return RecoveryCause.DRIVER_START
     return RecoveryCause.DRIVER_DIED

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coord_control.durable.lineage import Lineage
-from coord_control.durable.lineage_record import RestoredFrom
+from coord_control.durable.lineage_record import Reached, RestoredFrom
 from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.spark.news import News
@@ -81,3 +83,13 @@ def test_a_restore_names_its_checkpoint(recoveries: Recoveries, heard: Heard) ->
     recoveries.committed(Q, Epoch(4))
     [fact] = heard.facts
     assert (fact.cause, fact.checkpoint, fact.path) == (RecoveryCause.RESTORE, 7, "/savepoint")
+    assert fact.epochs_again == 0  # a fork, or nothing had run after the checkpoint
+
+
+def test_a_restore_runs_again_what_had_run_after_its_checkpoint(recoveries: Recoveries, heard: Heard) -> None:
+    restored = RestoredFrom.model_construct(path="/savepoint", checkpoint=CheckpointId(7), epoch=Epoch(3))
+    earlier = Reached(committed=Epoch(8), planned=Epoch(9))
+    recoveries.driver_started(replace(lineage(restored), earlier=earlier), Epoch(3), Epoch(4))
+    recoveries.committed(Q, Epoch(4))
+    [fact] = heard.facts
+    assert (fact.from_epoch, fact.epochs_again) == (3, 6)

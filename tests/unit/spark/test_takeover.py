@@ -16,9 +16,11 @@ import pytest
 from coord_control.durable import generations
 from coord_control.durable.files import join
 from coord_control.durable.generations import Aliveness, Holder
+from coord_control.durable.offline import own_job
 from coord_control.ids import Generation
+from coord_control.protocol.job_facts import RecoveryCause
 from coord_control.spark import takeover
-from coord_control.spark.takeover import take_over
+from coord_control.spark.takeover import cause_of, take_over
 from coord_control.testing.memory_files import MemoryFiles
 
 FOLDER = "/jobs/job"
@@ -65,6 +67,28 @@ def test_nobody_waits_for_a_driver_that_said_that_it_has_ended(
     take_over(files, FOLDER, session).release()
     assert take_over(files, FOLDER, session).generation == 2
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("has_ended", [True, False], ids=["ended", "died"])
+def test_a_command_on_the_storage_does_not_hide_how_the_driver_before_it_has_ended(
+    files: MemoryFiles, session: Any, has_ended: bool
+) -> None:
+    holder = Holder.of([os.getpid()])
+    gone = holder.processes[0].model_copy(update={"pid": ended_process()})
+    driver = generations.claim(files, CLAIMS, holder.model_copy(update={"processes": (gone,)}))
+    if has_ended:
+        driver.release()
+    for above in (Generation(0), Generation(5)):
+        with own_job(files, FOLDER, above=above):
+            pass
+    cause = RecoveryCause.DRIVER_START if has_ended else RecoveryCause.DRIVER_DIED
+    assert cause_of(take_over(files, FOLDER, session)) is cause
+
+
+def test_a_first_driver_after_a_command_on_the_storage_just_starts(files: MemoryFiles, session: Any) -> None:
+    with own_job(files, FOLDER):
+        pass
+    assert cause_of(take_over(files, FOLDER, session)) is RecoveryCause.DRIVER_START
 
 
 def test_nobody_waits_for_a_driver_whose_processes_are_gone(files: MemoryFiles, session: Any) -> None:
