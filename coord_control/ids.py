@@ -38,6 +38,7 @@ NO_CHECKPOINT: Final = BarrierId(-1)  #: what a coordinator sees when there is n
 
 # Names become folder names on any of Spark's file systems, metric labels and parts of asset keys.
 MAX_NAME: Final = 100  #: characters
+MAX_LABEL: Final = MAX_NAME  #: a savepoint's label is part of its folder's name
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 

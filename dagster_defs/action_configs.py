@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field, create_model
 
-from coord_control.control.commands import MAX_LABEL
+from coord_control.ids import MAX_LABEL
 
 __all__ = [
     "ActionConfig",

@@ -18,8 +18,9 @@ import dagster as dg
 from pydantic import Field
 
 import coord_control as cc
-from coord_control.control.commands import MAX_LABEL, CheckpointResult, CommandResult, StopResult
+from coord_control.control.commands import CheckpointResult, CommandResult, StopResult
 from coord_control.errors import CoordControlError, RecordNotFound
+from coord_control.ids import MAX_LABEL
 from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandRecord
 from dagster_defs.metadata import NAMESPACE, Metadata, checkpoint_metadata
 from dagster_defs.own_runs import SCHEDULE_TAG

@@ -9,7 +9,7 @@ Threads: the command's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import typer
@@ -21,7 +21,7 @@ from coord_control.durable.mailboxes import Mailbox
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["root_of", "running_job", "tell_dropped", "tell_verified", "tell_way"]
+__all__ = ["root_of", "running_job", "tell_disposed", "tell_dropped", "tell_verified", "tell_way"]
 
 _SAY_WHERE: Final = "say where the jobs are, with --root or COORD_ROOT"
 
@@ -68,25 +68,27 @@ def tell_way(client: ControlClient | None, job: str) -> None:
     typer.echo(plain(f"job {job}: {way}"), err=True)
 
 
+def tell_disposed(control: str | None, path: str) -> None:
+    """Tell the control database that a savepoint was removed, if it knows that one."""
+    _tell(control, lambda client: client.record_disposed(path))
+
+
 def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> None:
     """Tell the control database what became of reading all files of a savepoint, if it knows that one."""
-    try:
-        with ControlClient(control) as client:
-            client.record_verified(path, problems)
-    except (NoControlPlane, DatabaseNotFound, RecordNotFound):
-        pass
-    except DatabaseError as error:
-        typer.echo(plain(f"the control database was not told: {error}"), err=True)
+    _tell(control, lambda client: client.record_verified(path, problems))
 
 
 def tell_dropped(control: str | None, job: str, dropped: Mailbox) -> None:
     """Tell the control database what was given up of a job, if it knows that one."""
-    if not dropped.events:
-        return
+    if dropped.events:
+        _tell(control, lambda client: client.record_dropped(job, dropped.operator, dropped.subtask, dropped.events))
+
+
+def _tell(control: str | None, tell: Callable[[ControlClient], object]) -> None:
     try:
         with ControlClient(control) as client:
-            client.record_dropped(job, dropped.operator, dropped.subtask, dropped.events)
-    except (NoControlPlane, DatabaseNotFound, JobNotFound):
+            tell(client)
+    except (NoControlPlane, DatabaseNotFound, JobNotFound, RecordNotFound):
         pass
     except DatabaseError as error:
         typer.echo(plain(f"the control database was not told: {error}"), err=True)

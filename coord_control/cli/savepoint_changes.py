@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.asking import connected, finish
-from coord_control.cli.job_places import root_of, running_job, tell_way
+from coord_control.cli.job_places import root_of, running_job, tell_disposed, tell_way
 from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
 from coord_control.cli.output import confirm, human_bytes, print_json, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client import ControlClient
+from coord_control.control.reading import current_user
 from coord_control.durable.disposal import dispose_without_owner
 from coord_control.durable.files import join
 from coord_control.durable.offline import OfflineSavepoint, adopt, save
@@ -85,7 +86,7 @@ def dispose(
     """
     with reported(as_json):
         if job is None:
-            _dispose_on_storage(ref, None, None, yes, as_json)
+            _dispose_on_storage(ref, None, None, yes, control, as_json)
             return
         with running_job(control, job, root) as client:
             tell_way(client, job)
@@ -93,7 +94,7 @@ def dispose(
                 command = _asked(client, job, reference(ref), yes, key)
                 finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                 return
-        _dispose_on_storage(ref, job, root_of(control, job, root), yes, as_json)
+        _dispose_on_storage(ref, job, root_of(control, job, root), yes, control, as_json)
 
 
 def import_(
@@ -116,12 +117,15 @@ def _asked(client: ControlClient, job: str, ref: str, yes: bool, key: str | None
     return client.dispose(job, ref, key=key)
 
 
-def _dispose_on_storage(ref: str, job: str | None, root: str | None, yes: bool, as_json: bool) -> None:
+def _dispose_on_storage(
+    ref: str, job: str | None, root: str | None, yes: bool, control: str | None, as_json: bool
+) -> None:
     entry = catalog_of(ref, job, root).resolve(reference(ref))
     if not yes:
         confirm(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?")
     folder = join(absolute(root), job) if root and job else entry.path.rpartition("/")[0]
     is_gone = dispose_without_owner(storage_of(folder), folder, entry, storage_of)
+    tell_disposed(control, entry.path)
     if as_json:
         print_json({"path": entry.path, "checkpoint": entry.checkpoint, "files_removed": is_gone})
         return
@@ -133,11 +137,28 @@ def _dispose_on_storage(ref: str, job: str | None, root: str | None, yes: bool, 
 def _adopt(job: str, folder: str, place: str | None, query: str, label: str | None) -> OfflineSavepoint:
     if place is None:
         raise typer.BadParameter("--adopt needs a --target")
-    return adopt(storage_of(folder), folder, place, storage_of(place), job=job, query=QueryName(query), label=label)
+    return adopt(
+        storage_of(folder),
+        folder,
+        place,
+        storage_of(place),
+        job=job,
+        query=QueryName(query),
+        label=label,
+        requested_by=current_user(),
+    )
 
 
 def _save(job: str, root: str, place: str | None, label: str | None, force: bool) -> OfflineSavepoint:
-    return save(storage_of(root), existing_job(root, job), target=place, label=label, storage=storage_of, force=force)
+    return save(
+        storage_of(root),
+        existing_job(root, job),
+        target=place,
+        label=label,
+        storage=storage_of,
+        requested_by=current_user(),
+        force=force,
+    )
 
 
 def _show_made(made: OfflineSavepoint, as_json: bool) -> None:

@@ -292,6 +292,16 @@ class ControlClient(ControlReader):
         self._audit("verify", marked.job, path)
         return marked
 
+    def record_disposed(self, path: str) -> None:
+        """Record that a savepoint was removed from its storage without the job's driver.
+
+        Raises:
+            RecordNotFound: no savepoint is known at this path.
+        """
+        known = self._connection.call(lambda store: store.savepoints.get(path))  # a missing database is not made
+        self._connection.call(lambda store: store.savepoints.forget(path))
+        self._audit("dispose", known.job, path)
+
     def record_dropped(self, job: str, operator: str, subtask: int, events: int) -> None:
         """Record that what waited for a subtask was dropped on the job's storage.
 

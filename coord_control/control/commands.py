@@ -16,11 +16,11 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter, model_validator
 
+from coord_control.ids import MAX_LABEL
 from coord_control.storage.records import CommandKind
 
 __all__ = [
     "MAX_EVENT_BYTES",
-    "MAX_LABEL",
     "MAX_PATH",
     "Abort",
     "AbortResult",
@@ -50,7 +50,6 @@ __all__ = [
     "parse_result",
 ]
 
-MAX_LABEL: Final = 128
 MAX_PATH: Final = 4096
 MAX_NAME: Final = 256
 MAX_EVENT_BYTES: Final = 256 * 1024  #: of the JSON text of a control event

@@ -62,7 +62,7 @@ class ControlReader(FleetReader):
         """
         loaded = settings if settings is not None and url is None else ControlSettings.load(url)
         self._connection = Connection(loaded, application="coord-control client")
-        self.actor = actor or _user()
+        self.actor = actor or current_user()
         self.host = socket.gethostname()
 
     @property
@@ -273,7 +273,8 @@ def _finest(age: timedelta) -> int:
     return next((seconds for seconds, kept in _RESOLUTIONS if age <= kept), _COARSEST)
 
 
-def _user() -> str:
+def current_user() -> str:
+    """Return the user of this process, for audit trails."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user without an entry and without a variable

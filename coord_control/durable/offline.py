@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coord_control.durable import generations
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_folder import CLAIM_NAME, QUERIES_NAME, ClaimRecord, Storage
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.disposal import remove_savepoint
@@ -43,7 +44,9 @@ from coord_control.durable.restoring import queries_of
 from coord_control.durable.seeding import read_seed
 from coord_control.errors import (
     AlreadyExists,
+    InvalidName,
     JobRunning,
+    LabelTaken,
     NothingToSave,
     SavepointTargetTaken,
     StoreError,
@@ -55,6 +58,7 @@ from coord_control.ids import (
     Generation,
     OperatorUid,
     QueryName,
+    is_valid_name,
 )
 from coord_control.protocol.cut import cut_of
 from coord_control.protocol.job import first_barrier
@@ -125,7 +129,7 @@ def own_job(
         may_live = generations.may_live(record.holder, is_released=is_released)
         if may_live is Aliveness.ALIVE or (may_live is Aliveness.UNKNOWN and not force):
             raise JobRunning(job, record.generation, record.holder.host, is_known=may_live is Aliveness.ALIVE)
-    claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above)
+    claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above, is_driver=False)
     try:
         if may_live is Aliveness.UNKNOWN:
             sleep(generations.UNSEEN_SECONDS)
@@ -149,10 +153,12 @@ def save(
     Args:
         target: the savepoint's folder; None: below the job's.
         storage: which files a path is on; None: all on ``files``.
+        requested_by: the user, for the record.
         force: as for :func:`own_job`.
 
     Raises:
         NothingToSave: the job has no query.
+        InvalidName, LabelTaken: ``label`` cannot be used; nothing was changed.
         JobRunning: the job has a driver, or may have.
         StateFileMissing, MissingRecord, DamagedRecord: a query cannot be restarted from what is there.
         SavepointTargetTaken: the target is not an empty folder.
@@ -161,17 +167,16 @@ def save(
     """
     if not queries_of(files, job_folder):
         raise NothingToSave(job_folder, "no query of that job has ever been started")
+    _check_label(label)
     with own_job(files, job_folder, force=force) as claim:
         job = job_folder.rstrip("/").rpartition("/")[2]
         store = CheckpointStore(files, job_folder, claim.generation, lambda: claim.verify(job), storage=storage)
-        checkpoint = CheckpointId(store.newest_id() + 1)
+        checkpoint = CheckpointId(store.newest_id() + 1)  # removes what earlier drivers have not completed
+        if label is not None and label in Catalog(files, job_folder, storage).labels():
+            raise LabelTaken(label)
         store.claim(checkpoint, "savepoint", target=target, label=label)
         try:
-            trigger = Trigger(
-                cause="offline",
-                requested_at=datetime.datetime.now(datetime.UTC),
-                details={"requested_by": requested_by} if requested_by else {},
-            )
+            trigger = _trigger("offline", requested_by)
             return _Saver(files, job_folder, claim.generation, store, checkpoint).save(label, trigger)
         except Exception:
             with contextlib.suppress(StoreError):  # the error that led here is the one to report
@@ -188,6 +193,7 @@ def adopt(
     job: str,
     query: QueryName,
     label: str | None = None,
+    requested_by: str | None = None,
 ) -> OfflineSavepoint:
     """Take a savepoint of a Spark checkpoint directory that no job of ours owns; its query should not run.
 
@@ -196,13 +202,16 @@ def adopt(
     Args:
         files: the storage of the directory.
         job, query: by which names a job that restores it knows the query.
+        requested_by: the user, for the record.
 
     Raises:
+        InvalidName: ``label`` cannot be used.
         NothingToSave: it is not a Spark checkpoint directory, or nothing was ever planned in it.
         StateFileMissing, MissingRecord, DamagedRecord: Spark could not restart from what is there.
         SavepointTargetTaken: the target is not an empty folder.
     """
-    began = datetime.datetime.now(datetime.UTC)
+    _check_label(label)
+    trigger = _trigger("adopted", requested_by, {"from": spark_checkpoint})
     try:
         query_id = read_query_id(files, spark_checkpoint)
     except FileNotFoundError:
@@ -228,8 +237,8 @@ def adopt(
             label=label,
             generation=_NO_OWNER,
             barrier=NO_CHECKPOINT,
-            trigger=Trigger(cause="adopted", requested_at=began, details={"from": spark_checkpoint}),
-            triggered_at=began,
+            trigger=trigger,
+            triggered_at=trigger.requested_at,
             completed_at=datetime.datetime.now(datetime.UTC),
             queries={query: pinned.snapshot(query_id=query_id, spark_version=installed_spark() or "", earlier=None)},
         )
@@ -239,6 +248,16 @@ def adopt(
             remove_savepoint(target_files, target, claim)
         raise
     return OfflineSavepoint(target, metadata, pinned.linked_bytes, pinned.copied_bytes)
+
+
+def _trigger(cause: str, requested_by: str | None, details: Mapping[str, str] | None = None) -> Trigger:
+    by = {} if requested_by is None else {"requested_by": requested_by}
+    return Trigger(cause=cause, requested_at=datetime.datetime.now(datetime.UTC), details={**(details or {}), **by})
+
+
+def _check_label(label: str | None) -> None:
+    if label is not None and not is_valid_name(label):
+        raise InvalidName("label", label)
 
 
 def _pin_adopted(

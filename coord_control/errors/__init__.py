@@ -22,7 +22,7 @@
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
-        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, NothingToSave,
+        - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, LabelTaken, NothingToSave,
           MailboxNotFound
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
@@ -122,6 +122,7 @@ from coord_control.errors.system import (
     JavaMissing,
     JobClosed,
     JobRunning,
+    LabelTaken,
     MailboxNotFound,
     MissingRecord,
     NothingToSave,
@@ -232,6 +233,7 @@ __all__ = [
     "JobStillAlive",
     "JobStopRequested",
     "KeyReused",
+    "LabelTaken",
     "LineageMismatch",
     "MailboxNotFound",
     "MetricsAddressInvalid",

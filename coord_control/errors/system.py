@@ -27,6 +27,7 @@ __all__ = [
     "JavaMissing",
     "JobClosed",
     "JobRunning",
+    "LabelTaken",
     "MailboxNotFound",
     "MissingRecord",
     "NothingToSave",
@@ -193,6 +194,19 @@ class CheckpointInUse(StoreError):
     def __init__(self, path: str, why: str) -> None:
         self.path, self.why = path, why
         super().__init__(f"{path} cannot be disposed of: {why}")
+
+
+class LabelTaken(StoreError):
+    """Another checkpoint or savepoint of the job has the label of a new one."""
+
+    fault = Fault.USER
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        super().__init__(
+            f"another checkpoint or savepoint of the job has the label {label!r}; choose another label, or dispose of "
+            "the other one"
+        )
 
 
 class SavepointTargetTaken(StoreError):

@@ -117,9 +117,11 @@ class Checkpoints:
             )
             savepoints = tables.savepoints.c
             transaction.execute(
-                update(tables.savepoints)
-                .where(savepoints.job_name == job, savepoints.checkpoint.in_([row.checkpoint for row in rows]))
-                .values(missing=True)
+                delete(tables.savepoints).where(
+                    savepoints.job_name == job,
+                    savepoints.checkpoint.in_([row.checkpoint for row in rows]),
+                    savepoints.imported.is_(False),  # an imported one is a copy elsewhere
+                )
             )
             return len(rows)
 

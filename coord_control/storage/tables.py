@@ -34,7 +34,6 @@ from coord_control.storage.types import Id, Message, Name, UtcDateTime
 
 __all__ = [
     "MAX_KEY",
-    "MAX_LABEL",
     "MAX_NAME",
     "MAX_PATH",
     "MAX_PAYLOAD_BYTES",
@@ -58,7 +57,7 @@ __all__ = [
 ]
 
 MAX_NAME: Final = 256  #: jobs, queries, operators have at most 100; hosts and people may have more
-MAX_LABEL: Final = 128
+_MAX_LABEL: Final = 128  # of the columns; labels that are accepted are shorter (ids.MAX_LABEL)
 MAX_KEY: Final = 256
 MAX_PATH: Final = 4096
 MAX_PAYLOAD_BYTES: Final = 600_000  #: as JSON: 256 KiB of a control event, and what escapes may make of it
@@ -155,7 +154,7 @@ checkpoints: Final = Table(
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
     Column("kind", Name(16), nullable=False),
     Column("state", Name(16), nullable=False),
-    Column("label", Name(MAX_LABEL)),
+    Column("label", Name(_MAX_LABEL)),
     Column("key", Name(MAX_KEY)),
     Column("cause", Name(MAX_NAME), nullable=False),
     Column("requested_by", Name(MAX_NAME)),
@@ -236,7 +235,7 @@ savepoints: Final = Table(
     # The name, not the row: a savepoint outlives its job, and may come from another database.
     Column("job_name", Name(MAX_NAME)),
     Column("checkpoint", BigInteger),
-    Column("label", Name(MAX_LABEL)),
+    Column("label", Name(_MAX_LABEL)),
     Column("imported", Boolean, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("created_at", UtcDateTime),

@@ -76,15 +76,13 @@ def test_the_trail_keeps_what_is_no_command(store: ControlStore) -> None:
     assert store.audit.list(subject="/s/one", before_id=newest.id) == (first,)
 
 
-def test_a_savepoint_that_was_removed_is_missing(store: ControlStore) -> None:
+def test_a_savepoint_that_was_removed_is_not_listed_and_its_imported_copy_is(store: ControlStore) -> None:
     register(store)
     for number in (1, 2):
         store.checkpoints.save(JOB, checkpoint(number, kind=CheckpointKind.SAVEPOINT))
         store.savepoints.save(SavepointRecord(path=f"/s/{number}", job=JOB, checkpoint=number))
     store.savepoints.save(SavepointRecord(path="/s/other", job="orders", checkpoint=1))
-    store.checkpoints.discarded(JOB, [1])
-    assert {each.path: each.missing for each in store.savepoints.list()} == {
-        "/s/1": True,
-        "/s/2": False,
-        "/s/other": False,
-    }
+    store.savepoints.save(SavepointRecord(path="/copy/1", job=JOB, checkpoint=1), imported=True)
+    for _ in range(2):
+        store.checkpoints.discarded(JOB, [1])
+        assert {each.path for each in store.savepoints.list()} == {"/s/2", "/s/other", "/copy/1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from pathlib import Path
@@ -71,6 +72,17 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
     assert "does not exist any more" in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
     assert run_json("savepoint", "list", "flights", "--root", root) == []
     assert not Path(target).exists()
+
+
+def test_a_savepoint_on_storage_has_an_author_and_a_label_of_its_own(root: str, tmp_path: Path) -> None:
+    author = getpass.getuser()
+    run("savepoint", "create", "flights", "--root", root, "--label", "end")
+    listed = run_json("savepoint", "list", "flights", "--root", root, "--by", author)
+    assert [(each["label"], each["requested_by"]) for each in listed] == [("end", author)]
+    assert "has the label 'end'" in run("savepoint", "create", "flights", "--root", root, "--label", "end", code=78)
+    for label in ("../end", "e" * 101):
+        assert "label" in run("savepoint", "create", "flights", "--root", root, "--label", label, code=78)
+    assert len(run_json("savepoint", "list", "flights", "--root", root)) == 1
 
 
 def test_the_savepoints_of_a_schedule_are_found_by_who_asked_for_them(root: str) -> None:

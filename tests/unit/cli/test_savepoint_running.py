@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.commands import Refusal
+from coord_control.durable.checks import Check, Verdict
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.lineage import open_lineage
 from coord_control.storage.records import CommandRecord, JobState
@@ -130,6 +131,25 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
     allowed = [(payload["allow_non_restored_state"], payload["allow_missing_input"]) for _, payload in _asked(taken)]
     assert allowed == [(True, False), (False, True)]
     assert [(payload["verify"], payload["force"]) for _, payload in _asked(taken)] == [(True, False), (False, True)]
+
+
+def test_what_a_restore_through_the_driver_means_for_the_sinks_is_shown(tmp_path: Path, root: str) -> None:
+    warning = Check("sink", "delays", Verdict.WARNING, "epochs 4 to 6 were committed", "set the sink back as well")
+    result = kit.completed(path="/savepoints/7", checkpoint=7, job="flights", checks=[warning.to_json()])
+    with kit.driver(tmp_path, lambda store, command: result):
+        shown = run(tmp_path, "restore", "flights", "7")
+    assert "epochs 4 to 6 were committed" in shown
+    assert "sink of delays: set the sink back as well" in shown
+
+
+def test_what_was_removed_on_storage_is_not_listed_any_more(tmp_path: Path, root: str, store: ControlStore) -> None:
+    store.jobs.ended("flights", 1, JobState.ENDED)
+    path = run_json(tmp_path, "savepoint", "create", "flights", "--label", "end")["path"]
+    run(tmp_path, "savepoint", "import", path)
+    assert [each["path"] for each in run_json(tmp_path, "savepoint", "list")] == [path]
+    run(tmp_path, "savepoint", "dispose", "end", "--job", "flights", "--yes")
+    assert run_json(tmp_path, "savepoint", "list") == []
+    assert "dispose" in [entry.action for entry in store.audit.list(subject=path)]
 
 
 def test_a_fork_of_a_running_job_under_its_own_name_is_not_even_asked_for(
