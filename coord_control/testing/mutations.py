@@ -1,4 +1,5 @@
 """Does the simulation find bugs? ``python -m coord_control.testing.mutations`` puts bugs in, one at a time, and looks.
+Rules that the simulation does not have (:mod:`.restore_mutations`) are held against tests.
 
 A mutation replaces a piece of text in the source of one function, for the length of a ``with`` block. When the code
 changes and the text is not there any more, that is an error: the mutation must be carried over to the new code.
@@ -26,6 +27,7 @@ from coord_control.protocol.operator import OperatorRun
 from coord_control.testing.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from coord_control.testing.control_mutations import CONTROL_MUTATIONS
 from coord_control.testing.mutation import Mutation
+from coord_control.testing.restore_mutations import RESTORE_MUTATIONS, fails
 from coord_control.testing.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
@@ -337,8 +339,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=_MAX_SEEDS, help="for each mutation (default: %(default)s)")
     parser.add_argument("--explain", metavar="WORDS", help="only mutations with WORDS in their name, with a history")
     options = parser.parse_args(arguments)
-    chosen = [number for number, each in enumerate(MUTATIONS) if (options.explain or "") in each.name]
-    width = max(len(MUTATIONS[number].name) for number in chosen)
+    words = options.explain or ""
+    chosen = [number for number, each in enumerate(MUTATIONS) if words in each.name]
+    tested = [number for number, (each, _) in enumerate(RESTORE_MUTATIONS) if words in each.name]
+    names = [MUTATIONS[number].name for number in chosen] + [RESTORE_MUTATIONS[number][0].name for number in tested]
+    width = max(map(len, names), default=0)
     escaped = 0
     with ProcessPoolExecutor(_PROCESSES) as pool:
         caught = pool.map(_catch_number, chosen, [options.seeds] * len(chosen), [bool(options.explain)] * len(chosen))
@@ -348,7 +353,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{MUTATIONS[number].name:{width}}  {what}", flush=True)
             if history:
                 print(history, end="\n\n")
-    print(f"{len(chosen) - escaped} of {len(chosen)} mutations caught")
+    if tested and fails(None):
+        print("the tests of restores fail without a mutation: mend that first")
+        return 1
+    for number in tested:
+        mutation, tests = RESTORE_MUTATIONS[number]
+        is_caught = fails(number)
+        escaped += not is_caught
+        print(f"{mutation.name:{width}}  {tests if is_caught else 'NOT CAUGHT'}", flush=True)
+    print(f"{len(names) - escaped} of {len(names)} mutations caught")
     return 1 if escaped else 0
 
 

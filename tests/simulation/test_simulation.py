@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.testing import mutations, simulate
+from coord_control.testing.restore_mutations import RESTORE_MUTATIONS
 from coord_control.testing.simulation import histories
 
 _CHUNK = 75
@@ -54,7 +55,7 @@ def test_a_bug_is_found_and_its_history_is_short_and_readable() -> None:
 
 
 def test_a_mutation_is_gone_after_its_block() -> None:
-    for mutation in mutations.MUTATIONS:
+    for mutation in (*mutations.MUTATIONS, *(each for each, _ in RESTORE_MUTATIONS)):
         before = mutation.function.__code__
         with mutation.applied():
             assert mutation.function.__code__ is not before

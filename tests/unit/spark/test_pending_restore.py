@@ -1,0 +1,140 @@
+"""A restore that took place without the program: what its queries wait for, and what lets them just start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coord_control.durable.files import Files
+from coord_control.durable.lineage import current_lineage, open_lineage, seeded, spark_position
+from coord_control.durable.lineage_record import query_folder
+from coord_control.durable.preflight_declared import DeclaredQuery
+from coord_control.durable.undoing import undo_restore
+from coord_control.errors import RestoredQueryUnused, RestoreNotUndone, RestoreRefused
+from coord_control.ids import QueryName
+from coord_control.spark.pending_restore import AppliedRestore
+from coord_control.testing.memory_files import MemoryFiles
+from tests.unit.durable.restore_kit import (
+    JOB,
+    OP,
+    QUERIES,
+    RECORD,
+    folder,
+    opened,
+    prepared,
+    put_checkpoint,
+    run_before,
+)
+
+SAVEPOINT = "/savepoints/one"
+STRANGER = QueryName("stranger")
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    files = MemoryFiles()
+    run_before(files)
+    return files
+
+
+def found(files: Files) -> AppliedRestore | None:
+    return AppliedRestore.find(files, "flights", JOB)
+
+
+def restored(files: Files, **options: Any) -> AppliedRestore:
+    prepared(files, put_checkpoint(files, SAVEPOINT), **options).commit()
+    restore = found(files)
+    assert restore is not None
+    return restore
+
+
+def runs(files: Files, query: QueryName) -> None:
+    """Spark plans one more epoch."""
+    lineage = current_lineage(files, folder(query), query)
+    assert lineage is not None
+    committed, _ = spark_position(files, lineage.checkpoint)
+    files.replace(f"{lineage.checkpoint}/offsets/{committed + 1}", b"v1\n{}\n3")
+
+
+def test_a_job_that_was_never_restored_has_none(files: MemoryFiles) -> None:
+    assert found(MemoryFiles()) is None
+    assert found(files) is None
+
+
+def test_the_queries_are_compared_with_what_the_lineages_keep_of_the_checkpoint(files: MemoryFiles) -> None:
+    restore = restored(files)
+    files.delete(SAVEPOINT)
+    assert found(files) == restore
+    assert (restore.path, set(restore.metadata.queries), set(restore.metadata.operators)) == (
+        SAVEPOINT,
+        set(QUERIES),
+        {OP},
+    )
+    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}), {})
+    other = RECORD.model_copy(update={"parallelism": 3})
+    for declared in (DeclaredQuery(QUERIES[0], {OP: other}), DeclaredQuery(STRANGER, {})):
+        with pytest.raises(RestoreRefused, match=r"no query has run since.*coordctl restore JOB --undo"):
+            restore.check(declared, {})
+    with pytest.raises(RestoreRefused, match=r"Spark says: no.*coordctl restore JOB --undo"):
+        restore.check_plan(QUERIES[1], "no")
+    restore.check_plan(QUERIES[1], None)
+
+
+def test_its_lineages_are_those_that_count(files: MemoryFiles) -> None:
+    restore = restored(files)
+    lineage = restore.open(files, QUERIES[0], {OP: RECORD}, None, ())
+    assert lineage == opened(files, QUERIES[0])
+    assert restore.open(files, STRANGER, {}, None, ()) is None
+
+
+def test_queries_are_left_out_only_if_the_restore_has_allowed_it(files: MemoryFiles) -> None:
+    restore = restored(files)
+    assert restore.missing({QUERIES[0]: None}) == [QUERIES[1]]
+    restore.check_none_missing(QUERIES)
+    with pytest.raises(RestoredQueryUnused, match=r"start the queries \['raw'\].*coordctl restore JOB --undo"):
+        restore.check_none_missing(QUERIES[:1])
+    allowed = restored(files, allow_non_restored_state=True)
+    allowed.check_none_missing(QUERIES[:1])
+    allowed.check(DeclaredQuery(STRANGER, {}), {})
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_first_query_that_runs_ends_it_and_with_it_the_way_back(files: MemoryFiles, query: QueryName) -> None:
+    restored(files)
+    runs(files, query)
+    assert found(files) is None
+    with pytest.raises(RestoreNotUndone, match=f"query {query} has processed epochs"):
+        undo_restore(files, JOB)
+
+
+def test_a_query_that_begins_empty_ends_it_when_it_runs(files: MemoryFiles) -> None:
+    source = put_checkpoint(files, SAVEPOINT, epochs={QUERIES[0]: 41})
+    prepared(files, source, allow_non_restored_state=True).commit()
+    opened(files, QUERIES[1])
+    assert found(files) is not None
+    runs(files, QUERIES[1])
+    assert found(files) is None
+
+
+def test_an_undone_restore_leaves_the_one_before_it(files: MemoryFiles) -> None:
+    restored(files)
+    undo_restore(files, JOB)
+    assert found(files) is None
+    restored(files)
+    prepared(files, put_checkpoint(files, "/savepoints/two", checkpoint=8)).commit()
+    undo_restore(files, JOB)
+    restore = found(files)
+    assert restore is not None
+    assert restore.path == SAVEPOINT
+
+
+def test_a_planned_epoch_ends_it_when_its_query_is_started(files: MemoryFiles) -> None:
+    source = put_checkpoint(files, SAVEPOINT)
+    snapshot = source.metadata.queries[QUERIES[0]]
+    source.metadata.queries[QUERIES[0]] = snapshot.model_copy(update={"planned_offsets": ({"logOffset": 42},)})
+    prepared(files, source).commit()
+    runs(files, QUERIES[0])  # as the restore would have copied it
+    assert found(files) is not None
+    seeded(files, open_lineage(files, query_folder(JOB, QUERIES[0]), QUERIES[0], {OP: RECORD}))
+    assert found(files) is None
