@@ -191,10 +191,9 @@ class Executor:
             is_followed: the job has failed, and its supervisor starts it again: nobody has stopped it yet.
         """
         for command, execution in list(self._executions.values()):
-            if is_followed and command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT):
-                continue
+            is_stop = command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT)
             try:
-                outcome = execution.job_ended()
+                outcome = execution.poll() if is_followed and is_stop else execution.job_ended()
             except Exception as error:
                 outcome = outcome_of(error)
             if outcome is not None:

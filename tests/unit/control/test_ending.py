@@ -6,9 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from coord_control.control.commands import StopWithSavepoint
-from coord_control.control.ending import StopWithSavepointExecution
+import pytest
+
+from coord_control.control.commands import Stop, StopWithSavepoint
+from coord_control.control.ending import StopExecution, StopWithSavepointExecution
 from coord_control.control.execution import Ending
+from coord_control.control.executor import Executor
 from coord_control.durable import generations
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.generations import Holder, Process
@@ -16,7 +19,7 @@ from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoint_handle import CompletedCheckpoint
-from coord_control.storage.records import CommandKind, CommandState
+from coord_control.storage.records import CommandKind, CommandState, Outcome
 from tests.unit.control.agent_world import World
 from tests.unit.durable.restore_kit import put_checkpoint
 
@@ -62,6 +65,33 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
     outcome = execution.job_ended()
     assert outcome is not None
     assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
+
+
+@pytest.mark.parametrize(("is_refused", "is_followed"), [(False, False), (False, True), (True, True)])
+def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool, is_followed: bool) -> None:
+    """Bug: the stop was completed, and the job ran on. What has its outcome before the job fails keeps it."""
+    told: list[Outcome] = []
+    nothing: Any = lambda *_: None  # noqa: E731
+    port: Any = SimpleNamespace(stop=nothing)
+    executor = Executor(
+        port,
+        wake=nothing,
+        ended=lambda command, outcome: told.append(outcome),
+        record=nothing,
+        has_failed=nothing,
+        verified=nothing,
+        is_supervised=True,
+    )
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
+    execution = StopExecution(command, Stop(), executor._place)
+    executor._executions["1"] = (command, execution)
+    if is_refused:
+        executor._place.ending.begin(restart=True)
+    execution.begin()
+    execution._thread.join()
+    executor.job_ended(is_followed=is_followed)
+    expected = [] if is_followed else [CommandState.COMPLETED]
+    assert [outcome.state for outcome in told] == ([CommandState.REFUSED] if is_refused else expected)
 
 
 def damaged_savepoint(world: World) -> str:
