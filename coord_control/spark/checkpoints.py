@@ -411,7 +411,7 @@ class CheckpointService:
         try:
             entry = self._catalog.resolve(str(checkpoint))
             return stored_statistics(self._catalog.read(entry), entry.path)
-        except CoordControlError as error:
+        except Exception as error:  # it is complete all the same
             _log.warning("= the statistics of checkpoint %d cannot be read: %s", checkpoint, error)
             return None
 
