@@ -155,6 +155,8 @@ def _running(overview: JobOverview, now: datetime) -> CheckOutcome:
     passed, severity = job.is_alive, _ERROR
     if passed:
         text = f"{job.state.value} on {job.host}, generation {job.generation}"
+    elif job.state is JobState.ENDED and job.dead_since is not None:
+        text = f"it has ended{_because(job.end_reason)}; its supervisor has not done that: start it"
     elif job.state is JobState.ENDED:
         severity, text = _WARN, f"it has ended{_because(job.end_reason)}"
     elif job.state is JobState.FAILED:
@@ -247,7 +249,7 @@ def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
 
 
 def _has_ended(overview: JobOverview) -> bool:
-    return not overview.job.is_alive and overview.job.state is JobState.ENDED
+    return not overview.job.is_alive and overview.job.dead_since is None
 
 
 def _bounded_text(text: str, bound: float, passed: bool) -> str:

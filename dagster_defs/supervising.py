@@ -1,7 +1,8 @@
 """Starting dead drivers again: a sensor for those jobs whose spec says ``supervise``.
 
-A driver is dead when it has said that it failed, or when it has said nothing for longer than its lease. One that has
-ended by itself, or was told to stop, is left alone, and so is a job that has never been started.
+A driver is dead (``JobRecord.dead_since``) when it has said that it failed, also because its own supervisor was killed;
+when it has said nothing for longer than its lease; or when it ended in order to be started again, and was not. One that
+has ended by itself, or was told to stop, is left alone, and so is a job that has never been started.
 
     alive       nothing
     dead        wait: delay, doubled with each restart within the window       -> one run for this generation
@@ -19,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
 from coord_control.errors import CoordControlError
-from coord_control.storage.records import JobRecord, JobState
+from coord_control.storage.records import JobRecord
 from dagster_defs.actions import START_JOB, start_run_config
 from dagster_defs.own_runs import NOT_OVER
 from dagster_defs.patience import within
@@ -98,7 +99,7 @@ def decide(job: JobRecord, spec: SuperviseSpec, memory: Memory, now: datetime) -
         memory = Memory(job.generation, asked_at=() if memory.gave_up else memory.asked_at)
     recent = tuple(each for each in memory.asked_at if each > seconds - spec.within_seconds)
     memory = replace(memory, asked_at=recent)
-    dead_since = _dead_since(job)
+    dead_since = job.dead_since
     if dead_since is None:
         return Decision(memory)
     if memory.gave_up or len(recent) >= spec.max_restarts:
@@ -154,7 +155,7 @@ def _look(
     reasons: list[str] = []
     for name, record in records.items():
         memory = before.get(name, Memory())
-        if _dead_since(record) is not None and _is_being_started(context, name):
+        if record.dead_since is not None and _is_being_started(context, name):
             # Nothing is decided now: after the last try, giving up would forget that the next driver is ours.
             decision = Decision(memory, reason=f"{name} is dead; the run that starts it is not over")
         else:
@@ -166,14 +167,6 @@ def _look(
             reasons.append(decision.reason)
     skip = None if requests else "; ".join(reasons) or "no job is dead"
     return dg.SensorResult(run_requests=requests, skip_reason=skip, cursor=_CURSOR.dump_json(_Cursor(after)).decode())
-
-
-def _dead_since(job: JobRecord) -> datetime | None:
-    if job.is_alive or job.state is JobState.ENDED:
-        return None
-    if job.state is JobState.FAILED:
-        return job.ended_at or job.heartbeat_at
-    return job.heartbeat_at + timedelta(seconds=job.lease_seconds)
 
 
 def _request(name: str, run_key: str) -> dg.RunRequest:

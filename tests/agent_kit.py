@@ -71,6 +71,7 @@ class ScriptedDriver:
         is_automatic: checkpoints complete by themselves; otherwise by :meth:`complete`.
         is_restarting: it has ended and asks for a new driver.
         fenced_by: the generation that the agent has heard of.
+        has_supervisor: it is started again when it asks for that.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ScriptedDriver:
         self.is_automatic = is_automatic
         self.is_restarting = False
         self.fenced_by: int | None = None
+        self.has_supervisor = False
         self.ended = threading.Event()
         self.closing: Callable[[], None] = lambda: None  # closes the agent
         self.was_ready = True
@@ -437,6 +439,7 @@ def make_agent(
     driver: ScriptedDriver, settings: ControlSettings, store: ControlStore, *, is_supervised: bool = False
 ) -> Agent:
     """An agent for a driver; the driver closes it when it stops."""
-    agent = Agent(driver, store, settings, is_supervised=is_supervised)
+    driver.has_supervisor = is_supervised
+    agent = Agent(driver, store, settings, is_supervised=lambda: driver.has_supervisor)
     driver.closing = agent.close
     return agent

@@ -87,7 +87,7 @@ class Agent:
     Args:
         port: the job.
         store: the database; connected to when it is used.
-        is_supervised: somebody starts the driver again when it asks for that.
+        is_supervised: says whether the driver is started again when it asks for that; any thread.
         log_file: where the driver's output goes, when somebody keeps it.
     """
 
@@ -97,7 +97,7 @@ class Agent:
         store: ControlStore,
         settings: ControlSettings,
         *,
-        is_supervised: bool = False,
+        is_supervised: Callable[[], bool] = lambda: False,
         log_file: str | None = None,
     ) -> None:
         self._port, self._store, self._settings = port, store, settings
@@ -175,7 +175,7 @@ class Agent:
         if threading.current_thread() is not self._threads[0]:
             self._threads[0].join(_CLOSE_SECONDS)
         if not (self._is_fenced or is_fenced):
-            self._executor.job_ended(is_followed=self._is_supervised and state is JobState.FAILED and not is_final)
+            self._executor.job_ended(is_followed=self._is_supervised() and state is JobState.FAILED and not is_final)
             if state is JobState.ENDED and self._executor.is_restarting:
                 reason = ENDED_TO_RESTART
             ended = partial(
@@ -212,6 +212,16 @@ class Agent:
     def commands_under_way(self) -> int:
         """How many commands are being carried out; any thread."""
         return self._executor.under_way
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a command is ending the job for good; any thread."""
+        return self._executor.is_ending and not self._executor.is_restarting
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a command is ending the job to have it started again; any thread."""
+        return self._executor.is_restarting
 
     @property
     def is_connected(self) -> bool:
@@ -371,7 +381,7 @@ class Agent:
             pid=facts.pid,
             lease_seconds=self._settings.lease_seconds,
             state=self._state(),
-            is_supervised=self._is_supervised,
+            is_supervised=self._is_supervised(),
             log_file=self._log_file,
             spark_version=facts.spark_version,
             version=facts.version,

@@ -158,7 +158,7 @@ class RestartExecution(ThreadedExecution):
         self._is_ending = False
 
     def work(self) -> Outcome | None:
-        if not self._place.is_supervised:
+        if not self._place.is_supervised():
             return _not_supervised("restart")
         if not self._place.ending.begin(restart=True):
             return job_closed(self._command)
@@ -168,7 +168,15 @@ class RestartExecution(ThreadedExecution):
         return None
 
     def job_ended(self) -> Outcome | None:
-        return self._outcome or (None if self._is_ending else job_closed(self._command))
+        if self._outcome is not None or not self._is_ending:
+            return self._outcome or job_closed(self._command)
+        if self._place.is_supervised():
+            return None
+        return refused(
+            Refusal.NOT_SUPERVISED,
+            "the supervisor (coordctl run) was killed while the job was stopping for the restart, so the job does not "
+            "start again by itself; start it with coordctl run",
+        )
 
 
 class RestoreExecution(ThreadedExecution):
@@ -182,7 +190,7 @@ class RestoreExecution(ThreadedExecution):
     def work(self) -> Outcome | None:
         payload, port, place = self._payload, self._place.port, self._place
         is_fork = payload.as_name is not None
-        if not is_fork and not place.is_supervised:
+        if not is_fork and not place.is_supervised():
             return _not_supervised("restore")
         meant = dict(self._command.progress or {})
         if "path" not in meant:

@@ -81,7 +81,7 @@ class Workplace:
 
     Attributes:
         wake: tells the agent to look at them soon.
-        is_supervised: somebody starts the driver again when it asks for that.
+        is_supervised: says whether the driver is started again when it asks for that.
         cancel: cancels the execution of another command; False: it is not on its way here.
         checkpoint_of: the checkpoint that another command on its way has started.
         has_failed: whether the history knows that a checkpoint failed.
@@ -91,7 +91,7 @@ class Workplace:
 
     port: DriverPort
     wake: Callable[[], None]
-    is_supervised: bool
+    is_supervised: Callable[[], bool]
     ending: Ending
     cancel: Callable[[str], bool]
     checkpoint_of: Callable[[str], int | None]

@@ -69,7 +69,7 @@ class Executor:
         record: Callable[[CommandRecord, dict[str, Any]], None],
         has_failed: Callable[[int], bool],
         verified: Callable[[str, tuple[str, ...]], None],
-        is_supervised: bool,
+        is_supervised: Callable[[], bool],
     ) -> None:
         self._ended = ended
         self._executions: dict[str, tuple[CommandRecord, Execution]] = {}

@@ -55,9 +55,9 @@ def state_text(job: JobRecord) -> str:
     """What a job is, which is not what its driver last said when that driver is gone."""
     if job.is_restarting and job.state is JobState.ENDED:
         return "restarting"
-    if job.is_alive or job.ended_at is not None:
+    if job.dead_since is None or job.state is JobState.FAILED:
         return job.state.value
-    return f"lost since {human_time(job.heartbeat_at)}"
+    return f"lost since {human_time(job.ended_at or job.heartbeat_at)}"
 
 
 def _spelled(match: re.Match[str]) -> str:

@@ -28,6 +28,7 @@
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - JavaMissing                    Spark cannot start on this machine
     - SparkLost                      the driver's JVM, or its Spark context, is gone
+    - SupervisorLost                 coordctl run was killed, so its driver has stopped the job
     - QueryFailed                    a query ended for good; the cause is chained
     - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
@@ -132,6 +133,7 @@ from coord_control.errors.system import (
     StateFileMissing,
     StoreError,
     StoreUnavailable,
+    SupervisorLost,
     TooManyFailedCheckpoints,
     UnsupportedFormat,
 )
@@ -275,6 +277,7 @@ __all__ = [
     "SubtaskFailed",
     "SubtaskMixed",
     "SubtaskNotAllowed",
+    "SupervisorLost",
     "TooManyFailedCheckpoints",
     "UndeclaredEvent",
     "UnsupportedFormat",

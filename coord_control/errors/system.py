@@ -37,6 +37,7 @@ __all__ = [
     "StateFileMissing",
     "StoreError",
     "StoreUnavailable",
+    "SupervisorLost",
     "TooManyFailedCheckpoints",
     "UnsupportedFormat",
 ]
@@ -355,6 +356,19 @@ class SparkLost(CoordControlError):
     def __init__(self, cause: object) -> None:
         super().__init__(
             f"Spark has ended under the job ({cause}); nothing is lost: start the driver again, as coordctl run does"
+        )
+
+
+class SupervisorLost(CoordControlError):
+    """The driver's supervisor has ended without stopping it, so the driver has stopped its jobs."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the supervisor (coordctl run) was killed or crashed, so its driver has stopped the job; nothing is lost: "
+            "start the job again with coordctl run"
         )
 
 

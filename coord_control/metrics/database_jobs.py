@@ -81,7 +81,7 @@ def _add_driver(of_job: Of, job: JobRecord) -> None:
     of_job.add("fleet_driver_start_time_seconds", job.driver_started_at.timestamp())
     of_job.add("fleet_heartbeat_timestamp_seconds", job.heartbeat_at.timestamp())
     of_job.add("fleet_lease_seconds", job.lease_seconds)
-    if job.ended_at is not None:
+    if job.ended_at is not None and (job.dead_since is None or job.state is JobState.FAILED):
         of_job.add("fleet_job_end_timestamp_seconds", job.ended_at.timestamp())
 
 

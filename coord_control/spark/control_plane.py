@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from coord_control.control.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
-from coord_control.errors import CoordControlError, Fenced, JobStopRequested
+from coord_control.errors import CoordControlError, Fenced, JobStopRequested, SupervisorLost
 from coord_control.exit_codes import NO_RESTART, exit_code_of
 from coord_control.metrics.snapshot import AgentSnapshot
+from coord_control.spark import shutdown
 from coord_control.storage.records import AgentMetrics, JobState
 from coord_control.storage.store import ControlStore
 
@@ -56,7 +57,7 @@ class ControlPlane:
             driver.port,
             self._store,
             self._settings,
-            is_supervised=bool(os.environ.get(SUPERVISED_VARIABLE)),
+            is_supervised=_is_supervised,
             log_file=os.environ.get(LOG_FILE_VARIABLE),
         )
         found = self._agent.start()
@@ -85,14 +86,25 @@ class ControlPlane:
         """The job has ended, and its claim is released: say so, and give commands their outcomes."""
         if self._agent is None:
             return
-        error = driver.first_error() or driver.program_error
+        error = driver.first_error() or driver.program_error or _abandoned(driver, self._agent)
         self._agent.close(
             JobState.ENDED if error is None else JobState.FAILED,
             _end_reason(error),
             is_clean=_is_released(driver),
             is_fenced=isinstance(error, Fenced),
-            is_final=error is not None and exit_code_of(error) in NO_RESTART,
+            is_final=error is not None and (not _is_supervised() or exit_code_of(error) in NO_RESTART),
         )
+
+
+def _is_supervised() -> bool:
+    return bool(os.environ.get(SUPERVISED_VARIABLE)) and shutdown.lost_supervisor() is None
+
+
+def _abandoned(driver: JobDriver, agent: Agent) -> SupervisorLost | None:
+    """Return the loss of the supervisor if the job would run on, or be started again, without it."""
+    if agent.is_restarting:
+        return shutdown.lost_supervisor()  # also one that came later: nobody starts the next driver
+    return None if agent.is_stopping else driver.lost_supervisor
 
 
 def _end_reason(error: Exception | None) -> str:

@@ -6,7 +6,7 @@ What it adds to ``python SCRIPT``:
   second SIGTERM, or one while no job runs, raises SystemExit in the main thread.
 - The end of the supervisor, seen as the end-of-file of the lifeline, does the same, and kills the driver when the
   grace period is over, because nobody else is left to do it: a driver without a supervisor would run beside the next
-  one.
+  one. A job that ends for this reason has failed (``SupervisorLost``): nobody has asked for its end.
 - An error becomes an exit code by its class (``coord_control.exit_codes``), and one line for the supervisor's log.
 
 The script is executed as the module ``__main__``, and stays it to the very end: classes and functions that the script
@@ -35,6 +35,7 @@ from types import TracebackType
 from typing import Final
 
 from coord_control.driver_process import GRACE_VARIABLE, LIFELINE_VARIABLE
+from coord_control.errors import SupervisorLost
 from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.spark import beginning, shutdown
 
@@ -76,6 +77,7 @@ class _Stopper:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self.requested = False
+        self._lost: SupervisorLost | None = None  # set before the signal that it is about
         self._stopping: threading.Thread | None = None
 
     def handle(self, signum: int, frame: types.FrameType | None) -> None:
@@ -86,7 +88,7 @@ class _Stopper:
         self.requested = True
         seconds = self._grace * _JOBS_SHARE
         self._stopping = threading.Thread(
-            target=shutdown.request_stop, args=(seconds,), name="coord-stop-request", daemon=True
+            target=shutdown.request_stop, args=(seconds, self._lost), name="coord-stop-request", daemon=True
         )
         self._stopping.start()
 
@@ -101,7 +103,8 @@ class _Stopper:
             while lifeline.recv(64):
                 pass
         print("the supervisor is gone: stopping", file=sys.stderr)
-        if not self.requested:
+        if not self.requested:  # otherwise a stop was requested before
+            self._lost = SupervisorLost()
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(self._grace)
         os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours alone, see driver_process

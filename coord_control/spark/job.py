@@ -345,6 +345,7 @@ class Job:
         with self._close_lock:
             if self._driver.closed.is_set():
                 return
+            self._driver.lost_supervisor = shutdown.lost_supervisor()
             self._driver.checkpoints.close(CLOSE_SECONDS)
             stop_queries(list(self._driver.queries.values()), deadline)
             shutdown.unregister(self.stop)

@@ -37,6 +37,7 @@ from coord_control.errors import (
     Fenced,
     JobClosed,
     StoreError,
+    SupervisorLost,
 )
 from coord_control.ids import Epoch, OperatorUid, QueryName
 from coord_control.protocol.checkpoint_options import CheckpointOptions
@@ -126,6 +127,7 @@ class JobDriver:
         self.last_start: float | None = None  #: of a query, monotonic seconds
         self.error: CoordControlError | None = None  #: ends the whole job
         self.program_error: Exception | None = None  #: what the program raised, where it shows that to the job
+        self.lost_supervisor: SupervisorLost | None = None  #: the job's end began because of that
         self.changed = threading.Condition()
         self.is_registered = False  #: in the control database
         self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed

@@ -1,8 +1,8 @@
 """Stopping a driver cleanly: who has to be told, and the one request that tells them.
 
 A job registers how to stop it (at an epoch boundary, within a time); the driver's bootstrap turns SIGTERM, or the end
-of its supervisor, into one ``request_stop``. The script then goes on after its ``job.await_termination()`` and ends
-by itself.
+of its supervisor, into one ``request_stop``, and a job finds out here which of the two it was. The script then goes on
+after its ``job.await_termination()`` and ends by itself.
 
 Threading: all functions may be called from any thread, but inside a signal handler only those that take no lock
 (``has_registered``, ``is_requested``); the stop functions are called at the same time, each on a thread of its own.
@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from coord_control.errors import SupervisorLost
+
 __all__ = [
     "StopFunction",
     "has_registered",
     "is_requested",
     "is_restart_requested",
+    "lost_supervisor",
     "register",
     "request_restart",
     "request_stop",
@@ -40,6 +43,7 @@ class StopRegistry:
         self._lock = threading.Lock()
         self._functions: list[StopFunction] = []
         self._deadline: float | None = None  # set by the first request
+        self._lost: SupervisorLost | None = None  # what the first request was for
         self._wants_restart = False
 
     def register(self, stop: StopFunction) -> None:
@@ -76,12 +80,21 @@ class StopRegistry:
         """Say whether that was requested."""
         return self._wants_restart
 
-    def request_stop(self, grace_seconds: float) -> None:
-        """Call every registered function and wait for all of them. A second request does nothing."""
+    def lost_supervisor(self) -> SupervisorLost | None:
+        """Return why the driver stops if the end of its supervisor is the reason, None otherwise."""
+        return self._lost
+
+    def request_stop(self, grace_seconds: float, lost: SupervisorLost | None = None) -> None:
+        """Call every registered function and wait for all of them. A second request does nothing.
+
+        Args:
+            lost: the end of the supervisor, if that is why the driver must stop.
+        """
         with self._lock:
             if self._deadline is not None:
                 return
             deadline = self._deadline = self._clock() + grace_seconds
+            self._lost = lost
             functions = list(self._functions)
         for thread in [self._call_in_thread(stop, deadline) for stop in functions]:
             thread.join()
@@ -104,5 +117,6 @@ unregister = _process.unregister
 has_registered = _process.has_registered
 is_requested = _process.is_requested
 is_restart_requested = _process.is_restart_requested
+lost_supervisor = _process.lost_supervisor
 request_restart = _process.request_restart
 request_stop = _process.request_stop

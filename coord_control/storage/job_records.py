@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from coord_control.storage.record import Record
@@ -230,6 +230,18 @@ class JobRecord(Record):
     agent: AgentMetrics | None = None
     queries: tuple[QueryRecord, ...] = ()
     operators: tuple[OperatorRecord, ...] = ()
+
+    @property
+    def dead_since(self) -> datetime | None:
+        """Since when the job has no driver although nobody stopped it; None: it has one, or was stopped, or is done."""
+        if self.is_alive:
+            return None
+        if self.state is JobState.FAILED:
+            return self.ended_at or self.heartbeat_at
+        if self.state is JobState.ENDED:
+            was_to_return = self.end_reason == ENDED_TO_RESTART and not self.is_restarting
+            return self.ended_at if was_to_return else None
+        return self.heartbeat_at + timedelta(seconds=self.lease_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

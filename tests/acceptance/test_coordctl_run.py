@@ -35,7 +35,25 @@ _STOPPABLE = """
     print("ready", flush=True)
     stopped.wait()
     shutdown.unregister(stop)
-    print("stopped cleanly", flush=True)
+    print("stopped cleanly", shutdown.lost_supervisor(), flush=True)
+"""
+
+# The same, and it takes until its supervisor has been killed.
+_SLOW_TO_STOP = """
+    import os, sys, threading, time
+    from coord_control.spark import shutdown
+    supervisor, stopped = os.getppid(), threading.Event()
+    def stop(seconds):
+        print("stopping", flush=True)
+        while os.getppid() == supervisor:
+            time.sleep(0.01)
+        time.sleep(0.5)  # for the end of the lifeline
+        stopped.set()
+    shutdown.register(stop)
+    print("ready", flush=True)
+    stopped.wait()
+    shutdown.unregister(stop)
+    print("stopped cleanly", shutdown.lost_supervisor(), flush=True)
 """
 
 # A script that does not stop, with a child beside it as a JVM is: it ends when its standard input does.
@@ -256,7 +274,7 @@ def test_a_request_to_stop_reaches_the_job_which_ends_cleanly(
     out, err = process.communicate()
 
     assert process.returncode == code
-    assert out.splitlines() == ["asked to stop within " + out.split()[4], "stopped cleanly"]
+    assert out.splitlines() == ["asked to stop within " + out.split()[4], "stopped cleanly None"]
     assert 30.0 < float(out.split()[4]) <= 40.0  # the jobs' share of the grace period
     assert "killing" not in err
 
@@ -400,8 +418,21 @@ def test_the_driver_stops_cleanly_when_its_supervisor_is_killed(script: Callable
     process.kill()
     out, err = process.communicate()  # returns when the driver, too, has closed its output: when it is gone
 
-    assert out.splitlines()[-1] == "stopped cleanly"
+    assert "stopped cleanly the supervisor (coordctl run) was killed or crashed" in out
     assert "the supervisor is gone: stopping" in err
+
+
+def test_a_stop_that_was_requested_stays_one_when_the_supervisor_is_killed_meanwhile(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    process = start(script(_SLOW_TO_STOP), options=["--grace", "1h"])
+    _line(process, "ready")
+    process.terminate()
+    _line(process, "stopping")
+    process.kill()
+    out, _ = process.communicate()
+
+    assert out.splitlines()[-1] == "stopped cleanly None"
 
 
 def test_a_driver_that_does_not_stop_ends_itself_when_its_supervisor_is_killed(

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from coord_control.storage.records import (
+    ENDED_TO_RESTART,
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
@@ -110,6 +111,7 @@ def test_a_job_that_the_database_does_not_know_only_does_not_run() -> None:
         (_dead(), False, _ERROR, "said nothing for 5 min: it is dead"),
         (_dead(state=JobState.FAILED, end_reason="out of disk"), False, _ERROR, "it has failed: out of disk"),
         (_dead(state=JobState.ENDED, end_reason="stop"), False, _WARN, "it has ended: stop"),
+        (_dead(state=JobState.ENDED, ended_at=_NOON, end_reason=ENDED_TO_RESTART), False, _ERROR, "has not done that"),
     ],
 )
 def test_whether_a_job_runs(job: JobRecord, passed: bool, severity: dg.AssetCheckSeverity, said: str) -> None:

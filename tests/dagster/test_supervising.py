@@ -10,7 +10,7 @@ from typing import Any, Final
 import dagster as dg
 import pytest
 
-from coord_control.storage.records import JobRecord, JobState
+from coord_control.storage.records import ENDED_TO_RESTART, JobRecord, JobState
 from coord_control.storage.store import ControlStore
 from dagster_defs.actions import START_JOB, build_jobs
 from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
@@ -55,11 +55,14 @@ def at(*seconds: float) -> tuple[float, ...]:
 ALIVE = [job(state, is_alive=True) for state in (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)]
 ENDED = job(JobState.ENDED, ended_at=NOON)
 FAILED = job(JobState.FAILED, ended_at=NOON)
+#: It was to start again, and its supervisor is not trusted to do it any more.
+NOT_BACK = job(JobState.ENDED, ended_at=NOON, end_reason=ENDED_TO_RESTART)
+RETURNING = job(JobState.ENDED, ended_at=NOON, end_reason=ENDED_TO_RESTART, is_restarting=True)
 SILENT = [job(JobState.STARTING), job(), job(JobState.STOPPING)]
 KNOWN = Memory(4)
 
 
-@pytest.mark.parametrize("record", [*ALIVE, ENDED])
+@pytest.mark.parametrize("record", [*ALIVE, ENDED, RETURNING])
 def test_a_job_that_runs_or_has_ended_is_left_alone(record: JobRecord) -> None:
     assert decide(record, SPEC, Memory(), after(5000)) == Decision(KNOWN)
 
@@ -84,6 +87,7 @@ def test_it_waits_before_a_start(record: JobRecord, memory: Memory, seconds: flo
     [
         *[(record, Memory(), 20.0, "flights:4:1") for record in SILENT],
         (FAILED, Memory(), 10.0, "flights:4:1"),
+        (NOT_BACK, Memory(), 10.0, "flights:4:1"),
         (FAILED, Memory(3, 1, at(-100)), 20.0, "flights:4:1"),  # another generation: counted anew, waited for longer
         (FAILED, Memory(4, 1, at(5)), 25.0, "flights:4:2"),
         (FAILED, Memory(4, 2, at(-100, -90)), 40.0, "flights:4:3"),

@@ -71,6 +71,14 @@ def test_a_job_that_is_being_started_again_is_restarting(tmp_path: Path, store: 
     assert stop["state"] == "pending"
 
 
+def test_a_job_that_was_to_start_again_and_has_no_supervisor_is_lost(tmp_path: Path, store: ControlStore) -> None:
+    kit.put_job(store, generation=2, is_supervised=False)
+    store.jobs.ended("flights", 2, reason=ENDED_TO_RESTART)
+
+    assert "lost since" in run(tmp_path, "jobs")
+    assert ENDED_TO_RESTART in run(tmp_path, "show", "flights")
+
+
 @pytest.mark.parametrize("command", ["show", "watch", "logs", "stop", "recoveries", "generations", "forget"])
 def test_a_wrong_job_is_answered_with_the_near_ones(tmp_path: Path, store: ControlStore, command: str) -> None:
     assert "did you mean flights?" in run(tmp_path, command, "flihgts", code=78)

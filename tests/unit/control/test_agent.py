@@ -176,6 +176,22 @@ def test_a_restart_is_completed_by_the_next_driver(world: World) -> None:
     assert not world.store.jobs.get(JOB).is_restarting
 
 
+def test_a_restart_says_so_when_the_supervisor_is_killed_while_the_job_stops(world: World) -> None:
+    driver, _ = world.driver(is_supervised=True)
+    stop = driver.stop
+
+    def killed_meanwhile(grace_seconds: float | None = None, *, restart: bool = False) -> None:
+        driver.has_supervisor = False
+        stop(grace_seconds, restart=restart)
+
+    driver.stop = killed_meanwhile  # type: ignore[method-assign]
+    done = world.outcome(world.ask(CommandKind.RESTART))
+
+    assert done.error is not None
+    assert (done.state, done.error.code) == (CommandState.REFUSED, "NOT_SUPERVISED")
+    assert "start it with coordctl run" in done.error.message
+
+
 def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: World) -> None:
     driver, _ = world.driver(is_supervised=True)
     world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT))

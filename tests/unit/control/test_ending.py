@@ -72,7 +72,7 @@ def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool,
     """Bug: the stop was completed, and the job ran on. What has its outcome before the job fails keeps it."""
     told: list[Outcome] = []
     nothing: Any = lambda *_: None  # noqa: E731
-    port: Any = SimpleNamespace(stop=nothing)
+    port: Any = SimpleNamespace(stop=nothing, is_fenced=lambda: False)
     executor = Executor(
         port,
         wake=nothing,
@@ -80,7 +80,7 @@ def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool,
         record=nothing,
         has_failed=nothing,
         verified=nothing,
-        is_supervised=True,
+        is_supervised=lambda: True,
     )
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
     execution = StopExecution(command, Stop(), executor._place)

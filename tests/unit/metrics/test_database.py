@@ -13,6 +13,7 @@ from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 from coord_control.storage.records import (
+    ENDED_TO_RESTART,
     AgentMetrics,
     CheckpointKind,
     CheckpointState,
@@ -164,6 +165,22 @@ def test_what_a_dead_driver_said_of_now_is_not_repeated(store: ControlStore, cli
     assert found.get("fleet_job_alive", job_name=kit.JOB) == 0
     assert not {name for name in found.names if name.startswith(("fleet_blocked", "fleet_query", "fleet_subtask_"))}
     assert found.get("fleet_last_checkpoint_id", job_name=kit.JOB, kind="checkpoint") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "has_ended"),
+    [
+        (JobState.ENDED, "stopped", True),
+        (JobState.FAILED, "boom", True),
+        (JobState.ENDED, ENDED_TO_RESTART, False),  # the alert for dead drivers takes those that have not ended
+    ],
+)
+def test_a_job_that_was_to_start_again_and_has_not_counts_as_dead(
+    store: ControlStore, client: ControlClient, state: JobState, reason: str, *, has_ended: bool
+) -> None:
+    kit.put_job(store, is_supervised=False)
+    store.jobs.ended(kit.JOB, 1, state, reason)
+    assert ("fleet_job_end_timestamp_seconds" in scrape(client).names) is has_ended
 
 
 def test_these_jobs_only(store: ControlStore, client: ControlClient) -> None:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from coord_control.errors import SupervisorLost
 from coord_control.spark.shutdown import StopRegistry
 
 
@@ -48,6 +49,19 @@ def test_a_second_request_does_nothing() -> None:
     registry.request_stop(5.0)
 
     assert got == [30.0]
+
+
+def test_the_loss_of_the_supervisor_is_the_reason_only_if_no_stop_was_requested_before() -> None:
+    lost = SupervisorLost()
+    abandoned, stopped = StopRegistry(Clock()), StopRegistry(Clock())
+
+    abandoned.request_stop(30.0, lost)
+    abandoned.request_stop(30.0)
+    stopped.request_stop(30.0)
+    stopped.request_stop(30.0, lost)
+
+    assert abandoned.lost_supervisor() is lost
+    assert stopped.lost_supervisor() is None
 
 
 def test_what_has_ended_is_not_stopped() -> None:
