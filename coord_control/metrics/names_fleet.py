@@ -49,7 +49,10 @@ _JOBS: Final = (
     _gauge("driver_start_time_seconds", "When the driver started, in seconds since 1970."),
     _gauge("heartbeat_timestamp_seconds", "When the driver last wrote, in seconds since 1970."),
     _gauge("lease_seconds", "For how long after a heartbeat the driver counts as alive."),
-    _gauge("job_end_timestamp_seconds", "When the job ended, in seconds since 1970; without a sample it has not."),
+    _gauge(
+        "job_end_timestamp_seconds",
+        "When the job ended, in seconds since 1970; no sample: it runs, or is dead.",
+    ),
     _gauge("agent_buffered_records", "Records that wait in the driver for the database."),
     _counter("agent_dropped_records_total", "Records that the driver has lost."),
     _counter("agent_database_failures_total", "The driver's tries to use the database that failed."),
