@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +24,10 @@ from coord_control.durable import generations
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import Files, LocalFiles, join
-from coord_control.durable.generations import Holder
+from coord_control.durable.generations import Aliveness, Holder
 from coord_control.durable.metadata import CheckpointMetadata, Kind, Trigger
 from coord_control.durable.stored_statistics import stored_statistics
-from coord_control.errors import EventInvalid, JobClosed, OperatorNotFound, UndeclaredEvent
+from coord_control.errors import EventInvalid, Fenced, JobClosed, OperatorNotFound, UndeclaredEvent
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.control_events import EventFeed
@@ -75,12 +74,21 @@ class ScriptedDriver:
     """
 
     def __init__(
-        self, root: Path | str, name: str = JOB, *, is_automatic: bool = True, supervisor: str | None = None
+        self,
+        root: Path | str,
+        name: str = JOB,
+        *,
+        is_automatic: bool = True,
+        supervisor: str | None = None,
+        waits: bool = False,
     ) -> None:
+        """``waits``: for the end of the driver before it, as a job does; that one must be another process."""
         self.files: Files = LocalFiles()
         self.folder = join(str(root), name)
         holder = Holder.of([os.getpid()], supervisor=supervisor)
         self.claim = generations.claim(self.files, join(self.folder, "generations"), holder)
+        while waits and generations.previous_may_live(self.claim) is not Aliveness.DEAD:
+            time.sleep(0.02)
         self.generation = self.claim.generation
         self.is_automatic = is_automatic
         self.is_restarting = False
@@ -89,7 +97,7 @@ class ScriptedDriver:
         self.ended = threading.Event()
         self.closing: Callable[[], None] = lambda: None  # closes the agent
         self.was_ready = True
-        self._checkpoints = CheckpointStore(self.files, self.folder, self.generation, partial(self.claim.verify, name))
+        self._checkpoints = CheckpointStore(self.files, self.folder, self.generation, self._verify)
         self._history = StatisticsHistory(100)
         self._known = {request.key: (number, path) for request, number, path in self._checkpoints.completed_requests()}
         self._handles: dict[CheckpointId, CheckpointHandle] = {}
@@ -181,6 +189,9 @@ class ScriptedDriver:
 
     def is_current(self) -> bool:
         return self.claim.is_current()
+
+    def is_fenced(self) -> bool:
+        return self.fenced_by is not None
 
     def submit(self, request: CheckpointRequest) -> CheckpointHandle:
         with self._lock:
@@ -332,6 +343,13 @@ class ScriptedDriver:
             self._discarded(CheckpointId(checkpoint))
 
     # Parts.
+
+    def _verify(self) -> None:
+        try:
+            self.claim.verify(self.folder.rpartition("/")[2])
+        except Fenced as error:
+            self.fenced_by = error.newer or self.generation + 1
+            raise
 
     def _tell_refused(self, number: int) -> None:
         for listener in list(self._listeners):

@@ -235,6 +235,8 @@ class Executor:
     def _end(self, command: CommandRecord, outcome: Outcome) -> None:
         self._executions.pop(command.id, None)
         self._said.pop(command.id, None)
+        if self._place.port.is_fenced():  # this is how it ended here; what becomes of it is the next driver's
+            return
         self.outcomes[command.kind.value, outcome.state.value] += 1
         why = "" if outcome.error is None else f": {outcome.error.message}"
         _log.info("> %s %s %s%s", command.kind.value, command.id, outcome.state.value, why)

@@ -118,6 +118,9 @@ class DriverPort(Protocol):
             StoreUnavailable: the storage.
         """
 
+    def is_fenced(self) -> bool:
+        """Whether the job knows of a newer driver. What ends here from then on says nothing: the newer one does it."""
+
     # What can be asked of it.
 
     def submit(self, request: CheckpointRequest) -> Handle:

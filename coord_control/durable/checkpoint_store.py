@@ -145,6 +145,7 @@ class CheckpointStore:
             StoreUnavailable: the storage.
         """
         self.open()
+        self._verify()  # a driver that stood still and was replaced must not take an id that its successor counts on
         record = ClaimRecord(
             checkpoint=checkpoint,
             kind=kind,

@@ -161,6 +161,10 @@ class AgentPort:
         """
         return self._driver.claim.is_current()
 
+    def is_fenced(self) -> bool:
+        """Whether the job knows of a newer driver, and ends for that."""
+        return isinstance(self._driver.error, Fenced)
+
     # What can be asked of it.
 
     def submit(self, request: CheckpointRequest) -> CheckpointHandle:

@@ -23,7 +23,7 @@ QUICK: Final = {"heartbeat_seconds": 0.2, "lease_seconds": 3.0}
 
 def main(root: str, url: str, job: str) -> int:
     settings = ControlSettings.load(url, **QUICK)
-    driver = ScriptedDriver(root, job)
+    driver = ScriptedDriver(root, job, waits=True)
     agent = make_agent(driver, settings, open_store(settings), is_supervised=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if agent.start() is not None:

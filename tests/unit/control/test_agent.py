@@ -176,6 +176,22 @@ def test_a_restart_is_completed_by_the_next_driver(world: World) -> None:
     assert not world.store.jobs.get(JOB).is_restarting
 
 
+def test_what_fails_because_a_newer_driver_has_the_job_is_that_ones_to_do(world: World) -> None:
+    old, _ = world.driver(is_automatic=False)
+    under_way = world.ask(CommandKind.TRIGGER_SAVEPOINT)
+    eventually(lambda: world.store.commands.get(under_way).progress)
+    new, agent = world.driver(is_ready_to_start=False)  # it has claimed the job, and not told the database yet
+    late = world.ask(CommandKind.TRIGGER_CHECKPOINT)  # its claim on the storage tells the old one that it is fenced
+    eventually(lambda: old.is_fenced())
+    old.fail(1, FailureReason.JOB_ENDING)
+    time.sleep(0.5)  # some passes of the old one's agent
+    states = [world.store.commands.get(each).state for each in (under_way, late)]
+    assert states == [CommandState.CLAIMED] * 2
+
+    world.start(new, agent)
+    assert [world.outcome(each).state for each in (under_way, late)] == [CommandState.COMPLETED] * 2
+
+
 def test_a_restart_says_so_when_the_supervisor_is_killed_while_the_job_stops(world: World) -> None:
     driver, _ = world.driver(is_supervised=True)
     stop = driver.stop

@@ -79,6 +79,18 @@ class TestTakingOver:
         with pytest.raises(Fenced):
             driver.another_store(files).open()
 
+    def test_a_driver_that_was_replaced_takes_no_id_from_its_successor(
+        self, files: MemoryFiles, driver: Driver
+    ) -> None:
+        """Bug: it left its claim, and the successor's next checkpoint failed because the id was taken."""
+        driver.make(4)
+        after = Driver(files, 2)
+        expected = after.next_id()
+        with pytest.raises(Fenced):
+            driver.claim("checkpoint")
+        assert after.store.newest_id() + 1 == expected
+        after.store.claim(expected, "checkpoint")
+
     def test_a_driver_whose_claim_another_one_has_overwritten_is_fenced(
         self, files: MemoryFiles, driver: Driver
     ) -> None:
