@@ -358,6 +358,7 @@ class ScriptedDriver:
     def _start(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
         checkpoint, self._next = CheckpointId(self._next), self._next + 1
         kind: Kind = "savepoint" if request.is_savepoint else "checkpoint"
+        self._checkpoints.verify()
         self._checkpoints.claim(checkpoint, kind, target=request.target, label=request.label)
         self._handles[checkpoint] = handle
         handle.started(checkpoint, lambda: Progress(SUBTASKS, 1, ()))

@@ -70,7 +70,6 @@ class CheckpointStore:
         generation: this driver's, claimed.
         verify: raises Fenced when this driver does not own the job any more.
         storage: which files a savepoint's target, or an adopted Spark directory, is on; None: all on ``files``.
-        may_reuse_older: all drivers of older generations are known to be dead; see :class:`SharedFiles`.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class CheckpointStore:
         verify: Callable[[], None],
         *,
         storage: Storage | None = None,
-        may_reuse_older: bool = False,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -89,7 +87,6 @@ class CheckpointStore:
         self._generation = generation
         self._verify = verify
         self._storage = storage or (lambda path: files)
-        self._may_reuse_older = may_reuse_older
         self.shared = self._no_shared_files()
         self._lock = threading.RLock()
         self._found: Found | None = None  #: of earlier drivers; None: nobody has looked yet
@@ -119,6 +116,15 @@ class CheckpointStore:
                 self._found = found
             return self._found
 
+    def verify(self) -> None:
+        """Look whether the job is still this driver's.
+
+        Raises:
+            Fenced: another driver has claimed it.
+            StoreUnavailable: the storage.
+        """
+        self._verify()
+
     def newest_id(self) -> CheckpointId:
         """The highest id that was ever claimed; 0: none."""
         self.open()
@@ -145,7 +151,6 @@ class CheckpointStore:
             StoreUnavailable: the storage.
         """
         self.open()
-        self._verify()  # a driver that stood still and was replaced must not take an id that its successor counts on
         record = ClaimRecord(
             checkpoint=checkpoint,
             kind=kind,
@@ -405,9 +410,7 @@ class CheckpointStore:
         return ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
 
     def _no_shared_files(self) -> SharedFiles:
-        return SharedFiles(
-            self._files, shared_folder(self._folder), self._generation, may_reuse_older=self._may_reuse_older
-        )
+        return SharedFiles(self._files, shared_folder(self._folder), self._generation)
 
     def _home(self, checkpoint: CheckpointId) -> str:
         return checkpoint_folder(self._folder, checkpoint)

@@ -7,8 +7,8 @@ nobody names, and these are found by listing.
 A name ends with a tag: size, modification time and generation, so a file that Spark wrote anew is another one. The
 generation makes it safe against a driver that does not know yet that it was fenced and removes what *it* believes to
 be superfluous: it only knows names of its own and older generations, and no checkpoint of ours rests on those. The
-price is that the first checkpoint of a generation links every file again, or copies it where there are no links;
-it is saved when all earlier drivers are known to be dead. Checksums are never computed again.
+price is that the first checkpoint of a generation links every file again, or copies it where there are no links.
+Checksums are never computed again.
 
 Threads: any. A file that is being removed is never given to a new owner: who wants it waits, and links it again.
 """
@@ -54,14 +54,12 @@ class SharedFiles:
 
     Args:
         folder: where they lie.
-        may_reuse_older: no driver of an older generation can be alive.
     """
 
-    def __init__(self, files: Files, folder: str, generation: Generation, *, may_reuse_older: bool = False) -> None:
+    def __init__(self, files: Files, folder: str, generation: Generation) -> None:
         self._files = files
         self.folder = folder
         self._generation = generation
-        self._may_reuse_older = may_reuse_older
         self._known: dict[str, _Shared] = {}
         self._owned: dict[CheckpointId, set[str]] = {}
         self._generations: set[str] = set()  #: of the known names
@@ -167,7 +165,7 @@ class SharedFiles:
         return join(self.folder, prefix)
 
     def _acquire(self, owned: set[str], prefix: str, info: FileInfo) -> Acquired:
-        tag = self._tag(prefix, info)
+        tag = self._tag(info)
         name = f"{prefix}/{info.path}.{tag}"
         shared = self._known.setdefault(name, _Shared(None))
         self._own(owned, name, shared)
@@ -208,16 +206,8 @@ class SharedFiles:
             self._is_removing = False
             self._changed.notify_all()
 
-    def _tag(self, prefix: str, info: FileInfo) -> str:
-        content = f"{info.size:x}-{info.modified:x}"
-        own = f"{content}-{self._generation:x}"
-        if not self._may_reuse_older or f"{prefix}/{info.path}.{own}" in self._known:
-            return own
-        for generation in self._generations:
-            shared = self._known.get(f"{prefix}/{info.path}.{content}-{generation}")
-            if shared is not None and shared.checksum is not None and shared.owners:
-                return f"{content}-{generation}"
-        return own
+    def _tag(self, info: FileInfo) -> str:
+        return f"{info.size:x}-{info.modified:x}-{self._generation:x}"
 
     def _known_checksum(self, prefix: str, info: FileInfo) -> Checksum | None:
         name = f"{prefix}/{info.path}.{info.size:x}-{info.modified:x}"

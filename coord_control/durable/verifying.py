@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from coord_control.durable.checkpoint_folder import QUERIES_NAME, files_folder, stored_name
 from coord_control.durable.files import Files, join
 from coord_control.durable.metadata import CheckpointMetadata, FileEntry
-from coord_control.errors import DamagedRecord
 from coord_control.ids import QueryName
 
-__all__ = ["Problem", "ProblemKind", "require_intact", "verify_files"]
-
-_REMEDY = "Restore from another checkpoint, or put the file back from a copy of the storage"
+__all__ = ["Problem", "ProblemKind", "verify_files"]
 
 
 class ProblemKind(enum.Enum):
@@ -79,18 +76,6 @@ def verify_files(files: Files, path: str, metadata: CheckpointMetadata) -> Itera
                 yield Problem(query, ProblemKind.CHECKSUM, join(folder, name), _changed(entry, checksum.crc32))
     if metadata.kind == "savepoint":
         yield from _extra(files, path, metadata)
-
-
-def require_intact(files: Files, path: str, metadata: CheckpointMetadata) -> None:
-    """Raise for the first file that must not be restored from.
-
-    Raises:
-        DamagedRecord: it names the file.
-        StoreUnavailable: the storage.
-    """
-    for problem in verify_files(files, path, metadata):
-        if problem.is_fatal:
-            raise DamagedRecord(problem.path, problem.detail, _REMEDY)
 
 
 def _changed(entry: FileEntry, crc32: str) -> str:

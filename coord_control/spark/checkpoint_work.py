@@ -119,6 +119,7 @@ class CheckpointWork:
     def begin(self) -> None:
         """Claim its place, and cut."""
         try:
+            self.store.verify()  # a driver that stood still and was replaced leaves its successor the id
             self.store.claim(
                 self.checkpoint, self.request.kind.value, target=self.request.target, label=self.request.label
             )

@@ -141,7 +141,7 @@ class World:
         claim = generations.claim(files, f"{JOB}/generations", HOLDER)
         self.generation, self.is_owned = claim.generation, True
         verify = partial(claim.verify, "job")
-        store = CheckpointStore(files, JOB, self.generation, verify, may_reuse_older=is_alone)
+        store = CheckpointStore(files, JOB, self.generation, verify)
         self.owners.append(Owner(self.generation, faults, store, is_alone))
 
     def lose_claim(self) -> None:

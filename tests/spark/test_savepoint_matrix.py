@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import coord_control as cc
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.metadata import CheckpointMetadata, decode_metadata
-from coord_control.durable.verifying import require_intact
+from coord_control.durable.verifying import verify_files
 from coord_control.ids import QueryName
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SECONDS, Dialogue, MakeJob, follow, talk
@@ -156,7 +156,7 @@ def intact(path: str) -> CheckpointMetadata:
     """The metadata of one that can be restored, to the last byte."""
     file = Path(path, "_metadata")
     found = decode_metadata(str(file), file.read_bytes())
-    require_intact(LocalFiles(), path, found)
+    assert [problem for problem in verify_files(LocalFiles(), path, found) if problem.is_fatal] == []
     return found
 
 

@@ -67,25 +67,21 @@ def metadata_of(
 class Driver:
     """One driver of the job; what it was told to be done is remembered."""
 
-    def __init__(self, files: MemoryFiles, generation: int, *, may_reuse_older: bool = False) -> None:
+    def __init__(self, files: MemoryFiles, generation: int) -> None:
         self.files = files
         self.generation = generation
         # Without faults: how a claim is made and disturbed is tested by itself.
         folder, above = join(JOB, "generations"), Generation(generation - 1)
         self.owner = generations.claim(files.seen_by(None), folder, HOLDER, above=above)
         assert self.owner.generation == generation
-        self.store = self.another_store(files, may_reuse_older=may_reuse_older)
+        self.store = self.another_store(files)
         self.claimed: list[int] = []
         self.completed: dict[int, Kind] = {}  #: complete() has returned, and nothing was done to it since
         self.doubtful: set[int] = set()  #: being completed, or being removed
 
-    def another_store(
-        self, files: Files, *, storage: Storage | None = None, may_reuse_older: bool = False
-    ) -> CheckpointStore:
+    def another_store(self, files: Files, *, storage: Storage | None = None) -> CheckpointStore:
         """Return a store of this driver that knows nothing yet."""
-        return CheckpointStore(
-            files, JOB, self.owner.generation, self.verify, storage=storage, may_reuse_older=may_reuse_older
-        )
+        return CheckpointStore(files, JOB, self.owner.generation, self.verify, storage=storage)
 
     def verify(self) -> None:
         self.owner.verify("flights")

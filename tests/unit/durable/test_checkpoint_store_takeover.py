@@ -17,7 +17,6 @@ from tests.unit.durable.checkpoint_kit import (
     JOB,
     Driver,
     check_all_verify,
-    check_nothing_is_left,
     ids,
     shared_files,
 )
@@ -57,16 +56,6 @@ class TestTakingOver:
         assert {name.rpartition("-")[0] for name in old} == {name.rpartition("-")[0] for name in new}
         check_all_verify(files)
 
-    def test_when_all_others_are_dead_nothing_is_linked_anew(self, files: MemoryFiles, driver: Driver) -> None:
-        driver.make(4)
-        before = shared_files(files)
-        after = Driver(files, 2, may_reuse_older=True)
-        after.make(4)
-        assert shared_files(files) == before
-        after.retain(1)
-        check_all_verify(files)
-        check_nothing_is_left(after, files)
-
     def test_an_older_driver_is_fenced(self, files: MemoryFiles, driver: Driver) -> None:
         driver.make(4)
         pending = driver.claim("checkpoint")
@@ -78,18 +67,6 @@ class TestTakingOver:
             driver.claim("savepoint")
         with pytest.raises(Fenced):
             driver.another_store(files).open()
-
-    def test_a_driver_that_was_replaced_takes_no_id_from_its_successor(
-        self, files: MemoryFiles, driver: Driver
-    ) -> None:
-        """Bug: it left its claim, and the successor's next checkpoint failed because the id was taken."""
-        driver.make(4)
-        after = Driver(files, 2)
-        expected = after.next_id()
-        with pytest.raises(Fenced):
-            driver.claim("checkpoint")
-        assert after.store.newest_id() + 1 == expected
-        after.store.claim(expected, "checkpoint")
 
     def test_a_driver_whose_claim_another_one_has_overwritten_is_fenced(
         self, files: MemoryFiles, driver: Driver

@@ -14,7 +14,7 @@ from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.files import LocalFiles
 from coord_control.durable.verifying import verify_files
-from coord_control.errors import StateFileMissing
+from coord_control.errors import Fenced, StateFileMissing
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
 from coord_control.spark.checkpoint_work import CheckpointWork, JobDescription
@@ -108,6 +108,37 @@ def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp
     metadata = Catalog(files, folder).read(entry)
     assert {snapshot.epoch for snapshot in metadata.queries.values()} == {4}
     assert list(verify_files(files, entry.path, metadata)) == []
+
+
+def test_a_driver_that_was_replaced_takes_no_id_from_its_successor(tmp_path: Path) -> None:
+    """Bug: it left its claim, and the next checkpoint of the successor failed because the id was taken."""
+    files, folder = LocalFiles(), str(tmp_path / "flights")
+
+    def replaced() -> None:
+        if store.is_open:
+            raise Fenced("flights", 1, 2)
+
+    class Store(CheckpointStore):
+        is_open = False
+
+    store = Store(files, folder, Generation(1), replaced)
+    store.open()
+    store.is_open = True
+    runtime = SimpleNamespace(post=lambda call: None)
+    work = CheckpointWork(
+        CheckpointId(1),
+        CheckpointRequest(),
+        datetime.datetime.now(datetime.UTC),
+        store,
+        cast(JobRuntime, runtime),
+        [],
+        JobDescription("flights", Generation(1), "4.3.0", lambda uid: _no_operator(uid)),
+        post=lambda call: call(),
+        ended=lambda work, outcome: None,
+        came_further=lambda work: None,
+    )
+    work.begin()
+    assert not (tmp_path / "flights" / "checkpoints" / "1").exists()
 
 
 def _no_operator(uid: OperatorUid) -> Any:
