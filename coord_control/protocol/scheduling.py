@@ -204,11 +204,6 @@ class CheckpointScheduler:
         """Whether every ticket has its outcome."""
         return not self._book.pending
 
-    @property
-    def consecutive_failures(self) -> int:
-        """Checkpoints that failed since the last one that was completed, as far as they count."""
-        return self._failures
-
     def by_key(self, key: str) -> Ticket | None:
         """The ticket with this key; None: there was none, or it is forgotten."""
         return self._book.by_key(key)

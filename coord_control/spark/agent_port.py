@@ -29,11 +29,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointEntry
 from coord_control.durable.disposal import dispose_without_owner
 from coord_control.durable.files import Files
-from coord_control.durable.metadata import CheckpointMetadata
-from coord_control.durable.verifying import Problem, verify_files
 from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.failures import FailureReason
@@ -45,7 +42,6 @@ from coord_control.protocol.job_facts import (
     JobListener,
     OperatorFacts,
     QueryFacts,
-    RecoveryFact,
 )
 from coord_control.protocol.status import JobStatus
 from coord_control.protocol.tickets import CheckpointRequest
@@ -127,10 +123,6 @@ class AgentPort:
     def metrics_address(self) -> str | None:
         """Where its metrics are served, as ``host:port``; None: nowhere at the moment."""
         return self._driver.metrics_address()
-
-    def recoveries(self) -> tuple[RecoveryFact, ...]:
-        """The newest recoveries of this driver, oldest first."""
-        return self._driver.recoveries.known()
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         """Tell ``listener`` what happens from now on; returns what ends that."""
@@ -232,18 +224,6 @@ class AgentPort:
 
     # What is on the storage.
 
-    def entries(self) -> list[CheckpointEntry]:
-        """The checkpoints and savepoints that the job's storage has now, oldest first; waits for the storage."""
-        return self._catalog().entries()
-
-    def read(self, entry: CheckpointEntry) -> CheckpointMetadata:
-        """What one of them says of itself; waits for the storage.
-
-        Raises:
-            DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: it cannot be read.
-        """
-        return self._catalog().read(entry)
-
     def dispose(self, reference: str) -> tuple[CheckpointId, str]:
         """Remove a checkpoint or savepoint, and wait for it.
 
@@ -262,17 +242,6 @@ class AgentPort:
             dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
             self._driver.news.on_checkpoint_discarded(entry.checkpoint)
         return entry.checkpoint, entry.path
-
-    def verify(self, reference: str) -> tuple[CheckpointEntry, list[Problem]]:
-        """Read every file of one and compare it with its manifest; waits for the storage, perhaps for long.
-
-        Raises:
-            CheckpointNotFound: nothing, or more than one, is meant.
-            DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: it cannot be read.
-        """
-        catalog = self._catalog()
-        with catalog.hold(reference, "it is being verified") as entry:
-            return entry, list(verify_files(catalog.files_of(entry), entry.path, catalog.read(entry)))
 
     # Events from outside.
 

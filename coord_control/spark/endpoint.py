@@ -53,11 +53,6 @@ class Stats:
     rejected: Mapping[Rejection, int]
     held_bytes: int  #: incomplete frames and unsent answers of all connections
 
-    @property
-    def authentication_failures(self) -> int:
-        """Handshakes of clients that did not know the secret."""
-        return self.rejected.get(Rejection.SECRET, 0)
-
 
 class Endpoint:
     """Listens for the subtasks of one generation of the driver.

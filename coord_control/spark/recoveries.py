@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final
 
 from coord_control.durable.lineage import Lineage
 from coord_control.ids import NO_EPOCH, Epoch, Generation, QueryName
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 
 __all__ = ["Recoveries"]
-
-_KEPT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +38,7 @@ class Recoveries:
         self._news = news
         self._lock = threading.Lock()
         self._open: dict[QueryName, _Open] = {}
-        self._ended: deque[RecoveryFact] = deque(maxlen=_KEPT)
         self._cause = cause
-
-    def known(self) -> tuple[RecoveryFact, ...]:
-        """The newest ones, oldest first, with those that are under way."""
-        with self._lock:
-            return (*self._ended, *(each.fact for each in self._open.values()))
 
     @property
     def under_way(self) -> int:
@@ -89,7 +79,6 @@ class Recoveries:
                 return
             del self._open[query]
             fact = replace(current.fact, duration_seconds=time.monotonic() - current.since)
-            self._ended.append(fact)
         self._news.on_recovery(fact)
 
     def close(self) -> None:
@@ -97,7 +86,6 @@ class Recoveries:
         with self._lock:
             left = [each.fact for each in self._open.values()]
             self._open.clear()
-            self._ended.extend(left)
         for fact in left:
             self._news.on_recovery(fact)
 
@@ -119,7 +107,5 @@ class Recoveries:
         with self._lock:
             before = self._open.pop(fact.query, None)
             self._open[fact.query] = _Open(fact, time.monotonic())
-            if before is not None:
-                self._ended.append(before.fact)
         if before is not None:
             self._news.on_recovery(before.fact)

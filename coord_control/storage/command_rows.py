@@ -18,7 +18,7 @@ from coord_control.storage.database import Transaction
 from coord_control.storage.record import to_json
 from coord_control.storage.records import AuditRecord, CommandError, CommandKind, CommandRecord, CommandState, Outcome
 
-__all__ = ["OUTCOMES_CHANNEL", "conclude", "least_id", "new_id", "record", "selected", "write_audit"]
+__all__ = ["conclude", "least_id", "new_id", "record", "selected", "write_audit"]
 
 #: Clients on PostgreSQL that wait for a command listen here; the payload is the name of its job.
 OUTCOMES_CHANNEL: Final = "coord_outcomes"
@@ -82,7 +82,6 @@ def conclude(
         return False
     details = {} if outcome.error is None else {"code": outcome.error.code, "message": outcome.error.message}
     write_audit(transaction, command, actor, outcome.state, details)
-    transaction.notify(OUTCOMES_CHANNEL, command.job_name)
     return True
 
 

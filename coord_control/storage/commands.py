@@ -27,7 +27,6 @@ from sqlalchemy import Row, func, select, update
 from coord_control.errors import CommandNotCancellable, CommandNotFound, JobNotRunning, KeyReused
 from coord_control.storage import tables
 from coord_control.storage.command_rows import (
-    OUTCOMES_CHANNEL,
     conclude,
     new_id,
     record,
@@ -180,7 +179,6 @@ class Commands:
                 .where(_commands.id.in_(ids), _commands.state == CommandState.PENDING)
                 .values(state=CommandState.CLAIMED, generation=generation, claimed_at=transaction.now)
             )
-            transaction.notify(OUTCOMES_CHANNEL, job)
             claimed = selected().where(_commands.id.in_(ids)).order_by(_commands.id)
             return tuple(record(row) for row in transaction.execute(claimed))
 
@@ -287,13 +285,7 @@ class Commands:
             changed = transaction.execute(
                 update(tables.commands).where(_commands.id == command, _held_by(generation)).values(values)
             )
-            if changed.rowcount == 0:
-                return False
-            job = transaction.execute(
-                select(tables.jobs.c.name).join(tables.commands).where(_commands.id == command)
-            ).scalar_one()
-            transaction.notify(OUTCOMES_CHANNEL, job)
-            return True
+            return changed.rowcount > 0
 
     def finish(self, command: str, generation: int, outcome: Outcome) -> bool:
         """Give a command its outcome.

@@ -19,19 +19,17 @@ import sqlite3
 import time
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from coord_control.storage.command_rows import OUTCOMES_CHANNEL
 from coord_control.storage.database import Database
 from coord_control.storage.jobs import COMMANDS_CHANNEL
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["CommandSignal", "for_database", "for_outcomes"]
+__all__ = ["CommandSignal", "for_database"]
 
 #: How long polling stays fast after something happened.
 _FAST_SECONDS: Final = 5.0
@@ -48,15 +46,6 @@ SELECT EXISTS (
     WHERE jobs.name = ? AND (
         commands.state = 'pending' OR (commands.state = 'claimed' AND commands.cancel_requested_at IS NOT NULL)
     )
-)
-"""
-
-#: Changes with everything that becomes of a job's commands.
-_NEWS: Final = """
-SELECT count(*), max(finished_at), max(claimed_at), max(commands.id), total(length(progress))
-FROM commands JOIN jobs ON jobs.id = commands.job_id
-WHERE jobs.name = ? AND (
-    commands.state IN ('pending', 'claimed') OR commands.finished_at > datetime('now', '-1 minute')
 )
 """
 
@@ -112,26 +101,14 @@ class SqliteSignal(CommandSignal):
     Args:
         poll_min_seconds: between two looks while something has happened lately.
         poll_max_seconds: ... and otherwise.
-        question: what is read when somebody has written; None of its parameters but the job's name.
-        is_news: whether an answer means that there is something to do.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        job: str,
-        *,
-        poll_min_seconds: float = 0.025,
-        poll_max_seconds: float = 0.2,
-        question: str = _WORK,
-        is_news: Callable[[Any, Any], bool] = lambda before, after: bool(after[0]),
-    ) -> None:
+    def __init__(self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2) -> None:
         super().__init__()
-        self._file, self._job, self._question, self._is_news = file, job, question, is_news
+        self._file, self._job = file, job
         self._poll_min, self._poll_max = poll_min_seconds, poll_max_seconds
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
-        self._answer: Any = None
         self._fast_until = 0.0
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -155,9 +132,9 @@ class SqliteSignal(CommandSignal):
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
             if version == self._version:
                 return False
-            before, after = self._answer, connection.execute(self._question, (self._job,)).fetchone()
-            self._version, self._answer = version, after
-            return self._is_news(before, after)
+            has_work = bool(connection.execute(_WORK, (self._job,)).fetchone()[0])
+            self._version = version
+            return has_work
         except sqlite3.Error:  # not there yet, being made, locked, gone: look again at the next time
             self._drop()
             return False
@@ -260,19 +237,3 @@ def for_database(
     if database.file is None:
         return PostgresqlSignal(database, COMMANDS_CHANNEL, job)
     return SqliteSignal(database.file, job, poll_min_seconds=poll_min_seconds, poll_max_seconds=poll_max_seconds)
-
-
-def for_outcomes(
-    database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2
-) -> CommandSignal:
-    """Return what tells a client that something has become of the job's commands."""
-    if database.file is None:
-        return PostgresqlSignal(database, OUTCOMES_CHANNEL, job)
-    return SqliteSignal(
-        database.file,
-        job,
-        poll_min_seconds=poll_min_seconds,
-        poll_max_seconds=poll_max_seconds,
-        question=_NEWS,
-        is_news=lambda before, after: before != after,
-    )

@@ -114,15 +114,6 @@ class Savepoints:
             }
             return self._change(transaction, path, changes)
 
-    def mark_missing(self, path: str, *, missing: bool = True) -> SavepointRecord:
-        """A savepoint was not there when somebody looked; ``missing=False``: it is there again.
-
-        Raises:
-            RecordNotFound: none is recorded.
-        """
-        with self._database.transaction() as transaction:
-            return self._change(transaction, path, {"missing": missing})
-
     def _change(self, transaction: Transaction, path: str, values: dict[str, Any]) -> SavepointRecord:
         row = self._row(transaction, path)
         transaction.execute(update(tables.savepoints).where(_savepoints.id == row.id).values(values))

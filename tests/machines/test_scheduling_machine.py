@@ -312,7 +312,6 @@ class Driver:
             self.failures = 0 if fails_job else self.failures
         assert [each for each in effects if isinstance(each, FailJob)] == [] or fails_job
         assert not fails_job or [type(each) for each in effects[:2]] == [Finished, FailJob]
-        assert self.scheduler.consecutive_failures == self.failures
 
     def check_timeouts(self) -> None:
         """After a tick at the latest: nobody runs beyond its time without having been aborted."""

@@ -23,6 +23,7 @@ from coord_control.protocol.tickets import CheckpointRequest
 from coord_control.spark.agent_port import AgentPort
 from tests.spark.jobs import MakeJob, Once, Trouble, eventually, rows
 from tests.spark.streams import FileStream
+from tests.spark.test_checkpoints import metadata
 
 pytestmark = pytest.mark.spark
 
@@ -217,7 +218,6 @@ def test_each_event_is_seen_once_and_in_order_whatever_fails(make_job: MakeJob, 
         next_epoch(second, source, 6)
         next_epoch(second, source, 7)
         eventually(lambda: owner.durable == 11)
-        recoveries = second._driver.port.recoveries()
     assert owner.opened[0] == 0
     assert owner.opened[-1] == 8
     expected = [1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
@@ -225,7 +225,7 @@ def test_each_event_is_seen_once_and_in_order_whatever_fails(make_job: MakeJob, 
     assert sink.seen_by(1) == expected
     assert sink.seen_by(0) == [number for number in expected if number != 6]
 
-    in_place, by_driver = owner.recoveries[0], recoveries[-1]
+    in_place, by_driver = owner.recoveries[0], owner.recoveries[-1]
     assert in_place.cause is RecoveryCause.QUERY_FAILED
     assert (in_place.from_epoch, in_place.epochs_again) == (3, 1)
     assert "the sink" in in_place.message
@@ -249,7 +249,7 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
         assert statuses[-1] is CheckpointStatus.COMPLETED
         assert [each.applied_events for each in owner.checkpoints[-1].operators] == [{"job": 2}]
         assert port.feed_status(OP).durable == 0  # the job does not recover from it unless somebody says so
-        snapshot = port.read(port.entries()[0]).operators[OP]
+        snapshot = metadata(saved.path).operators[OP]
         assert snapshot.applied_events == {"job": 2}
         assert snapshot.coordinator_data == b'{"numbers":[1,2]}'
         owner.send()
@@ -258,14 +258,14 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
 
     fork = Desk()
     with make_job("other", restore_from=saved.path) as second:
-        feed = second._driver.port
+        other = Owner()
+        feed = other.attach(second)
         start(second, source, Sink(), fork)
         eventually(lambda: feed.feed_status(OP).applied == 0)
         event = feed.check_event("op", "Command", {"number": 99}, None)
         assert feed.feed(1, event)
         recorded(feed, source, 1)
-        assert [fact.cause for fact in feed.recoveries()] == [RecoveryCause.RESTORE]
-        assert feed.recoveries()[0].path == saved.path
+        assert [(fact.cause, fact.path) for fact in other.recoveries] == [(RecoveryCause.RESTORE, saved.path)]
     assert fork.state.numbers == [1, 2, 99]
 
     back, again = Desk(), Sink()

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from coord_control.storage.database import Database
-from coord_control.storage.notify import CommandSignal, for_database, for_outcomes
-from coord_control.storage.records import CommandState, Outcome
+from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.store import ControlStore
 from tests.storage.kit import JOB, register, request
 from tests.storage.server import Server
@@ -77,19 +76,6 @@ def test_who_is_woken_goes_on_at_once(signal: CommandSignal) -> None:
 
 def test_closing_ends_the_wait_of_another_thread(signal: CommandSignal) -> None:
     assert not meanwhile(signal.close, signal)
-
-
-def test_progress_and_outcomes_end_the_wait_of_a_client(store: ControlStore) -> None:
-    register(store)
-    command = store.commands.submit(request()).id
-    signal = for_outcomes(store.database, JOB)
-    signal.wait(0.2)
-    assert meanwhile(lambda: store.commands.claim(JOB, 1), signal)
-    assert meanwhile(lambda: store.commands.progress(command, 1, {"passed_subtasks": 1}), signal)
-    done = Outcome(state=CommandState.COMPLETED)
-    assert meanwhile(lambda: store.commands.finish(command, 1, done), signal)
-    assert not signal.wait(0.2)
-    closed(signal)
 
 
 def test_a_database_that_is_not_there_yet_is_waited_for(database: Database) -> None:

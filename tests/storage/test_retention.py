@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -253,10 +254,11 @@ def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_t
     own = SavepointRecord(path="/saved/two", job=JOB, checkpoint=1)  # what it contains is known from the checkpoint
     store.savepoints.save(own)
     summary = {"applied_numbers": {"op": 2}}
-    store.savepoints.save(SavepointRecord(path="/saved/one", job=JOB, imported=True, summary=summary))
+    imported = SavepointRecord(path="/saved/one", job=JOB, imported=True, summary=summary)
+    store.savepoints.save(imported)
     prune(store.database, NOTHING, now=LATER)
     assert numbers(store) == [3, 4]
-    store.savepoints.mark_missing("/saved/one")
+    store.savepoints.save(replace(imported, missing=True))
     prune(store.database, NOTHING, now=LATER)
     assert numbers(store) == [4]
 

@@ -35,7 +35,7 @@ def test_importing_what_a_job_has_taken_changes_nothing_of_that(store: ControlSt
 
 def test_a_savepoint_is_verified_missing_and_forgotten(store: ControlStore) -> None:
     store.savepoints.save(TAKEN)
-    assert store.savepoints.mark_missing("/s/one").missing
+    assert store.savepoints.save(replace(TAKEN, missing=True)).missing
     whole = store.savepoints.mark_verified("/s/one")
     assert (whole.verified_ok, whole.missing, whole.problems) == (True, False, ())
     damaged = store.savepoints.mark_verified("/s/one", ["a: checksum"])
