@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, Select, select, update
@@ -20,8 +20,6 @@ from coord_control.storage.records import AuditRecord, CommandError, CommandKind
 
 __all__ = ["conclude", "least_id", "new_id", "record", "selected", "write_audit"]
 
-#: Clients on PostgreSQL that wait for a command listen here; the payload is the name of its job.
-OUTCOMES_CHANNEL: Final = "coord_outcomes"
 
 _commands = tables.commands.c
 
