@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Final
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.disposal import dispose_without_owner
 from coord_control.durable.files import Files
-from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
-from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import (
     ControlEvent,
     EventSchema,
@@ -191,20 +190,11 @@ class AgentPort:
             began(handle)
             return handle
 
-        driver = self._driver
-        with driver.changed:
-            if driver.is_pausing:
-                why = "another stop with savepoint is under way; wait for it to end"
-                raise CheckpointNotCompleted("savepoint", FailureReason.JOB_ENDING.code, why)
-            # await_termination must not take the pause for the job's end, and close the job under the savepoint.
-            driver.is_pausing = True
+        queries = self._driver.begin_pause()
         try:
-            queries = list(driver.queries.values())
             return savepoint_and_pause(queries, submit, is_wanted, self._epochs_in, timeout_seconds)
         except BaseException:
-            with driver.changed:
-                driver.is_pausing = False
-                driver.changed.notify_all()
+            self._driver.end_pause()
             raise
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:

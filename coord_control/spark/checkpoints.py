@@ -26,14 +26,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
 from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.durable.restore_log import RestoreRecord
 from coord_control.durable.stored_statistics import stored_statistics
-from coord_control.errors import CoordControlError, JobClosed
+from coord_control.errors import CoordControlError, JobClosed, StoreUnavailable
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint_options import CheckpointOptions
 from coord_control.protocol.failures import FailureReason, reason_of
@@ -55,6 +55,10 @@ _log = logging.getLogger("coord_control.checkpoints")
 
 # To remove a large savepoint on a slow storage takes its time.
 _DISPOSE_SECONDS: Final = 600.0
+# For an answer that takes one look at the storage.
+_ANSWER_SECONDS: Final = 10.0
+# How soon somebody who waits for the service learns that it has ended.
+_ALIVE_SECONDS: Final = 0.2
 # How long a storage that fails is left alone at most; short compared with a checkpoint's timeout.
 _LONGEST_LOOK_SECONDS: Final = 2.0
 
@@ -160,16 +164,18 @@ class CheckpointService:
 
         Raises:
             JobClosed: the job has ended.
+            StoreUnavailable: the storage hangs, and with it the service.
         """
-        return self._answered(self._overview)
+        return self._answered(self._overview, _ANSWER_SECONDS)
 
     def abort(self, checkpoint: CheckpointId) -> bool:
         """Give up a checkpoint that is under way; False: none of that number is.
 
         Raises:
             JobClosed: the job has ended.
+            StoreUnavailable: the storage hangs; it may be given up when it answers.
         """
-        return self._answered(lambda: self._abort_running(checkpoint))
+        return self._answered(lambda: self._abort_running(checkpoint), _ANSWER_SECONDS)
 
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Remove a checkpoint or savepoint of the job, and wait for it.
@@ -195,7 +201,7 @@ class CheckpointService:
     def _post(self, call: Callable[[], None]) -> None:
         self._inbox.put(call)
 
-    def _answered(self, call: Callable[[], Result], timeout_seconds: float = 10.0) -> Result:
+    def _answered(self, call: Callable[[], Result], timeout_seconds: float) -> Result:
         future: Future[Result] = Future()
 
         def run() -> None:
@@ -205,10 +211,14 @@ class CheckpointService:
                 future.set_exception(error)
 
         self._post(run)
-        try:
-            return future.result(timeout_seconds)
-        except TimeoutError:
-            raise JobClosed(self._job.job) from None
+        deadline = time.monotonic() + timeout_seconds
+        while not wait([future], min(_ALIVE_SECONDS, timeout_seconds)).done:
+            if not self._thread.is_alive() and not future.done():
+                raise JobClosed(self._job.job)
+            if time.monotonic() >= deadline:
+                late = f"no answer within {timeout_seconds:g} s; what was asked for may still be done"
+                raise StoreUnavailable(self._job.job, "read or write the checkpoints of", late)
+        return future.result()
 
     def _abort_request(self, handle: CheckpointHandle) -> None:
         self._post(lambda: self._abort_handle(handle))

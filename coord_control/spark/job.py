@@ -134,7 +134,6 @@ class Job:
         self._metrics = JobMetrics.of(metrics)
         use_this_interpreter(spark)
         self._spark = spark
-        self._close_lock = threading.RLock()  # again by a signal handler that stops the job while it starts a query
         root = absolute(root)
         restore_from, allow_state, allow_input = restore_settings(
             restore_from, allow_non_restored_state, allow_missing_input
@@ -213,6 +212,8 @@ class Job:
     def start(self, name: str, writer: DataStreamWriter, *, checkpoint_location: str | None = None) -> StreamingQuery:
         """Start a query, with any operators that are part of it, where it stood when it ended.
 
+        While a stop with savepoint is under way it waits: the query starts if there is no savepoint in the end.
+
         Args:
             name: its name in this job, for ever. Spark's name of it is ``JOB.NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
@@ -235,7 +236,7 @@ class Job:
             DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used; nothing was started.
             JobClosed: the job has ended.
         """
-        with self._close_lock:  # a stop waits for a query that is just being started, and then stops it as well
+        with self._driver.turn_to_start():
             return self._start(name, writer, checkpoint_location)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
@@ -326,6 +327,7 @@ class Job:
 
         Raises:
             JobClosed: the job has ended.
+            StoreUnavailable: the storage hangs.
         """
         self._check_open()
         return self._driver.checkpoints.overview()
@@ -342,7 +344,7 @@ class Job:
             threading.Thread(target=self.stop, args=(grace_seconds,), name="coord-stop", daemon=True).start()
             return
         deadline = time.monotonic() + grace_seconds
-        with self._close_lock:
+        with self._driver.turns:  # a query that is just being started is stopped as well
             if self._driver.closed.is_set():
                 return
             self._driver.lost_supervisor = shutdown.lost_supervisor()
@@ -383,7 +385,7 @@ class Job:
     # Parts.
 
     def _all_declared(self) -> None:
-        with self._close_lock:
+        with self._driver.turns:
             self._starts.all_declared()
 
     def _submit(self, request: CheckpointRequest) -> CheckpointHandle:

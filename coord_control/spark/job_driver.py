@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ from coord_control.durable.restore_log import newest_restore
 from coord_control.durable.restoring import remove_unborn
 from coord_control.durable.seeding import seed_lineage
 from coord_control.errors import (
+    CheckpointNotCompleted,
     CoordControlError,
     DeclarationError,
     Fenced,
@@ -41,6 +42,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import Epoch, OperatorUid, QueryName
 from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
 from coord_control.protocol.outage import Outage
@@ -131,6 +133,7 @@ class JobDriver:
         self.changed = threading.Condition()
         self.is_registered = False  #: in the control database
         self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed
+        self.turns = threading.RLock()  #: starting a query, beginning a pause, stopping the job; before ``changed``
         self.closed = threading.Event()
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
@@ -211,6 +214,41 @@ class JobDriver:
                 "choose a root on the storage of the checkpoint"
             )
         return location
+
+    @contextlib.contextmanager
+    def turn_to_start(self) -> Iterator[None]:
+        """Take the turn of starting queries: not while the job is being stopped, nor in a pause.
+
+        A query that was started in a pause would process rows behind the savepoint that the pause is for."""
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed.is_set() or not self.is_pausing)
+            with self.turns:
+                if self.closed.is_set() or not self.is_pausing:
+                    yield
+                    return
+
+    def begin_pause(self) -> list[ManagedQuery]:
+        """Let nothing start until :meth:`end_pause`, or the job's end; returns all queries there are.
+
+        Raises:
+            CheckpointNotCompleted: they pause already.
+            JobClosed: the job has ended.
+        """
+        with self.turns, self.changed:
+            self.check_open()
+            if self.is_pausing:
+                why = "another stop with savepoint is under way; wait for it to end"
+                raise CheckpointNotCompleted("savepoint", FailureReason.JOB_ENDING.code, why)
+            # await_termination must not take the pause for the job's end, and close the job under the savepoint.
+            self.is_pausing = True
+            return list(self.queries.values())
+
+    def end_pause(self) -> None:
+        """There is no savepoint: the job runs on."""
+        with self.changed:
+            self.is_pausing = False
+            self.changed.notify_all()
 
     def check_open(self) -> None:
         """Raise what has ended the job: JobClosed, or a failure."""

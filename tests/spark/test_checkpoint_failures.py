@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import coord_control as cc
+from coord_control.durable.catalog import Catalog
 from coord_control.durable.checkpoint_store import CheckpointStore
 from coord_control.errors import (
     CheckpointNotCompleted,
@@ -19,6 +21,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import OperatorUid
 from coord_control.protocol.statistics import CheckpointStatistics, OperatorStatistics
+from coord_control.spark import checkpoints
 from tests.spark.jobs import (
     SECONDS,
     Dialogue,
@@ -412,3 +415,29 @@ def test_a_running_epoch_is_waited_for_and_measured(make_job: MakeJob, source: F
     assert each.blocked_seconds > 0
     assert each.state_bytes > 0
     assert job.checkpoint_statistics().to_json()["history"][0]["queries"][0]["boundary"] is not None
+
+
+def test_a_storage_that_hangs_is_named_and_is_not_the_end_of_the_job(
+    make_job: MakeJob, source: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    run(job, source, Dialogue())
+    is_back = threading.Event()
+    labels = Catalog.labels
+
+    def hang(catalog: Catalog) -> set[str]:
+        assert is_back.wait(SECONDS)
+        return labels(catalog)
+
+    monkeypatch.setattr(Catalog, "labels", hang)
+    monkeypatch.setattr(checkpoints, "_ANSWER_SECONDS", 0.5)
+    handle = job.trigger_checkpoint(label="late")
+    with pytest.raises(StoreUnavailable, match=r"no answer within 0\.5 s"):
+        job.checkpoint_statistics()
+    is_back.set()
+    assert handle.wait(SECONDS).id == 1
+    monkeypatch.setattr(checkpoints, "_ANSWER_SECONDS", SECONDS)
+    assert job.checkpoint_statistics().counts.completed == 1
+    job.stop()
+    with pytest.raises(JobClosed):  # at once: nobody answers any more
+        job._driver.checkpoints.overview()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.errors import CheckpointNotCompleted
+from coord_control.errors import CheckpointNotCompleted, JobClosed
 from coord_control.ids import OperatorUid
 from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
 from coord_control.spark import runtime, stopping
@@ -134,6 +134,57 @@ def test_a_second_stop_with_savepoint_is_refused_while_the_first_is_under_way(
     assert states(job) == {"paused"}
     copying.may_end.set()
     assert taken.result(SECONDS).id == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_query_that_is_to_start_while_others_pause_waits_for_the_end_of_the_pause(
+    make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor, *, fails: bool
+) -> None:
+    job = make_job()
+    start_both(job, source, Dialogue())
+    taken = aside.submit(job.stop_with_savepoint)
+    assert copying.has_begun.wait(SECONDS)
+    late = aside.submit(job.start, "late", source.read().writeStream.format("noop"))
+    with pytest.raises(TimeoutError):
+        late.result(1.0)
+    assert states(job) == {"paused"}
+    copying.fails = fails
+    copying.may_end.set()
+    if fails:
+        with pytest.raises(CheckpointNotCompleted):
+            taken.result(SECONDS)
+        assert late.result(SECONDS).isActive, "the job runs on, and so does its program"
+    else:
+        assert set(metadata(taken.result(SECONDS).path).queries) == {"q", "plain"}
+        with pytest.raises(JobClosed):
+            late.result(SECONDS)
+    job.stop()
+
+
+def test_a_savepoint_that_ends_the_job_holds_a_query_that_was_just_being_started(
+    make_job: MakeJob, source: FileStream, aside: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    start_both(job, source, Dialogue())
+    is_starting, may_start = threading.Event(), threading.Event()
+    start_query = job._driver.start_query
+
+    def slowly(*arguments: Any) -> Any:
+        is_starting.set()
+        assert may_start.wait(SECONDS)
+        return start_query(*arguments)
+
+    monkeypatch.setattr(job._driver, "start_query", slowly)
+    late = aside.submit(job.start, "late", source.read().writeStream.format("noop"))
+    assert is_starting.wait(SECONDS)
+    taken = aside.submit(job._driver.port.savepoint_and_pause, CheckpointRequest(kind=CheckpointKind.SAVEPOINT))
+    with pytest.raises(TimeoutError):
+        taken.result(1.0)
+    may_start.set()
+    late.result(SECONDS)
+    assert set(metadata(taken.result(SECONDS).path).queries) == {"q", "plain", "late"}
+    assert states(job) == {"paused"}
+    job.stop()
 
 
 def test_a_savepoint_of_a_paused_job_holds_what_its_coordinator_did_last(make_job: MakeJob, source: FileStream) -> None:
