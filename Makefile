@@ -75,10 +75,10 @@ coverage: setup ## the cheap tiers, with branch coverage of the protocol core, w
 		--cov-fail-under=100 tests/unit tests/machines $(PYTEST_ARGS)
 
 simulate: setup ## the nightly simulation: SEEDS=10000 histories of crashes
-	@$(BIN)/python -m coord_control.testing.simulate --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
 mutations: setup ## break the core on purpose, and see that a test notices each time
-	@$(BIN)/python -m coord_control.testing.mutations
+	@$(BIN)/python -m tests.mutations.run
 
 kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow -s tests/kill $(PYTEST_ARGS)

@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.report import Goal, at_most, main, median
-from coord_control.control.agent import Agent
+from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.database import Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from coord_control.control.agent import Agent
+from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.database import Database
 from coord_control.storage.store import ControlStore

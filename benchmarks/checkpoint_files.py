@@ -23,11 +23,11 @@ from benchmarks import checkpoint_queries as queries
 from benchmarks.checkpoint_queries import Part
 from benchmarks.memory import MIB, peak
 from benchmarks.report import at_most, median
-from coord_control.durable import generations
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.generations import Holder
-from coord_control.durable.metadata import CheckpointMetadata, Trigger
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Trigger
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
 from coord_control.ids import NO_CHECKPOINT, CheckpointId, Epoch, Generation, QueryName
 
 __all__ = ["many_files"]

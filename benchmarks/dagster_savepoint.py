@@ -28,7 +28,7 @@ _JOB: Final = "idle"
 _EMPTY, _SAVEPOINT = "empty", f"{_JOB}/savepoint"
 _CODE: Final = f"""
     import dagster as dg
-    from dagster_defs import ControlPlaneSpec, StreamingJobSpec, build_streaming_definitions
+    from coord_control.dagster import ControlPlaneSpec, StreamingJobSpec, build_streaming_definitions
 
     @dg.asset
     def {_EMPTY}() -> None:

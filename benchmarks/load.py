@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 from benchmarks.rig import attempt
 from coord_control.protocol.messages import Acknowledge, Hello, Measurements
 from coord_control.protocol.records import EventBatch
-from coord_control.spark import wire
-from coord_control.spark.connection import Address
-from coord_control.spark.handshake import NONCE_BYTES, ClientHandshake, Failed
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import Address
+from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Failed
 
 __all__ = ["Epoch", "Load"]
 
@@ -111,7 +111,7 @@ class _Worker:
             state = b'{"epoch":%d,"pad":"%s"}' % (epoch.number, b"x" * _STATE_BYTES)
             outbox = (EventBatch(0, 1, b'{"value":%d}' % subtask),)
         ack = Acknowledge(who, state, outbox, Measurements(100, 100, 0.01))
-        return wire.encode(Hello(who)), wire.encode(ack)
+        return frame_codec.encode(Hello(who)), frame_codec.encode(ack)
 
     def _converse(self, conversations: list[tuple[bytes, bytes]], connections: int) -> None:
         """Go through all conversations, each on the first of some connections that is free."""
@@ -131,11 +131,11 @@ class _Worker:
                 kind = _answer(sock)
                 ack = acks[descriptor]
                 if ack is not None:
-                    assert kind == wire.Kind.WELCOME, kind
+                    assert kind == frame_codec.Kind.WELCOME, kind
                     sock.send(ack)
                     acks[descriptor] = None
                     continue
-                assert kind == wire.Kind.ACCEPTED, kind
+                assert kind == frame_codec.Kind.ACCEPTED, kind
                 following = next(rest, None)
                 if following is None:
                     del acks[descriptor]
@@ -162,7 +162,7 @@ def _connect(address: Address) -> socket.socket:
     sock = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handshake = ClientHandshake(address.secret, address.generation, secrets.token_bytes(NONCE_BYTES))
-    reader = wire.FrameReader()
+    reader = frame_codec.FrameReader()
     while True:
         for kind, body in list(_received(reader, sock)):
             step = handshake.receive(kind, body)
@@ -173,5 +173,5 @@ def _connect(address: Address) -> socket.socket:
                 return sock
 
 
-def _received(reader: wire.FrameReader, sock: socket.socket) -> Iterator[tuple[int, Any]]:
+def _received(reader: frame_codec.FrameReader, sock: socket.socket) -> Iterator[tuple[int, Any]]:
     return reader.frames(memoryview(sock.recv(_READ_BYTES)))

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from benchmarks.report import Goal, at_most, main, median
 from benchmarks.rig import OPERATOR, Rig, attempt
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.coordinators import StatefulCoordinator
 from coord_control.ids import QueryName
@@ -34,8 +34,8 @@ from coord_control.metrics.subtasks import MAX_SUBTASKS
 from coord_control.protocol.job_facts import JobFacts, QueryFacts
 from coord_control.protocol.messages import Answer, Hello
 from coord_control.protocol.status import JobStatus, QueryStatus, operator_statuses
-from coord_control.spark.metrics import endpoint_snapshot, writer_snapshot
-from coord_control.spark.wire import PROTOCOL_VERSION
+from coord_control.spark.job.job_metrics import endpoint_snapshot, writer_snapshot
+from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
 from coord_control.storage.records import (
     GatewayRecord,
     JobRegistration,

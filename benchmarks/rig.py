@@ -1,10 +1,9 @@
 """A driver without Spark: everything else of it is the real thing.
 
 The runtime, the core, the endpoint with its sockets, the coordinator thread, the claim of the generation and the epoch
-store on the local disk are put together as :class:`coord_control.spark.job.Job` does it. What Spark would do, running
-tasks and committing epochs, is done by worker processes: the first hello of an epoch implies that Spark has committed
-the one before it.
-"""
+store on the local disk are put together as :class:`coord_control.spark.job.job.Job` does it. What Spark would do,
+running tasks and committing epochs, is done by worker processes: the first hello of an epoch implies that Spark has
+committed the one before it."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from typing import Final
 from pydantic import BaseModel
 
 from coord_control.coordinators import OperatorCoordinator
-from coord_control.durable import generations
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.generations import Holder
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
 from coord_control.errors import CoordControlError
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol.job import JobCore
@@ -30,12 +29,12 @@ from coord_control.protocol.messages import EpochSettled, QueryCaptured
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.bound_coordinator import BoundCoordinator
-from coord_control.spark.connection import Address
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.models import EventTypes
-from coord_control.spark.news import News
-from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.job.news import News
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.wire.connection import Address
+from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["OPERATOR", "RUN", "Rig", "attempt"]
 

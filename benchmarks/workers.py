@@ -1,8 +1,7 @@
 """Worker processes that receive events as a real subtask does, but for Spark around them.
 
-Each uses the product's own connection and models, in the order of :mod:`coord_control.spark.subtask`: hello, parse the
-inputs into models, acknowledge.
-"""
+Each uses the product's own connection and models, in the order of :mod:`coord_control.spark.worker.subtask`: hello,
+parse the inputs into models, acknowledge."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from pydantic import BaseModel
 
 from benchmarks.rig import OPERATOR, attempt
 from coord_control.protocol.messages import Acknowledge, Hello
-from coord_control.spark.connection import Address, shared
-from coord_control.spark.models import EventTypes
+from coord_control.spark.wire.connection import Address, shared
+from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["Workers"]
 

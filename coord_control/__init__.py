@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from coord_control.control.client import ControlClient
+    from coord_control.control.client.control_client import ControlClient
     from coord_control.coordinators import (
         BroadcastConfig,
         CoordinatorContext,
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
         SubtaskGateway,
     )
     from coord_control.errors import CoordControlError, Fault
-    from coord_control.protocol.checkpoint_options import CheckpointOptions
+    from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
     from coord_control.protocol.status import JobStatus
-    from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-    from coord_control.spark.job import Job
-    from coord_control.spark.operator import Operator
-    from coord_control.spark.rescaling import SubtaskSnapshot
-    from coord_control.spark.restarting import RestartPolicy
-    from coord_control.spark.subtask import Subtask
+    from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+    from coord_control.spark.job.job import Job
+    from coord_control.spark.job.operator_handle import Operator
+    from coord_control.spark.job.rescale import SubtaskSnapshot
+    from coord_control.spark.queries.restart_policy import RestartPolicy
+    from coord_control.spark.worker.subtask import Subtask
 
 __all__ = [
     "BroadcastConfig",
@@ -58,17 +58,17 @@ __all__ = [
 
 _MODULES: Final = {
     "CoordControlError": "coord_control.errors",
-    "CheckpointHandle": "coord_control.spark.checkpoint_handle",
-    "CheckpointOptions": "coord_control.protocol.checkpoint_options",
-    "CompletedCheckpoint": "coord_control.spark.checkpoint_handle",
-    "ControlClient": "coord_control.control.client",
+    "CheckpointHandle": "coord_control.spark.checkpoints.checkpoint_handle",
+    "CheckpointOptions": "coord_control.protocol.scheduler.checkpoint_options",
+    "CompletedCheckpoint": "coord_control.spark.checkpoints.checkpoint_handle",
+    "ControlClient": "coord_control.control.client.control_client",
     "Fault": "coord_control.errors",
-    "Job": "coord_control.spark.job",
+    "Job": "coord_control.spark.job.job",
     "JobStatus": "coord_control.protocol.status",
-    "Operator": "coord_control.spark.operator",
-    "RestartPolicy": "coord_control.spark.query",
-    "Subtask": "coord_control.spark.subtask",
-    "SubtaskSnapshot": "coord_control.spark.rescaling",
+    "Operator": "coord_control.spark.job.operator_handle",
+    "RestartPolicy": "coord_control.spark.queries.query",
+    "Subtask": "coord_control.spark.worker.subtask",
+    "SubtaskSnapshot": "coord_control.spark.job.rescale",
 }
 
 

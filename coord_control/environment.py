@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from coord_control.errors import AlreadyExists, JavaMissing, StoreError
 
 if TYPE_CHECKING:
-    from coord_control.durable.files import Files
+    from coord_control.durable.files.filesystem import Files
 
 __all__ = [
     "SUPPORTED_PACKAGES",

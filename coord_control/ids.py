@@ -5,6 +5,7 @@ Glossary: docs/protocol.md. Everything here is a value: comparable, hashable, wi
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Final, NamedTuple, NewType
 
@@ -15,6 +16,7 @@ __all__ = [
     "AttemptId",
     "BarrierId",
     "CheckpointId",
+    "CheckpointKind",
     "Epoch",
     "Generation",
     "OperatorUid",
@@ -46,6 +48,13 @@ def is_valid_name(name: str) -> bool:
     """Say whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, not first
     ``_.-``."""
     return _NAME.fullmatch(name) is not None
+
+
+class CheckpointKind(enum.Enum):
+    """Whether a checkpoint is the job's own or a user's."""
+
+    CHECKPOINT = "checkpoint"  #: retained: shares files with others, is removed when newer ones are complete
+    SAVEPOINT = "savepoint"  #: self-contained, and the user's own
 
 
 class AttemptId(NamedTuple):

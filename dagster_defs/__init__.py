@@ -1,61 +1,21 @@
-"""Streaming jobs in Dagster: assets, checks, schedules, sensors and jobs over the control database.
+"""The code location of this repository, and the names that YAML uses: ``dagster_defs.StreamingJobComponent``.
 
-In YAML a :class:`StreamingJobComponent` does it, in Python :func:`build_streaming_definitions`; both take the same
-specs. docs/dagster.md begins at the beginning.
-
-The public names are loaded when they are first used, as in ``coord_control``.
+Everything is in the library :mod:`coord_control.dagster`; its public names are here as well.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagster_defs.component import StreamingJobComponent
-    from dagster_defs.factory import build_streaming_definitions, streaming_job_definitions
-    from dagster_defs.resource import ControlPlaneResource
-    from dagster_defs.spec import (
-        CheckBounds,
-        ControlPlaneSpec,
-        QuerySpec,
-        RetainSpec,
-        ScheduleSpec,
-        StartSpec,
-        StreamingJobSpec,
-        SuperviseSpec,
-    )
-    from dagster_defs.translator import StreamingJobTranslator
+    from coord_control.dagster import *  # noqa: F403
 
-__all__ = [
-    "CheckBounds",
-    "ControlPlaneResource",
-    "ControlPlaneSpec",
-    "QuerySpec",
-    "RetainSpec",
-    "ScheduleSpec",
-    "StartSpec",
-    "StreamingJobComponent",
-    "StreamingJobSpec",
-    "StreamingJobTranslator",
-    "SuperviseSpec",
-    "build_streaming_definitions",
-    "streaming_job_definitions",
-]
-
-_MODULES: Final = {
-    "ControlPlaneResource": "dagster_defs.resource",
-    "StreamingJobComponent": "dagster_defs.component",
-    "StreamingJobTranslator": "dagster_defs.translator",
-    "build_streaming_definitions": "dagster_defs.factory",
-    "streaming_job_definitions": "dagster_defs.factory",
-}
+__all__ = list(importlib.import_module("coord_control.dagster").__all__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, "dagster_defs.spec")), name)
+    return getattr(importlib.import_module("coord_control.dagster"), name)
 
 
 def __dir__() -> list[str]:

@@ -18,15 +18,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
-from coord_control.control.agent import Agent
+from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
-from coord_control.durable import generations
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import Files, LocalFiles, join
-from coord_control.durable.generations import Aliveness, Holder
-from coord_control.durable.metadata import CheckpointMetadata, Kind, Trigger
-from coord_control.durable.stored_statistics import stored_statistics
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind, Trigger
+from coord_control.durable.checkpoints.stored_statistics import stored_statistics
+from coord_control.durable.files.filesystem import Files, LocalFiles, join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Aliveness, Holder
 from coord_control.errors import EventInvalid, Fenced, JobClosed, OperatorNotFound, UndeclaredEvent
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
@@ -43,6 +43,8 @@ from coord_control.protocol.job_facts import (
     RecoveryFact,
 )
 from coord_control.protocol.operator import Totals
+from coord_control.protocol.scheduler.statistics_history import Overview, StatisticsHistory
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -51,10 +53,8 @@ from coord_control.protocol.statistics import (
     SubtaskStatistics,
     to_json,
 )
-from coord_control.protocol.statistics_history import Overview, StatisticsHistory
 from coord_control.protocol.status import GatewayStatus, JobStatus, OperatorStatus, QueryStatus
-from coord_control.protocol.tickets import CheckpointRequest, Outcome
-from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.storage.database import Database
 from coord_control.storage.store import ControlStore
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coord_control.control.agent import Agent
-from coord_control.control.client import ControlClient
+from coord_control.control.agent.agent import Agent
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
+from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.storage.store import ControlStore
-from dagster_defs.resource import ControlPlaneResource
 from tests.agent_kit import ScriptedDriver, control_settings, make_agent, open_store
 
 _SECONDS = 60.0

@@ -22,10 +22,10 @@ from coord_control.protocol.messages import (
     Welcome,
 )
 from coord_control.protocol.records import EventBatch
-from coord_control.spark import wire
-from coord_control.spark.connection import Address, Patience
-from coord_control.spark.endpoint import Endpoint, Limits
-from coord_control.spark.handshake import NONCE_BYTES, ClientHandshake, Proceed
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import Address, Patience
+from coord_control.spark.wire.endpoint import Endpoint, Limits
+from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Proceed
 
 GENERATION = Generation(3)
 SECONDS = 30.0  # how long a test waits for something that must happen before it fails
@@ -55,7 +55,7 @@ def welcome(message: Hello) -> Welcome:
     return Welcome(b"state of %d" % message.attempt.subtask, (EventBatch(1, 1, b"{}"),))
 
 
-def prompt(message: wire.Request) -> Answer | None:
+def prompt(message: frame_codec.Request) -> Answer | None:
     """Answers everything at once, like a driver without a core."""
     match message:
         case Hello():
@@ -71,14 +71,14 @@ class Recorder:
 
     endpoint: Endpoint
 
-    def __init__(self, reply: Callable[[wire.Request], Answer | None] = prompt) -> None:
+    def __init__(self, reply: Callable[[frame_codec.Request], Answer | None] = prompt) -> None:
         self.reply = reply
-        self.messages: queue.SimpleQueue[tuple[wire.Request, Token]] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[tuple[frame_codec.Request, Token]] = queue.SimpleQueue()
         self.gone: queue.SimpleQueue[Token] = queue.SimpleQueue()
         self.crashes: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self.threads: set[str] = set()
 
-    def received(self, message: wire.Request, token: Token) -> None:
+    def received(self, message: frame_codec.Request, token: Token) -> None:
         self.threads.add(threading.current_thread().name)
         self.messages.put((message, token))
         answer = self.reply(message)
@@ -98,12 +98,12 @@ class Recorder:
         return self.crashes.get(timeout=SECONDS)
 
 
-def silent(message: wire.Request) -> Answer | None:
+def silent(message: frame_codec.Request) -> Answer | None:
     """Answers nothing."""
     return None
 
 
-def large(message: wire.Request) -> Answer | None:
+def large(message: frame_codec.Request) -> Answer | None:
     """Answers with more than the kernel's buffers take."""
     return Welcome(bytes(32 * 1024 * 1024), ())
 
@@ -132,7 +132,7 @@ class RawClient:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.socket = socket.create_connection((address.host, address.port), SECONDS)
-        self._reader = wire.FrameReader(wire.MAX_FRAME_BYTES)
+        self._reader = frame_codec.FrameReader(frame_codec.MAX_FRAME_BYTES)
         self._frames: list[tuple[int, bytes]] = []
 
     def __enter__(self) -> RawClient:

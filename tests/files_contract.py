@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coord_control.durable.files import Checksum, Files, join
+from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.errors import AlreadyExists
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from coord_control.testing.mutation import Mutation
+from tests.mutations.mutation import Mutation
 
 
 def is_noticed(bug: Mutation, rules: Iterable[Callable[[], None]]) -> bool:

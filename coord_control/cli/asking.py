@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from coord_control.cli.output import checks_table, human_bytes, human_seconds, marked, plain, print_json, reported, say
-from coord_control.control.client import ControlClient
+from coord_control.control.client.command_wait import WAITING, progress_text
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import (
     AbortResult,
     CheckpointResult,
@@ -27,8 +28,7 @@ from coord_control.control.commands import (
     StopResult,
     VerifyResult,
 )
-from coord_control.control.waiting import WAITING, progress_text
-from coord_control.durable.checks import Check
+from coord_control.durable.restore.checks import Check
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import CommandRecord
 

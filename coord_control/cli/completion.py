@@ -18,7 +18,7 @@ def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """The jobs whose names begin with what was typed. No error is worth spoiling somebody's prompt: then there are
     none."""
     # A shell waits for this: what it needs is imported when it is needed, and never for another command.
-    from coord_control.control.reading import ControlReader
+    from coord_control.control.client.reader import ControlReader
     from coord_control.control.settings import ControlSettings
 
     try:

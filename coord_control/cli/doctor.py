@@ -78,7 +78,7 @@ def _basic_checks(root: str | None) -> list[Check]:
     ]
     path = None if root is None else environment.local_path(root)
     if path is not None:
-        from coord_control.durable.files import LocalFiles
+        from coord_control.durable.files.filesystem import LocalFiles
 
         checks.append(environment.check_disk("disk (storage)", path))
         if (mounts := environment.read_mounts()) is not None:
@@ -88,7 +88,12 @@ def _basic_checks(root: str | None) -> list[Check]:
 
 
 def _spark_checks(root: str | None, timeout: float) -> list[Check]:
-    command = [sys.executable, "-m", "coord_control.spark.doctor_checks", *([] if root is None else ["--root", root])]
+    command = [
+        sys.executable,
+        "-m",
+        "coord_control.spark.process.doctor_checks",
+        *([] if root is None else ["--root", root]),
+    ]
     try:
         done = subprocess.run(
             command,

@@ -17,7 +17,7 @@ import typer
 from coord_control.cli.durations import parse_seconds
 from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import CoordControlError
 from coord_control.metrics.address import EXPORTER_PORT, Address

@@ -16,8 +16,8 @@ import typer
 
 from coord_control.cli.output import plain
 from coord_control.cli.storage import absolute
-from coord_control.control.client import ControlClient
-from coord_control.durable.mailboxes import Mailbox
+from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.offline.mailboxes import Mailbox
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from coord_control.cli.checkpoint_views import checkpoint_table
 from coord_control.cli.output import human_seconds, human_time, marked, text_table
-from coord_control.control.snapshots import JobSnapshot
-from coord_control.control.waiting import progress_text
+from coord_control.control.client.command_wait import progress_text
+from coord_control.control.client.job_snapshot import JobSnapshot
 from coord_control.control.wording import state_text
 from coord_control.storage.records import CommandRecord, JobRecord, OperatorRecord, QueryRecord
 

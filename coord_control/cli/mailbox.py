@@ -14,7 +14,7 @@ from coord_control.cli.job_places import root_of, tell_dropped
 from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json
 from coord_control.cli.output import confirm, human_bytes, print_json, print_table, reported, say
 from coord_control.cli.storage import existing_job, storage_of
-from coord_control.durable.mailboxes import Mailbox, drop_mailbox, waiting
+from coord_control.durable.offline.mailboxes import Mailbox, drop_mailbox, waiting
 from coord_control.ids import OperatorUid, SubtaskIndex
 
 __all__ = ["app"]

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coord_control.control.wording import CONTROLS, human_bytes, human_seconds, human_time, plain
-from coord_control.durable.checks import Check, Verdict
+from coord_control.durable.restore.checks import Check, Verdict
 from coord_control.errors import CommandFailed, CoordControlError
 from coord_control.exit_codes import exit_code_of
 

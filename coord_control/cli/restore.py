@@ -12,10 +12,10 @@ from coord_control.cli.options import AllowMissingInput, AnyRoot, Control, Force
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
-from coord_control.durable.checks import Check, refusal
-from coord_control.durable.files import join
-from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, check_restore, restore_job
-from coord_control.durable.undoing import undo_restore
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.offline.offline_restore import OfflineRestore, RestoreRequest, check_restore, restore_job
+from coord_control.durable.offline.undo import undo_restore
+from coord_control.durable.restore.checks import Check, refusal
 from coord_control.exit_codes import exit_code_of
 
 __all__ = ["restore"]

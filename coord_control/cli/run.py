@@ -148,7 +148,7 @@ def run(
     _log_to_stderr()
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()
-    command = [sys.executable, "-m", "coord_control.spark.driver", str(script), *(args or [])]
+    command = [sys.executable, "-m", "coord_control.spark.process.bootstrap", str(script), *(args or [])]
     environment = driver_environment(os.environ, master=master, grace=grace)
     environment[SUPERVISED_VARIABLE] = secrets.token_hex(8)
     if log is None:

@@ -21,11 +21,11 @@ from coord_control.cli.job_places import root_of, tell_verified
 from coord_control.cli.options import AnyRoot, By, Control, Job, Json
 from coord_control.cli.output import print_json, print_table, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
-from coord_control.control.client import ControlClient
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.spark_files import export_query
-from coord_control.durable.verifying import verify_files
+from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.restore.export import export_query
 from coord_control.exit_codes import ExitCode
 from coord_control.ids import QueryName
 
@@ -171,7 +171,7 @@ def _opened(
 
 
 def _load_states(path: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "coord_control.spark.state_check", path]
+    command = [sys.executable, "-m", "coord_control.spark.process.state_check", path]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

@@ -14,11 +14,11 @@ from coord_control.cli.job_places import root_of, running_job, tell_disposed, te
 from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
 from coord_control.cli.output import confirm, human_bytes, print_json, reported, say
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
-from coord_control.control.client import ControlClient
-from coord_control.control.reading import current_user
-from coord_control.durable.disposal import dispose_without_owner
-from coord_control.durable.files import join
-from coord_control.durable.offline import OfflineSavepoint, adopt, save
+from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.reader import current_user
+from coord_control.durable.checkpoints.removal import dispose_without_owner
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.offline.offline_savepoint import OfflineSavepoint, adopt, save
 from coord_control.ids import QueryName
 from coord_control.storage.records import CommandRecord
 

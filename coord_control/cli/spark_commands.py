@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import typer
 
-from coord_control.durable.repartitioning import StateToRepartition
+from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.ids import QueryName
 
 __all__ = ["repartition_states"]
@@ -28,7 +28,7 @@ def repartition_states(states: Sequence[StateToRepartition]) -> dict[QueryName, 
     Raises:
         typer.BadParameter: Spark could not be asked.
     """
-    command = [sys.executable, "-m", "coord_control.spark.repartition"]
+    command = [sys.executable, "-m", "coord_control.spark.process.repartition"]
     work = json.dumps([asdict(state) for state in states])
     done = subprocess.run(command, input=work, capture_output=True, text=True)
     if done.returncode != 0:

@@ -11,8 +11,8 @@ import os
 
 import typer
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.files import Files, LocalFiles, join, scheme
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
 from coord_control.errors import JobNotFound
 
 __all__ = ["absolute", "catalog_of", "existing_job", "reference", "storage_of"]

@@ -12,7 +12,7 @@ import typer
 
 from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import PagePackageMissing, PageSettingsInvalid
 from coord_control.exit_codes import ExitCode

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coord_control.control.following import FleetReader
+from coord_control.control.client.fleet_reader import FleetReader
 from coord_control.errors import CoordControlError
 from coord_control.metrics.database_jobs import add_counts, add_job
 from coord_control.metrics.families import Families, Family

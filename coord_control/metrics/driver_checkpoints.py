@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.metrics.families import Of
 from coord_control.metrics.observer import Completed, InProgress, KindNumbers, Observed
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import CheckpointKind
 
 __all__ = ["add_checkpoints"]
 

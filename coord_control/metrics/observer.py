@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from coord_control.ids import CheckpointId, OperatorUid
+from coord_control.ids import CheckpointId, CheckpointKind, OperatorUid
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
-from coord_control.protocol.tickets import CheckpointKind
 
 __all__ = ["Completed", "Failed", "InProgress", "KindNumbers", "Observed", "Observer", "Restored"]
 

@@ -1,6 +1,6 @@
 """Everything that a driver's metrics are made of, read at one moment.
 
-Whoever owns the job makes it (``coord_control.spark.metrics``); nothing here knows Spark.
+Whoever owns the job makes it (``coord_control.spark.job.job_metrics``); nothing here knows Spark.
 
 Values; any thread.
 """

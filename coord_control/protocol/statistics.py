@@ -33,14 +33,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
-from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import CheckpointId, CheckpointKind, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut, PendingCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.records import size
 from coord_control.protocol.recovery import in_sequence
-from coord_control.protocol.tickets import CheckpointKind
 
 __all__ = [
     "CheckpointStatistics",

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from coord_control.durable.files import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
-from coord_control.durable.one_by_one import OneByOne
+from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
+from coord_control.durable.files.one_by_one import OneByOne
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _default_scheme(spark: SparkSession) -> str:
 
 
 class HadoopFiles(OneByOne):
-    """Files of a scheme that Spark can write; the contract is that of :class:`coord_control.durable.files.Files`.
+    """Files of a scheme that Spark can write; the contract is :class:`coord_control.durable.files.filesystem.Files`.
 
     Hadoop has no links: what is linked elsewhere is copied here, within the JVM.
     """

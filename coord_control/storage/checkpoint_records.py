@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from coord_control.protocol.tickets import CheckpointKind
+from coord_control.ids import CheckpointKind
 from coord_control.storage.record import Record
 
 __all__ = [

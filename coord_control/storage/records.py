@@ -7,7 +7,7 @@ fields these are is said at each class.
 Values; any thread.
 """
 
-from coord_control.protocol.tickets import CheckpointKind
+from coord_control.ids import CheckpointKind
 from coord_control.storage.checkpoint_records import (
     CheckpointRecord,
     CheckpointState,

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CommandRecord
 from coord_control.ui.access import Token
 

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.errors import (
     CommandNotFound,
     CoordControlError,

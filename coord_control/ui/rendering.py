@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from coord_control.control.waiting import progress_text
+from coord_control.control.client.command_wait import progress_text
 from coord_control.control.wording import human_bytes, human_seconds, human_time, plain, state_text
 
 __all__ = ["page"]

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 
 import coord_control as cc
-from coord_control.spark.subtask import UserFunction
+from coord_control.spark.worker.subtask import UserFunction
 
 __all__ = [
     "ARROW_SCHEMA",

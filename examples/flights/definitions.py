@@ -12,7 +12,7 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_defs import (
+from coord_control.dagster import (
     CheckBounds,
     ControlPlaneSpec,
     QuerySpec,

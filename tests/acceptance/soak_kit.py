@@ -23,7 +23,7 @@ import dagster as dg
 import psutil
 from dagster._core.scheduler.instigation import InstigatorTick
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import DatabaseError, JobNotFound
 from coord_control.storage.records import JobRecord, JobState
@@ -40,7 +40,7 @@ KEPT: Final = 2
 
 _CODE: Final = f"""
     import dagster as dg
-    from dagster_defs import QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
+    from coord_control.dagster import QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
 
     minutely = {{"cron": "* * * * *", "timeout_seconds": 60, "running": True}}
     schedules = [

@@ -238,7 +238,7 @@ def test_the_traceback_is_that_of_the_script(script: Callable[[str], Path], star
 
     trace = err[err.index("Traceback") :]
     assert trace.startswith(f'Traceback (most recent call last):\n  File "{path}", line 4, in <module>\n')
-    assert "coord_control/spark/driver.py" not in err
+    assert "coord_control/spark/process/bootstrap.py" not in err
 
 
 @pytest.mark.parametrize(

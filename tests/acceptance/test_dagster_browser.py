@@ -22,7 +22,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import expect
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CheckpointResult
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import DatabaseError, JobNotFound
@@ -41,7 +41,7 @@ _CHECKPOINT: Final = f"{_JOB}/checkpoint"
 _SCHEDULE: Final = f"{_JOB}_every_minute"
 _LOG: Final = "job.log"
 _CODE: Final = f"""
-    from dagster_defs import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
+    from coord_control.dagster import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, streaming_job_definitions
 
     defs = streaming_job_definitions(
         "{_JOB}",

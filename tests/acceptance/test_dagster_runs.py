@@ -18,7 +18,7 @@ import dagster as dg
 import pytest
 from dagster_shared.check import CheckError
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind, CommandState
 from tests.agent_kit import JOB, ScriptedDriver
 from tests.dagster_dev_kit import DagsterDev, dagster_dev
@@ -39,7 +39,8 @@ _UNREACHABLE: Final = "postgresql://nobody@127.0.0.1:1/none"
 _CODE: Final = f"""
     from pathlib import Path
     import dagster as dg
-    from dagster_defs import ControlPlaneSpec, StreamingJobSpec, StreamingJobTranslator, build_streaming_definitions
+    from coord_control.dagster import ControlPlaneSpec, StreamingJobSpec, StreamingJobTranslator
+    from coord_control.dagster import build_streaming_definitions
 
     class Patient(StreamingJobTranslator):
         def retry_policy(self, job, purpose):

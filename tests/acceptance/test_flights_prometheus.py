@@ -21,7 +21,7 @@ import psutil
 import pytest
 import yaml
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from tests.deploy_kit import DEPLOY
 from tests.places import CHECKOUT
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus

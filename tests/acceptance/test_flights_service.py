@@ -16,7 +16,7 @@ from typing import IO, Final
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from tests.deploy_kit import DEPLOY
 from tests.places import CHECKOUT
 

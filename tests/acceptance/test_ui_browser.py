@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CheckpointResult
 from coord_control.protocol.status import GatewayStatus, JobStatus
 from coord_control.storage.records import CommandKind

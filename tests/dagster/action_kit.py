@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import dagster as dg
 
-from coord_control.durable import generations
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.generations import Holder
-from coord_control.durable.lineage import open_lineage
-from coord_control.durable.offline import save
+from coord_control.dagster.definitions.actions import build_jobs
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.lineage import open_lineage
+from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName
-from dagster_defs.actions import build_jobs
-from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
-from dagster_defs.spec import ControlPlaneSpec, StreamingJobSpec
-from dagster_defs.translator import StreamingJobTranslator
 from tests.agent_kit import ScriptedDriver
 from tests.dagster_kit import Plane
 from tests.unit.durable.restore_kit import run_spark

@@ -20,6 +20,15 @@ from dagster._core.events import StepMaterializationData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.test_utils import BasicLoadingContext, create_run_for_test
 
+from coord_control.dagster.asset_checks import CHECKS
+from coord_control.dagster.definitions.sensor import build_sensor
+from coord_control.dagster.feed.dagster_events import JobAssets, identity_in
+from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.metadata import checkpoint_metadata
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.own_runs import RUN_ACTOR
+from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
     CheckpointKind,
@@ -36,15 +45,6 @@ from coord_control.storage.records import (
     SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
-from dagster_defs.checks import CHECKS
-from dagster_defs.events import JobAssets, identity_in
-from dagster_defs.metadata import checkpoint_metadata
-from dagster_defs.own_runs import RUN_ACTOR
-from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
-from dagster_defs.sensor import build_sensor
-from dagster_defs.spec import ControlPlaneSpec, QuerySpec, StreamingJobSpec
-from dagster_defs.tick import Limits
-from dagster_defs.translator import StreamingJobTranslator
 
 JOB = "flights"
 QUERY = "alerts"

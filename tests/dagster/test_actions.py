@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from coord_control.dagster.definitions.actions import build_jobs
+from coord_control.dagster.spec import StartSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import CommandState
-from dagster_defs.actions import build_jobs
-from dagster_defs.spec import StartSpec, StreamingJobSpec
-from dagster_defs.translator import StreamingJobTranslator
 from tests.agent_kit import OPERATOR, ScriptedDriver
 from tests.dagster.action_kit import Actions, Ended, meanwhile, saved_job
 from tests.dagster_kit import Plane, eventually, plane_in

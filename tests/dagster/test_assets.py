@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from coord_control.dagster.definitions.assets import CheckpointConfig, SavepointConfig, build_assets
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.spec import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandState
-from dagster_defs.assets import CheckpointConfig, SavepointConfig, build_assets
-from dagster_defs.resource import RESOURCE_KEY, ControlPlaneResource
-from dagster_defs.spec import CheckBounds, QuerySpec, RetainSpec, ScheduleSpec, StreamingJobSpec
-from dagster_defs.translator import StreamingJobTranslator
 from tests.dagster.action_kit import meanwhile
 from tests.dagster_kit import Plane, eventually, plane_in
 

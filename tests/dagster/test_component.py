@@ -16,9 +16,9 @@ from dagster._core.instance_for_test import instance_for_test
 from dagster.components.core.component_tree import ComponentTree
 from dagster.components.testing import create_defs_folder_sandbox
 
-from dagster_defs import StreamingJobComponent, StreamingJobSpec, StreamingJobTranslator
-from dagster_defs.component import refreshed_facts
-from dagster_defs.facts import from_json
+from coord_control.dagster import StreamingJobComponent, StreamingJobSpec, StreamingJobTranslator
+from coord_control.dagster.definitions.component import refreshed_facts
+from coord_control.dagster.facts import from_json
 from tests import control_kit as kit
 
 # Of Dagster, about itself: how it reads YAML, and says where a component is written.
@@ -48,7 +48,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits here, and a busy machine may need longer than a person would."""
-    monkeypatch.setattr("dagster_defs.component._READ_SECONDS", 60.0)
+    monkeypatch.setattr("coord_control.dagster.definitions.component._READ_SECONDS", 60.0)
 
 
 def url(folder: Path) -> str:

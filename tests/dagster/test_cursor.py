@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_defs.cursor import CatchUp, Cursor, JobMark, Waiting
+from coord_control.dagster.feed.cursor import CatchUp, Cursor, JobMark, Waiting
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

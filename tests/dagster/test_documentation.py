@@ -11,6 +11,32 @@ from typing import Any, Final
 import dagster as dg
 import pytest
 
+from coord_control.dagster import (
+    ControlPlaneSpec,
+    StartSpec,
+    StreamingJobSpec,
+    SuperviseSpec,
+    build_streaming_definitions,
+)
+from coord_control.dagster.asset_checks import CHECKS
+from coord_control.dagster.definitions.assets import CheckpointConfig, SavepointConfig
+from coord_control.dagster.metadata import (
+    NAMESPACE,
+    Metadata,
+    checkpoint_metadata,
+    failure_metadata,
+    query_metadata,
+    recovery_metadata,
+)
+from coord_control.dagster.runs.action_configs import (
+    ActionConfig,
+    ForkConfig,
+    RefConfig,
+    RestoreConfig,
+    SendConfig,
+    StartConfig,
+    StopConfig,
+)
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -22,26 +48,6 @@ from coord_control.storage.records import (
     QueryRecord,
     RecoveryRecord,
     SubtaskRecord,
-)
-from dagster_defs import ControlPlaneSpec, StartSpec, StreamingJobSpec, SuperviseSpec, build_streaming_definitions
-from dagster_defs.action_configs import (
-    ActionConfig,
-    ForkConfig,
-    RefConfig,
-    RestoreConfig,
-    SendConfig,
-    StartConfig,
-    StopConfig,
-)
-from dagster_defs.assets import CheckpointConfig, SavepointConfig
-from dagster_defs.checks import CHECKS
-from dagster_defs.metadata import (
-    NAMESPACE,
-    Metadata,
-    checkpoint_metadata,
-    failure_metadata,
-    query_metadata,
-    recovery_metadata,
 )
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from coord_control.dagster.metadata import checkpoint_metadata
 from coord_control.storage.records import CheckpointKind, CheckpointRecord
-from dagster_defs.metadata import checkpoint_metadata
 from examples.dagster_downstream.report import page, savepoint_report_definitions
 from examples.flights import definitions
 from examples.flights.alerts import Thresholds

@@ -3,8 +3,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from coord_control.errors import AssetKeyTaken
-from dagster_defs import (
+from coord_control.dagster import (
     ControlPlaneSpec,
     QuerySpec,
     ScheduleSpec,
@@ -15,7 +14,8 @@ from dagster_defs import (
     build_streaming_definitions,
     streaming_job_definitions,
 )
-from dagster_defs.facts import DatabaseFacts, JobFacts
+from coord_control.dagster.facts import DatabaseFacts, JobFacts
+from coord_control.errors import AssetKeyTaken
 
 _UNREACHABLE = "postgresql://nobody:secret@127.0.0.1:1/nothing"
 

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 import coord_control as cc
-from dagster_defs.facts import DatabaseFacts, JobFacts, OperatorFacts, from_json, read_facts, resolved_jobs, to_json
-from dagster_defs.spec import ControlPlaneSpec, QuerySpec, ScheduleSpec, StreamingJobSpec
+from coord_control.dagster.facts import (
+    DatabaseFacts,
+    JobFacts,
+    OperatorFacts,
+    from_json,
+    read_facts,
+    resolved_jobs,
+    to_json,
+)
+from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, ScheduleSpec, StreamingJobSpec
 from tests import control_kit as kit
 
 _FACTS = DatabaseFacts(

@@ -6,6 +6,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from coord_control.dagster.metadata import (
+    Metadata,
+    checkpoint_metadata,
+    failure_metadata,
+    query_metadata,
+    recovery_metadata,
+)
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -18,7 +25,6 @@ from coord_control.storage.records import (
     RecoveryRecord,
     SubtaskRecord,
 )
-from dagster_defs.metadata import Metadata, checkpoint_metadata, failure_metadata, query_metadata, recovery_metadata
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coord_control.control.client import ControlClient
-from dagster_defs.cursor import CatchUp, Waiting
-from dagster_defs.pages import Page, Pages
+from coord_control.control.client.control_client import ControlClient
+from coord_control.dagster.feed.cursor import CatchUp, Waiting
+from coord_control.dagster.feed.pages import Page, Pages
 from tests.dagster.sensor_kit import JOB, Jobs, World
 
 HOUR = timedelta(hours=1)

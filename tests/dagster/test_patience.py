@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dagster_defs.patience import within
+from coord_control.dagster.runs.patience import within
 
 
 def test_an_answer() -> None:

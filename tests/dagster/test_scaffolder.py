@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_defs import StreamingJobComponent
-from dagster_defs.scaffolder import StreamingJobParams, StreamingJobScaffolder
+from coord_control.dagster import StreamingJobComponent
+from coord_control.dagster.definitions.scaffolder import StreamingJobParams, StreamingJobScaffolder
 
 NAME = "dagster_defs.StreamingJobComponent"
 

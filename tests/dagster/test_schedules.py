@@ -12,10 +12,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_defs.resource import ControlPlaneResource
-from dagster_defs.schedules import build_schedules, find_schedule
-from dagster_defs.spec import RetainSpec, ScheduleSpec, StreamingJobSpec
-from dagster_defs.translator import StreamingJobTranslator
+from coord_control.dagster.definitions.schedules import build_schedules, find_schedule
+from coord_control.dagster.resource import ControlPlaneResource
+from coord_control.dagster.spec import RetainSpec, ScheduleSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
 from tests.agent_kit import JOB
 from tests.dagster_kit import Plane, eventually, plane_in
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_defs.metadata import NAMESPACE
-from dagster_defs.sensor import SENSOR_NAME
-from dagster_defs.tick import Limits
+from coord_control.dagster.definitions.sensor import SENSOR_NAME
+from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.metadata import NAMESPACE
 from tests.dagster.sensor_kit import QUERY, Jobs, World, jobs_in, number, spec, text
 from tests.storage.kit import statements
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_defs.tick import Limits
+from coord_control.dagster.feed.tick import Limits
 from tests.dagster.sensor_kit import JOB, Jobs, World, jobs_in, spec
 
 

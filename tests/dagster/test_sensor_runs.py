@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_defs.own_runs import RUN_ACTOR
+from coord_control.dagster.runs.own_runs import RUN_ACTOR
 from tests.dagster.sensor_kit import Jobs, World
 from tests.storage.kit import statements
 

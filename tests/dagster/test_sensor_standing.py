@@ -9,9 +9,9 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_defs.cursor import Cursor
-from dagster_defs.spec import CheckBounds
-from dagster_defs.tick import Limits
+from coord_control.dagster.feed.cursor import Cursor
+from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.spec import CheckBounds
 from tests.dagster.sensor_kit import JOB, QUERY, Jobs, World, await_next_second, jobs_in, number, spec
 
 # --- checks

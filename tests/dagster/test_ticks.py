@@ -13,11 +13,11 @@ import dagster as dg
 import pytest
 import yaml
 
+from coord_control.dagster import ControlPlaneSpec, RetainSpec, ScheduleSpec, StreamingJobComponent, StreamingJobSpec
+from coord_control.dagster.definitions.factory import build_streaming_definitions
+from coord_control.dagster.resource import RESOURCE_KEY
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandState
-from dagster_defs import ControlPlaneSpec, RetainSpec, ScheduleSpec, StreamingJobComponent, StreamingJobSpec
-from dagster_defs.factory import build_streaming_definitions
-from dagster_defs.resource import RESOURCE_KEY
 from examples.flights.definitions import FLIGHTS
 from tests.agent_kit import JOB
 from tests.dagster.action_kit import meanwhile, silence

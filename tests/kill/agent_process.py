@@ -18,9 +18,9 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from coord_control.control import ending
+from coord_control.control.agent import ending_commands
 from coord_control.exit_codes import ExitCode
-from coord_control.protocol.tickets import CheckpointRequest
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.commands import Commands
 from coord_control.storage.jobs import Jobs
 from tests.agent_kit import ScriptedDriver, control_settings, make_agent, open_store
@@ -37,7 +37,7 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
     "dispose": (ScriptedDriver, "dispose"),
     "epoch": (ScriptedDriver, "run_epoch"),
     "stop": (ScriptedDriver, "stop"),
-    "restore": (ending, "restore_job"),
+    "restore": (ending_commands, "restore_job"),
 }
 
 

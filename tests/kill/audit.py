@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import Lineage, current_lineage, spark_position
-from coord_control.durable.seeding import seed_lineage
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import Lineage, current_lineage, spark_position
+from coord_control.durable.restore.seeds import seed_lineage
 from coord_control.ids import NO_EPOCH, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover

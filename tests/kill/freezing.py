@@ -23,7 +23,7 @@ import psutil
 
 from coord_control.errors import CoordControlError
 from coord_control.protocol.messages import Acknowledge
-from coord_control.spark.connection import Connection
+from coord_control.spark.wire.connection import Connection
 
 __all__ = ["Freezer", "Stop", "is_only_saving", "stop_if_asked", "under_way"]
 

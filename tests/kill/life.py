@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import psutil
 
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import current_lineage
-from coord_control.durable.records_codec import decode_segment
+from coord_control.durable.epochs.records_codec import decode_segment
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import current_lineage
 from coord_control.ids import QueryName
 from coord_control.protocol.records import Ack, Begin
 from tests.kill.books import story_folder

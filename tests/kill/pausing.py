@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from coord_control.durable.files import LocalFiles
+from coord_control.durable.files.filesystem import LocalFiles
 
 __all__ = ["PAUSE_VARIABLE", "Step", "pause_if_asked", "paused_mark"]
 

@@ -6,13 +6,19 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from coord_control.durable.checkpoint_folder import VOID, CheckpointEntry, CheckpointState, list_entries, shared_names
-from coord_control.durable.checkpoint_source import open_checkpoint
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import current_lineage
-from coord_control.durable.metadata import CheckpointMetadata
-from coord_control.durable.restoring import prepare_restore
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.checkpoint_folder import (
+    VOID,
+    CheckpointEntry,
+    CheckpointState,
+    list_entries,
+    shared_names,
+)
+from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import current_lineage
+from coord_control.durable.restore.prepared_restore import prepare_restore
 from coord_control.ids import CheckpointId, Generation, QueryName
 from tests.kill.audit import Balance, balance, recovered_in
 from tests.kill.life import Trial

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.restore_log import newest_restore
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandRecord, CommandState

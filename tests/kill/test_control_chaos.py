@@ -25,9 +25,9 @@ import psycopg
 import pytest
 from pydantic import JsonValue
 
-from coord_control.control.client import ControlClient
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.files import LocalFiles
+from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import CoordControlError, DatabaseError
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.database import Database

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import DatabaseError, JobNotFound, JobNotRunning, SupervisorLost
 from coord_control.storage.records import JobRecord, JobState

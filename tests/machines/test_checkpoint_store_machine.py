@@ -19,15 +19,21 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 
-from coord_control.durable import generations
-from coord_control.durable.checkpoint_folder import CheckpointState, files_folder, list_entries, look, stored_name
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import join
-from coord_control.durable.generations import Claim, ClaimRecord
-from coord_control.durable.holds import hold
-from coord_control.durable.metadata import CheckpointMetadata, Kind
-from coord_control.durable.pinning import Pinned
-from coord_control.durable.shared_files import SharedFiles
+from coord_control.durable.checkpoints.checkpoint_folder import (
+    CheckpointState,
+    files_folder,
+    list_entries,
+    look,
+    stored_name,
+)
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.holds import hold
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind
+from coord_control.durable.checkpoints.pins import Pinned
+from coord_control.durable.checkpoints.shared_files import SharedFiles
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Claim, ClaimRecord
 from coord_control.errors import (
     AlreadyExists,
     CheckpointInUse,
@@ -37,11 +43,11 @@ from coord_control.errors import (
     StoreUnavailable,
 )
 from coord_control.ids import CheckpointId, Epoch, Generation, QueryName
-from coord_control.testing.memory_files import Crash, MemoryFiles
-from coord_control.testing.mutation import Mutation
-from coord_control.testing.simulation.faults import StorageFaults
-from coord_control.testing.simulation.statistics import Statistics
 from tests.machines.schedules import Schedule, schedules
+from tests.mutations.mutation import Mutation
+from tests.simulation.faults import StorageFaults
+from tests.simulation.memory_files import Crash, MemoryFiles
+from tests.simulation.statistics import Statistics
 from tests.unit.durable.checkpoint_kit import HOLDER
 from tests.unit.durable.metadata_kit import full_metadata
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.testing import mutations, simulate
-from coord_control.testing.restore_mutations import RESTORE_MUTATIONS
-from coord_control.testing.simulation import histories
+from tests.mutations import run as mutations
+from tests.mutations.restore_mutations import RESTORE_MUTATIONS
+from tests.simulation import histories
+from tests.simulation import run as simulate
 
 _CHUNK = 75
 

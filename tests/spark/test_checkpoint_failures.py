@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import coord_control as cc
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.errors import (
     CheckpointNotCompleted,
     JobClosed,
@@ -21,7 +21,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import OperatorUid
 from coord_control.protocol.statistics import CheckpointStatistics, OperatorStatistics
-from coord_control.spark import checkpoints
+from coord_control.spark.checkpoints import checkpoint_service
 from tests.spark.jobs import (
     SECONDS,
     Dialogue,
@@ -430,13 +430,13 @@ def test_a_storage_that_hangs_is_named_and_is_not_the_end_of_the_job(
         return labels(catalog)
 
     monkeypatch.setattr(Catalog, "labels", hang)
-    monkeypatch.setattr(checkpoints, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(checkpoint_service, "_ANSWER_SECONDS", 0.5)
     handle = job.trigger_checkpoint(label="late")
     with pytest.raises(StoreUnavailable, match=r"no answer within 0\.5 s"):
         job.checkpoint_statistics()
     is_back.set()
     assert handle.wait(SECONDS).id == 1
-    monkeypatch.setattr(checkpoints, "_ANSWER_SECONDS", SECONDS)
+    monkeypatch.setattr(checkpoint_service, "_ANSWER_SECONDS", SECONDS)
     assert job.checkpoint_statistics().counts.completed == 1
     job.stop()
     with pytest.raises(JobClosed):  # at once: nobody answers any more

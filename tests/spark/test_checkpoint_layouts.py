@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.durable.layout import layout_of, relocated
+from coord_control.durable.spark_layout.layout import layout_of, relocated
 from coord_control.errors import StateFileMissing
 from coord_control.ids import Epoch
 from tests.spark.conftest import MakeStream

@@ -18,9 +18,9 @@ import coord_control as cc
 from coord_control import errors
 from coord_control.ids import CheckpointId, Epoch, OperatorUid
 from coord_control.protocol.job_facts import ControlEvent, JobListener, RecoveryCause, RecoveryFact
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
-from coord_control.protocol.tickets import CheckpointRequest
-from coord_control.spark.agent_port import AgentPort
+from coord_control.spark.job.agent_port import AgentPort
 from tests.spark.jobs import MakeJob, Once, Trouble, eventually, rows
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import metadata

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.durable import generations
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.generations import Holder
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
 from coord_control.ids import QueryName
 from tests.spark.jobs import (
     SECONDS,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import Files, LocalFiles, join
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.errors import StoreUnavailable
 from coord_control.ids import Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Record

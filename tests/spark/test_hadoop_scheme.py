@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 
-from coord_control.durable.files import Files, join
+from coord_control.durable.files.filesystem import Files, join
 from coord_control.errors import StoreUnavailable
 from coord_control.protocol.status import QueryStatus
 from coord_control.spark.hadoop_files import HadoopFiles

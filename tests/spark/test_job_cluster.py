@@ -20,12 +20,12 @@ import psutil
 import pyspark
 import pytest
 
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import spark_position
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.ids import Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
-from coord_control.spark.models import EventTypes
+from coord_control.spark.worker.model_codec import EventTypes
 from tests.spark.cluster_driver import OPERATOR, PARALLELISM, Moment
 from tests.spark.jobs import Book, Dialogue, Memory, Number, Report, eventually, rows
 

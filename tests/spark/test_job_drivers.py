@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.durable import generations
-from coord_control.durable.files import join
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder import generations
 from coord_control.ids import QueryName
 from tests.spark.jobs import (
     SECONDS,

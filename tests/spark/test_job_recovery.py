@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.durable.files import LocalFiles
+from coord_control.durable.files.filesystem import LocalFiles
 from tests.spark.jobs import (
     SECONDS,
     Book,
@@ -194,7 +194,7 @@ class Breakable(LocalFiles):
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breakable]:
     breakable = Breakable()
-    monkeypatch.setattr("coord_control.spark.job_driver.files_for", lambda root, spark: breakable)
+    monkeypatch.setattr("coord_control.spark.job.job_driver.files_for", lambda root, spark: breakable)
     yield breakable
     breakable.broken = False
 

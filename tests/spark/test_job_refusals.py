@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control import errors
-from coord_control.spark.models import MAX_EVENT_BYTES, MAX_STATE_BYTES
+from coord_control.spark.worker.model_codec import MAX_EVENT_BYTES, MAX_STATE_BYTES
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (
     SCHEMA,

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.offline import save
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.offline.offline_savepoint import save
 from tests.spark.conftest import MakeStream
 from tests.spark.streams import FileStream
 

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import coord_control as cc
-from coord_control.durable.checkpoint_folder import read_metadata
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import current_lineage
-from coord_control.durable.restoring_offline import RestoreRequest, restore_job
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import current_lineage
+from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
 from coord_control.errors import (
     CheckpointNotFound,
     MissingRecord,
@@ -26,7 +26,7 @@ from coord_control.errors import (
     RestoreRefused,
 )
 from coord_control.ids import QueryName
-from coord_control.spark.pending_restore import count_sources
+from coord_control.spark.job.pending_restore import count_sources
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, apply, drain, rows, talk, write
 from tests.spark.streams import FileStream

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.restore_log import newest_restore
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.errors import QueryFailed, RestoreRefused
 from tests import cli_kit
 from tests.spark.jobs import SECONDS, MakeJob, Trouble, drain, write

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.restoring_offline import RestoreRequest, restore_job
-from coord_control.durable.undoing import undo_restore
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.undo import undo_restore
 from coord_control.errors import (
     CoordControlError,
     PlanRefused,

@@ -14,16 +14,16 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from coord_control.cli.main import app
-from coord_control.durable.checkpoint_folder import read_metadata
-from coord_control.durable.checkpoint_source import open_checkpoint
-from coord_control.durable.files import Files, LocalFiles
-from coord_control.durable.offline import save
-from coord_control.durable.repartitioning import StateToRepartition
-from coord_control.durable.restoring_offline import OfflineRestore, RestoreRequest, restore_job
-from coord_control.durable.spark_files import export_query
+from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
+from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
+from coord_control.durable.files.filesystem import Files, LocalFiles
+from coord_control.durable.offline.offline_restore import OfflineRestore, RestoreRequest, restore_job
+from coord_control.durable.offline.offline_savepoint import save
+from coord_control.durable.restore.export import export_query
+from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
-from coord_control.spark.repartition import repartition
+from coord_control.spark.process.repartition import repartition
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import Dialogue, MakeJob, apply, drain, rows, talk
 from tests.spark.layouts import CHANGELOG

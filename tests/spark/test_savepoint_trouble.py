@@ -14,17 +14,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import coord_control as cc
-from coord_control.durable import posix
-from coord_control.durable.checkpoint_folder import (
+from coord_control.durable.checkpoints.checkpoint_folder import (
     CheckpointEntry,
     files_folder,
     list_entries,
     shared_names,
     stored_name,
 )
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.metadata import CheckpointMetadata, decode_metadata
-from coord_control.durable.verifying import ProblemKind, verify_files
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, decode_metadata
+from coord_control.durable.checkpoints.verification import ProblemKind, verify_files
+from coord_control.durable.files import posix
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import (
     CheckpointNotCompleted,
     CoordControlError,

@@ -1,8 +1,7 @@
 """How Spark ends a query when it is no longer active between two epochs, as far as stops and savepoints rest on it.
 
-Of coord_control only ``spark/epoch_end.py`` is used, which sets the stream's state at a moment at which that is safe.
-When a test fails with a new Spark release, the stops of that release have to be looked at again.
-"""
+Of coord_control only ``spark/queries/epoch_end.py`` is used, which sets the stream's state at a moment at which that is
+safe. When a test fails with a new Spark release, the stops of that release have to be looked at again."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from coord_control.spark.epoch_end import end_after_epoch
+from coord_control.spark.queries.epoch_end import end_after_epoch
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import eventually
 from tests.spark.streams import QUERY_TIMEOUT_SECONDS, batch_ids

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from coord_control.durable.checkpoint_source import open_checkpoint
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.offline import adopt
-from coord_control.durable.spark_files import export_query
+from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.offline.offline_savepoint import adopt
+from coord_control.durable.restore.export import export_query
 from coord_control.ids import QueryName
-from coord_control.spark.state_check import load_states
+from coord_control.spark.process.state_check import load_states
 from tests.spark import layouts
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, drain, rows

@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
-from coord_control.durable.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.errors import CheckpointNotCompleted, JobClosed
-from coord_control.ids import OperatorUid
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
-from coord_control.spark import runtime, stopping
+from coord_control.ids import CheckpointKind, OperatorUid
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from coord_control.spark.checkpoints import stop
+from coord_control.spark.loop import runtime
 from tests.spark.jobs import SECONDS, Dialogue, MakeJob, Trouble, apply, eventually, query_status, rows, talk, write
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import committed, metadata, run
@@ -329,7 +330,7 @@ def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
 def test_a_savepoint_that_cannot_be_given_up_in_time_keeps_no_query_waiting(
     make_job: MakeJob, source: FileStream, copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "_ABORT_SECONDS", 0.1)
+    monkeypatch.setattr(stop, "_ABORT_SECONDS", 0.1)
     job, coordinator = make_job(), Dialogue()
     run(job, source, coordinator)
     with pytest.raises(TimeoutError, match="has been given up; the job runs on"):

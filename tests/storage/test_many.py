@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.ids import OperatorUid
 from coord_control.storage.database import Database

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.ui.app import make_app
 from tests.control_kit import opened, settings
 from tests.ui.story import put_stopped, put_story

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.agent import Agent
-from coord_control.control.client import ControlClient
+from coord_control.control.agent.agent import Agent
+from coord_control.control.client.control_client import ControlClient
 from coord_control.errors import PageSettingsInvalid
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState
 from coord_control.storage.store import ControlStore

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import Outcome
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState
 from coord_control.ui.failing import Failure, failure_of
 

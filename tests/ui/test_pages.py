@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CheckpointState
 from coord_control.ui.app import make_app
 from tests.control_kit import JOB, NASTY, opened, put_checkpoint, put_job, put_recovery, settings

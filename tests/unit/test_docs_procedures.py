@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import Lineage, current_lineage, open_lineage, spark_position
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import Lineage, current_lineage, open_lineage, spark_position
 from coord_control.ids import QueryName
 from tests.cli_kit import run, run_json
 from tests.unit.durable.restore_kit import QUERIES, run_spark

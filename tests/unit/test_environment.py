@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coord_control import environment
-from coord_control.durable.files import LocalFiles
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.environment import Java, Status
 from coord_control.errors import AlreadyExists, JavaMissing
 

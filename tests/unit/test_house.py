@@ -38,7 +38,7 @@ def mirrors(module: str) -> list[Path]:
 
 
 def core_modules() -> list[str]:
-    return sorted(path.stem for path in PROTOCOL.glob("*.py") if path.stem != "__init__")
+    return sorted(path.stem for path in PROTOCOL.rglob("*.py") if path.stem != "__init__")
 
 
 def pyproject() -> dict[str, Any]:

@@ -22,21 +22,21 @@ from typing import Final
 import pytest
 
 import coord_control as cc
-from coord_control.durable import generations
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checks import Verdict
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.generations import Aliveness, Holder
-from coord_control.durable.lineage import current_lineage, open_lineage, spark_position
-from coord_control.durable.preflight import check_sinks
-from coord_control.durable.restoring import applied_restore
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Aliveness, Holder
+from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, spark_position
+from coord_control.durable.restore.checks import Verdict
+from coord_control.durable.restore.preflight import check_sinks
+from coord_control.durable.restore.prepared_restore import applied_restore
 from coord_control.errors import CheckpointInUse, DamagedRecord, MissingRecord, StateFileMissing, StoreUnavailable
-from coord_control.ids import CheckpointId, QueryName
-from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.ids import CheckpointId, CheckpointKind, QueryName
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.scheduling import CheckpointScheduler, FailJob, Start
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest
-from coord_control.testing.memory_files import MemoryFiles
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, FailJob, Start
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable import restore_kit
 from tests.unit.durable.checkpoint_kit import (
     JOB,

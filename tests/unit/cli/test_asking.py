@@ -45,7 +45,7 @@ def test_where_nothing_can_be_drawn_progress_is_a_line_whenever_it_changes(
         else:
             store.commands.progress(taken[0].id, 1, progress)
 
-    monkeypatch.setattr("coord_control.control.client.time.sleep", one_step)
+    monkeypatch.setattr("coord_control.control.client.control_client.time.sleep", one_step)
     lines = run(tmp_path, "checkpoint", "trigger", "flights").splitlines()
 
     assert lines[:3] == ["waiting for the job's driver", "1 of 4 subtasks", "3 of 4 subtasks, 12 events blocked"]
@@ -58,7 +58,7 @@ def test_somebody_who_does_not_want_to_wait_any_longer_is_told_how_to_go_on(
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coord_control.control.client.time.sleep", interrupt)
+    monkeypatch.setattr("coord_control.control.client.control_client.time.sleep", interrupt)
 
     assert "coordctl command cancel" in run(tmp_path, "checkpoint", "trigger", "flights", code=130)
     assert [each.state for each in store.commands.list("flights")] == [CommandState.PENDING]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CommandRecord
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit

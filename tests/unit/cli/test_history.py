@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit

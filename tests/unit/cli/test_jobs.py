@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import ENDED_TO_RESTART, CheckpointState, JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
@@ -119,7 +119,7 @@ def _three_looks(monkeypatch: pytest.MonkeyPatch, store: ControlStore) -> None:
             raise KeyboardInterrupt
         kit.put_checkpoint(store, number)
 
-    monkeypatch.setattr("coord_control.control.reading.time.sleep", sleep)
+    monkeypatch.setattr("coord_control.control.client.reader.time.sleep", sleep)
 
 
 def test_nothing_that_users_wrote_is_obeyed(tmp_path: Path, store: ControlStore) -> None:

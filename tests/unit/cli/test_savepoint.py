@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coord_control.cli.main import app
-from coord_control.control.client import ControlClient
-from coord_control.durable import generations
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.generations import Holder
-from coord_control.durable.lineage import current_lineage, open_lineage
-from coord_control.durable.offline import save
+from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.lineage import current_lineage, open_lineage
+from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName
 from tests.unit.durable.restore_kit import OP, QUERIES, RECORD, put_checkpoint, run_spark
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.commands import Refusal
-from coord_control.durable.checks import Check, Verdict
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import open_lineage
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import open_lineage
+from coord_control.durable.restore.checks import Check, Verdict
 from coord_control.storage.records import CommandRecord, JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit

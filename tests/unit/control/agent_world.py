@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coord_control.control.agent import Agent
+from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CommandKind, CommandRecord

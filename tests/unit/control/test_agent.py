@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from coord_control.control.buffer import SavepointVerified
+from coord_control.control.agent.buffer import SavepointVerified
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import CheckpointRequest
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
 from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent, open_store
 from tests.unit.control.agent_world import World, eventually

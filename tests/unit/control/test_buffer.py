@@ -7,10 +7,9 @@ import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coord_control.control.buffer import Buffer, CheckpointEnded, CommandEnded, Fact, Sampled
-from coord_control.ids import CheckpointId
+from coord_control.control.agent.buffer import Buffer, CheckpointEnded, CommandEnded, Fact, Sampled
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.statistics import CheckpointStatistics
-from coord_control.protocol.tickets import CheckpointKind
 from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandState, Outcome, SubtaskRecord
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

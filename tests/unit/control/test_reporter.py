@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.buffer import Buffer
-from coord_control.control.reporter import Reporter
+from coord_control.control.agent.buffer import Buffer
+from coord_control.control.agent.reporter import Reporter
 from coord_control.errors import DatabaseError
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatus
-from coord_control.protocol.tickets import CheckpointRequest
 from coord_control.storage.records import CheckpointState, JobRegistration
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, ScriptedDriver, control_settings, open_store

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 
-from coord_control.durable import generations
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointEntry, Storage, shared_folder, shared_names
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import Files, join
-from coord_control.durable.metadata import CheckpointMetadata, Kind, QuerySnapshot, Trigger
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage, shared_folder, shared_names
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind, QuerySnapshot, Trigger
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder import generations
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, QueryName
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 
 JOB = "/jobs/flights"
 QUERY = QueryName("delays")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import Driver, driver_after_five_epochs
 
 

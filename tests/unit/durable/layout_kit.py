@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from coord_control.durable.layout import layout_of
-from coord_control.durable.layout_operators import OperatorDescription
+from coord_control.durable.spark_layout.layout import layout_of
+from coord_control.durable.spark_layout.stateful_operators import OperatorDescription
 from coord_control.ids import Epoch
 
 __all__ = ["Directory", "described", "index", "versioned"]

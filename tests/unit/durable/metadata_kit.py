@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from coord_control.durable.lineage_record import Reached
-from coord_control.durable.metadata import (
+from coord_control.durable.checkpoints.metadata import (
     CheckpointMetadata,
     FileEntry,
     OperatorSnapshot,
@@ -13,6 +12,7 @@ from coord_control.durable.metadata import (
     StateOperator,
     Trigger,
 )
+from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.records import Ack, EventBatch

@@ -7,16 +7,16 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from coord_control.durable.checkpoint_source import CheckpointSource
-from coord_control.durable.files import Files, join
-from coord_control.durable.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
-from coord_control.durable.metadata import (
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
+from coord_control.durable.checkpoints.metadata import (
     FileEntry,
     OperatorSnapshot,
     QuerySnapshot,
     encode_metadata,
 )
-from coord_control.durable.restoring import PreparedRestore, prepare_restore
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
+from coord_control.durable.restore.prepared_restore import PreparedRestore, prepare_restore
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.records import EventBatch

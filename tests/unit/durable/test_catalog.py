@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointState
-from coord_control.durable.disposal import dispose_without_owner
-from coord_control.durable.files import join
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.removal import dispose_without_owner
+from coord_control.durable.files.filesystem import join
 from coord_control.errors import CheckpointInUse, CheckpointNotFound, DamagedRecord
 from coord_control.ids import CheckpointId
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import JOB, Driver, check_all_verify, check_nothing_is_left, ids, run_epoch
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.files import Linked, join
-from coord_control.durable.metadata import Kind
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.metadata import Kind
+from coord_control.durable.files.filesystem import Linked, join
 from coord_control.errors import AlreadyExists, StateFileMissing
 from coord_control.ids import NO_EPOCH, CheckpointId, Epoch
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
     LINEAGE,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.disposal import dispose_without_owner
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.errors import CheckpointInUse, CoordControlError, Fenced, StateFileMissing
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     Driver,
     check_all_verify,

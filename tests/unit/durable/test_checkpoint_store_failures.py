@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointState
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import LocalFiles, join
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.errors import StoreUnavailable
 from coord_control.ids import CheckpointId, Epoch, Generation
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
     LINEAGE,

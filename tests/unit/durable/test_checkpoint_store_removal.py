@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.files import join
-from coord_control.durable.holds import hold
-from coord_control.durable.metadata import Kind
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.holds import hold
+from coord_control.durable.checkpoints.metadata import Kind
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import join
 from coord_control.errors import CheckpointInUse, CheckpointNotFound
 from coord_control.ids import CheckpointId
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
     Driver,

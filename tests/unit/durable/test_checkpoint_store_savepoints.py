@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_folder import CheckpointState
-from coord_control.durable.files import Files, join
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import Files, join
 from coord_control.errors import SavepointTargetTaken
 from coord_control.ids import CheckpointId, Epoch
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     JOB,
     LINEAGE,

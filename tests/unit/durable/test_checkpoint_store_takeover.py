@@ -6,12 +6,12 @@ import datetime
 
 import pytest
 
-from coord_control.durable.checkpoint_folder import CheckpointState, look
-from coord_control.durable.files import join
-from coord_control.durable.generations import ClaimRecord
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState, look
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder.generations import ClaimRecord
 from coord_control.errors import Fenced, StoreUnavailable
 from coord_control.ids import CheckpointId, Generation
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     HOLDER,
     JOB,

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.records_codec import FORMAT_VERSION
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.epochs.records_codec import FORMAT_VERSION
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import AlreadyExists, DamagedRecord, MissingRecord, StoreUnavailable, UnsupportedFormat
 from coord_control.ids import NO_EPOCH, Epoch, Generation
 from coord_control.protocol.liveness import live
 from coord_control.protocol.records import Record
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.epoch_records import ack, begin, epoch_batches, started
 
 FOLDER = "/epochs"

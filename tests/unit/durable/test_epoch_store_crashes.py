@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coord_control.durable.epoch_store import EpochStore
+from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.ids import Epoch, Generation
 from coord_control.protocol.liveness import live
 from coord_control.protocol.records import Record
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.epoch_records import ack, begin, epoch_batches, started
 
 FOLDER = "/epochs"

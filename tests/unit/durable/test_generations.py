@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.files import Files, LocalFiles
-from coord_control.durable.generations import (
+from coord_control.durable.files.filesystem import Files, LocalFiles
+from coord_control.durable.job_folder.generations import (
     Aliveness,
     Claim,
     ClaimRecord,
@@ -28,7 +28,7 @@ from coord_control.durable.generations import (
 )
 from coord_control.errors import DamagedRecord, StoreUnavailable, UnsupportedFormat
 from coord_control.ids import Generation
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/job/generations"
 
@@ -254,7 +254,7 @@ class TestCheckThenPut:
 
     def test_processes_that_claim_at_once_own_a_generation_each(self, tmp_path: Path) -> None:
         script = (
-            "import sys; from coord_control.durable.files import LocalFiles\n"
+            "import sys; from coord_control.durable.files.filesystem import LocalFiles\n"
             "from coord_control.durable import generations\n"
             "from coord_control.errors import AlreadyExists\n"
             "class Files(LocalFiles):\n"

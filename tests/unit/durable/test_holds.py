@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.files import LocalFiles, join
-from coord_control.durable.generations import Holder
-from coord_control.durable.holds import HoldRecord, active_hold, hold
+from coord_control.durable.checkpoints.holds import HoldRecord, active_hold, hold
+from coord_control.durable.files.filesystem import LocalFiles, join
+from coord_control.durable.job_folder.generations import Holder
 from coord_control.errors import DamagedRecord, StoreUnavailable
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 
 PATH = "/savepoints/one"
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.layout import layout_of
+from coord_control.durable.spark_layout.layout import layout_of
 from coord_control.errors import DamagedRecord, StateFileMissing
 from coord_control.ids import NO_EPOCH
 from tests.unit.durable.layout_kit import Directory, versioned

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.lineage import Lineage, OperatorRecord, open_lineage, spark_position
+from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, open_lineage, spark_position
 from coord_control.errors import (
     AlreadyExists,
     DamagedRecord,
@@ -19,7 +19,7 @@ from coord_control.errors import (
     UnsupportedFormat,
 )
 from coord_control.ids import OperatorUid, QueryName
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/jobs/job/queries/q"
 RECORD = f"{FOLDER}/lineage-000001/lineage.json"

@@ -6,20 +6,20 @@ import os
 
 import pytest
 
-from coord_control.durable import generations
-from coord_control.durable.epoch_store import EpochStore
-from coord_control.durable.files import join
-from coord_control.durable.generations import Holder
-from coord_control.durable.lineage import current_lineage, spark_position
-from coord_control.durable.mailboxes import drop_mailbox, waiting
-from coord_control.durable.offline import save
-from coord_control.durable.restoring_offline import RestoreRequest, restore_job
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.lineage import current_lineage, spark_position
+from coord_control.durable.offline.mailboxes import drop_mailbox, waiting
+from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_savepoint import save
 from coord_control.errors import Fenced, JobRunning, MailboxNotFound
 from coord_control.ids import Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.restore_kit import JOB, OP, folder
-from tests.unit.durable.test_offline import DELAYS, EVENT, ran
+from tests.unit.durable.test_offline_savepoint import DELAYS, EVENT, ran
 
 S0, S1 = SubtaskIndex(0), SubtaskIndex(1)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable import posix
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.posix import Linked
+from coord_control.durable.files import posix
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.files.posix import Linked
 from coord_control.errors import StoreUnavailable
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.checks import Check, Verdict, refuse
-from coord_control.durable.lineage import open_lineage
-from coord_control.durable.lineage_record import OperatorRecord, Reached
-from coord_control.durable.metadata import PlannedEpoch, StateOperator
-from coord_control.durable.offline import save
-from coord_control.durable.preflight import check_files, check_job, check_sinks, check_spark_version
-from coord_control.durable.preflight_declared import DeclaredQuery, check_declared
-from coord_control.durable.restoring_offline import RestoreRequest, restore_job
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
+from coord_control.durable.checkpoints.metadata import PlannedEpoch, StateOperator
+from coord_control.durable.job_folder.lineage import open_lineage
+from coord_control.durable.job_folder.lineage_record import OperatorRecord, Reached
+from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_savepoint import save
+from coord_control.durable.restore.checks import Check, Verdict, refuse
+from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
 from coord_control.errors import MissingRecord, RestoreRefused
 from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
-from coord_control.testing.memory_files import MemoryFiles
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.restore_kit import JOB, OP, QUERIES, RECORD, put_checkpoint, run_before, run_spark
 
 OK, WARNING, REFUSED = Verdict.OK, Verdict.WARNING, Verdict.REFUSED

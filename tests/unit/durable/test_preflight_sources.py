@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import pytest
 
-from coord_control.durable import preflight_sources
-from coord_control.durable.checkpoint_source import CheckpointSource
-from coord_control.durable.checks import Check, Verdict
-from coord_control.durable.files import Files, join
-from coord_control.durable.lineage import open_lineage
-from coord_control.durable.lineage_record import encode_record, read_record
-from coord_control.durable.metadata import FileEntry, QuerySnapshot
-from coord_control.durable.preflight_sources import check_sources
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
+from coord_control.durable.checkpoints.metadata import FileEntry, QuerySnapshot
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import open_lineage
+from coord_control.durable.job_folder.lineage_record import encode_record, read_record
+from coord_control.durable.restore import preflight_sources
+from coord_control.durable.restore.checks import Check, Verdict
+from coord_control.durable.restore.preflight_sources import check_sources
 from coord_control.errors import StoreUnavailable
 from coord_control.ids import Epoch, QueryName
-from coord_control.testing.memory_files import MemoryFiles
-from coord_control.testing.mutation import Mutation
+from tests.mutations.mutation import Mutation
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.metadata_kit import full_metadata
 
 ROOT: Final = "/jobs"

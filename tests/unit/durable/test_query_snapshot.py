@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.metadata import QuerySnapshot
-from coord_control.durable.query_snapshot import offsets_by_source
+from coord_control.durable.checkpoints.metadata import QuerySnapshot
+from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
 from coord_control.ids import Epoch
 
 

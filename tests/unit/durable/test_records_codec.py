@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coord_control.durable.records_codec import FORMAT_VERSION, Header, decode_segment, encode_segment
+from coord_control.durable.epochs.records_codec import FORMAT_VERSION, Header, decode_segment, encode_segment
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted

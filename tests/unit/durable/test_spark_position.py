@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.lineage import spark_position
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.lineage import spark_position
 
 
 def _log(checkpoint: Path, kind: str, *names: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.metadata import CheckpointMetadata
-from coord_control.durable.stored_statistics import stored_statistics
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.protocol.statistics import CheckpointStatus, to_json
 from tests.unit.durable.metadata_kit import full_metadata
 from tests.unit.protocol.test_statistics import CHECKPOINT

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coord_control as cc
-from coord_control.spark.models import EventTypes
+from coord_control.spark.worker.model_codec import EventTypes
 from examples.flights.alerts import (
     ARROW_SCHEMA,
     Carriers,

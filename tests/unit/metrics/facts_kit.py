@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from coord_control.ids import CheckpointId, Generation, OperatorUid, QueryName
+from coord_control.ids import CheckpointId, CheckpointKind, Generation, OperatorUid, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import (
@@ -14,7 +14,6 @@ from coord_control.protocol.statistics import (
     QueryStatistics,
     SubtaskStatistics,
 )
-from coord_control.protocol.tickets import CheckpointKind
 from tests.core_kit import OP, QUERY
 
 __all__ = ["UID", "ended", "recovery", "statistics"]

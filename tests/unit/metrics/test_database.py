@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.client import ControlClient
+from coord_control.control.client.control_client import ControlClient
 from coord_control.errors import DatabaseUnavailable
 from coord_control.metrics.database import DatabaseCollector
 from coord_control.metrics.metric import Source

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.ids import CheckpointId, Generation
+from coord_control.ids import CheckpointId, CheckpointKind, Generation
 from coord_control.metrics.driver import QUERY_STATES, driver_families
 from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
@@ -18,8 +18,7 @@ from coord_control.protocol.durations import Durations
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts, RecoveryCause
 from coord_control.protocol.status import JobStatus, QueryStatus, operator_statuses
-from coord_control.protocol.tickets import CheckpointKind
-from coord_control.spark.query import QueryState
+from coord_control.spark.queries.query import QueryState
 from coord_control.storage.records import AgentMetrics
 from tests.core_kit import OP, QUERY, Stage, spec
 from tests.metrics_kit import Scraped, scraped

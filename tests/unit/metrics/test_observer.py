@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.ids import CheckpointId, OperatorUid
+from coord_control.ids import CheckpointId, CheckpointKind, OperatorUid
 from coord_control.metrics.observer import Completed, Observer
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import JobListener, RecoveryCause
-from coord_control.protocol.tickets import CheckpointKind
 from tests.unit.metrics.facts_kit import ended, recovery, statistics
 
 CHECKPOINT, SAVEPOINT = CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from coord_control.ids import CheckpointId
-from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.scheduling import Abort, CheckpointScheduler, Effect, FailJob, Finished, Start
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Ticket
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, Effect, FailJob, Finished, Start
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Ticket
 
 MANUAL = CheckpointRequest()
 PERIODIC = CheckpointRequest(periodic=True, cause="outside")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coord_control.protocol import checkpoint_options
-from coord_control.protocol.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler import checkpoint_options
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 
 
 def test_by_default_nothing_is_periodic_and_a_failed_checkpoint_fails_no_job() -> None:

@@ -11,9 +11,9 @@ from coord_control.ids import Epoch, RunId
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import FailQuery, Refused, Welcome
 from coord_control.protocol.operator import OperatorRun
-from coord_control.testing.mutation import Mutation
 from tests.core_kit import QUERY, Stage, answer_to, of_type, spec
 from tests.mutation_kit import is_noticed
+from tests.mutations.mutation import Mutation
 
 
 def begun(acked: int | None = 0) -> Stage:

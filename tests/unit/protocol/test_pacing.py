@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coord_control.protocol.checkpoint_options import CheckpointOptions
-from coord_control.protocol.pacing import Pacing
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler.pacing import Pacing
 
 
 def pacing(interval: float | None = 10.0, pause: float = 0.0) -> Pacing:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from coord_control.ids import CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import CheckpointId, CheckpointKind, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import Seal
 from coord_control.protocol.cut import OperatorCut, SubtaskCut
 from coord_control.protocol.failures import FailureReason
@@ -22,7 +22,6 @@ from coord_control.protocol.statistics import (
     operator_statistics,
     to_json,
 )
-from coord_control.protocol.tickets import CheckpointKind
 
 ZERO, ONE, TWO = map(SubtaskIndex, range(3))
 OPERATOR = OperatorStatistics(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.scheduler.statistics_history import Counts, Restored, StatisticsHistory, Summary, summary_of
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
-from coord_control.protocol.statistics_history import Counts, Restored, StatisticsHistory, Summary, summary_of
-from coord_control.protocol.tickets import CheckpointKind
 
 
 def checkpoint(number: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, **more: Any) -> CheckpointStatistics:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.ticket_book import REMEMBERED_KEYS, TicketBook
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Ticket, TicketId
+from coord_control.protocol.scheduler.ticket_book import REMEMBERED_KEYS, TicketBook
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Ticket, TicketId
 
 MANUAL = CheckpointRequest()
 PERIODIC = CheckpointRequest(periodic=True)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from coord_control.errors import InvalidName, InvalidTransition
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import (
+from coord_control.protocol.scheduler.tickets import (
     TRANSITIONS,
-    CheckpointKind,
     CheckpointRequest,
     Outcome,
     Ticket,

@@ -20,11 +20,11 @@ from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, H
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.bound_coordinator import BoundCoordinator
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.models import EventTypes
-from coord_control.spark.news import News
-from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.job.news import News
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import FIRST_GENERATION, FIRST_RUN, OP, QUERY, QUERY_ID, attempt
 
 PARALLELISM = 2

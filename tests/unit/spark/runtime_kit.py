@@ -17,12 +17,12 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts
-from coord_control.spark.bound_coordinator import BoundCoordinator
-from coord_control.spark.connection import Connection, connect
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.models import EventTypes
-from coord_control.spark.news import News
-from coord_control.spark.runtime import JobRuntime
+from coord_control.spark.job.news import News
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.wire.connection import Connection, connect
+from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import FIRST_RUN, OP, QUERY, QUERY_ID, attempt, spec
 
 SECONDS = 30.0

@@ -7,10 +7,10 @@ import threading
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, BarrierId
-from coord_control.spark.bound_coordinator import BoundCoordinator
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.models import EventTypes
-from coord_control.spark.news import News
+from coord_control.spark.job.news import News
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import OP
 from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Number, Recorder, Rig
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from coord_control.durable.catalog import Catalog
-from coord_control.durable.checkpoint_store import CheckpointStore
-from coord_control.durable.files import LocalFiles
-from coord_control.durable.verifying import verify_files
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.verification import verify_files
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import Fenced, StateFileMissing
-from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
-from coord_control.spark.checkpoint_work import CheckpointWork, JobDescription
-from coord_control.spark.query import ManagedQuery
-from coord_control.spark.runtime import JobRuntime
+from coord_control.ids import BarrierId, CheckpointId, CheckpointKind, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
+from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork, JobDescription
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.queries.query import ManagedQuery
 from tests.unit.durable.checkpoint_kit import run_epoch
 
 SECONDS = 30.0

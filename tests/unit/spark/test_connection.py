@@ -19,10 +19,10 @@ from coord_control.errors import (
     FrameInvalid,
 )
 from coord_control.protocol.messages import Accepted, Acknowledge, AttemptEnded, Hello, Refused, Welcome
-from coord_control.spark import wire
-from coord_control.spark.connection import Address, Connection, Patience, Wait, connect, shared
-from coord_control.spark.handshake import NONCE_BYTES, Proceed, ServerHandshake
-from coord_control.spark.peer import Peer
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import Address, Connection, Patience, Wait, connect, shared
+from coord_control.spark.wire.handshake import NONCE_BYTES, Proceed, ServerHandshake
+from coord_control.spark.wire.peer import Peer
 from tests import endpoint_kit as kit
 
 SECRET = b"s" * 32
@@ -56,7 +56,7 @@ class ScriptedDriver:
 
 
 def read_frame(sock: socket.socket) -> tuple[int, bytes]:
-    reader = wire.FrameReader(wire.MAX_FRAME_BYTES)
+    reader = frame_codec.FrameReader(frame_codec.MAX_FRAME_BYTES)
     while True:
         data = sock.recv(65536)
         assert data, "the client hung up"
@@ -97,7 +97,7 @@ def handler() -> kit.Recorder:
 
 @pytest.fixture(autouse=True)
 def no_shared_connections() -> Iterator[None]:
-    from coord_control.spark import connection
+    from coord_control.spark.wire import connection
 
     yield
     connection._SHARED.forget()
@@ -156,7 +156,7 @@ def test_a_request_above_the_limit_is_refused_before_anything_is_sent(handler: k
     with kit.running(handler) as endpoint:
         connection = connect(endpoint.address)
         with pytest.raises(FrameInvalid, match="ACKNOWLEDGE would take"):
-            connection.acknowledge(Acknowledge(kit.attempt(), bytes(wire.MAX_FRAME_BYTES)))
+            connection.acknowledge(Acknowledge(kit.attempt(), bytes(frame_codec.MAX_FRAME_BYTES)))
         assert connection.hello(kit.hello()) == kit.welcome(kit.hello())
         connection.close()
 
@@ -215,10 +215,10 @@ def test_the_end_of_the_driver_is_told_while_we_wait() -> None:
     [
         b"\x7f\xff\xff\xff\x20",
         b"\x00\x00\x00\x02\x20\xc0",
-        wire.encode(kit.hello()),
-        wire.encode(Welcome(None, ())) * 2,
-        wire.encode(Welcome(None, ())) + b"\x00",
-        wire.encode(Accepted()),
+        frame_codec.encode(kit.hello()),
+        frame_codec.encode(Welcome(None, ())) * 2,
+        frame_codec.encode(Welcome(None, ())) + b"\x00",
+        frame_codec.encode(Accepted()),
     ],
     ids=["2GiB", "malformed", "request", "two", "trailing", "accepted"],
 )
@@ -231,7 +231,7 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(data: bytes) -> None:
 
 
 def test_a_welcome_is_no_answer_to_an_ack() -> None:
-    with ScriptedDriver(answering(wire.encode(Welcome(None, ())))) as driver:
+    with ScriptedDriver(answering(frame_codec.encode(Welcome(None, ())))) as driver:
         connection = connect(driver.address)
         with pytest.raises(EndpointClosed, match="it answered an ack with Welcome"):
             connection.acknowledge(kit.acknowledge())
@@ -279,7 +279,7 @@ def test_a_host_that_nobody_knows_is_unreachable() -> None:
 
 
 def test_a_busy_driver_is_tried_again() -> None:
-    with ScriptedDriver(hang_up, hang_up, answering(wire.encode(Welcome(None, ())))) as driver:
+    with ScriptedDriver(hang_up, hang_up, answering(frame_codec.encode(Welcome(None, ())))) as driver:
         connection = connect(driver.address, Patience(tries=3, back_off=0))
         assert connection.hello(kit.hello()) == Welcome(None, ())
         connection.close()
@@ -324,22 +324,22 @@ def test_something_else_at_that_port_is_not_tried_again() -> None:
 
 def test_an_impostor_is_recognised() -> None:
     def impostor(sock: socket.socket) -> None:
-        sock.sendall(wire.encode(wire.Challenge(2, b"n" * 32)))
+        sock.sendall(frame_codec.encode(frame_codec.Challenge(2, b"n" * 32)))
         read_frame(sock)
-        sock.sendall(wire.encode(wire.Proof(b"p" * 32)))
+        sock.sendall(frame_codec.encode(frame_codec.Proof(b"p" * 32)))
         said.append(read_frame(sock)[0])
 
     said: list[int] = []
     with ScriptedDriver(impostor) as driver, pytest.raises(AuthenticationFailed, match="does not know this gen"):
         connect(driver.address)
-    assert said == [wire.Kind.REJECTED]
+    assert said == [frame_codec.Kind.REJECTED]
 
 
 def test_a_driver_of_another_version_is_named_and_told() -> None:
     def newer(sock: socket.socket) -> None:
-        sock.sendall(wire.encode(wire.Challenge(3, b"n" * 32)))
-        greeting = wire.decode_greeting(*read_frame(sock))
-        assert isinstance(greeting, wire.Rejected)
+        sock.sendall(frame_codec.encode(frame_codec.Challenge(3, b"n" * 32)))
+        greeting = frame_codec.decode_greeting(*read_frame(sock))
+        assert isinstance(greeting, frame_codec.Rejected)
         said.append(greeting.reason)
 
     said: list[str] = []
@@ -419,12 +419,12 @@ def test_connections_to_drivers_that_are_gone_are_given_back(handler: kit.Record
 
 
 def test_an_interrupted_wait_closes_the_connection(handler: kit.Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(kind: int, body: wire.Buffer) -> None:
+    def interrupt(kind: int, body: frame_codec.Buffer) -> None:
         raise KeyboardInterrupt
 
     with kit.running(handler) as endpoint:
         connection = connect(endpoint.address)
-        monkeypatch.setattr(wire, "decode_answer", interrupt)
+        monkeypatch.setattr(frame_codec, "decode_answer", interrupt)
         with pytest.raises(KeyboardInterrupt):
             connection.hello(kit.hello())
         assert_is_over(connection)
@@ -481,7 +481,7 @@ def test_a_forked_child_cannot_speak_on_its_parents_connection(handler: kit.Reco
 
 
 def test_a_fork_while_a_thread_connects_leaves_no_lock_behind(handler: kit.Recorder) -> None:
-    from coord_control.spark.connection import _SHARED
+    from coord_control.spark.wire.connection import _SHARED
 
     with kit.running(handler) as endpoint:
         address = endpoint.address

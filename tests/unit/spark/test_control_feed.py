@@ -13,7 +13,7 @@ from coord_control.ids import OperatorUid
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import Begin
-from coord_control.spark.control_feed import WaitingEvent
+from coord_control.spark.loop.control_feed import WaitingEvent
 from tests.core_kit import OP
 from tests.unit.spark.coordinator_kit import DOWN, Number, Recorder, Rig, on_another_thread
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from coord_control.coordinators.contract import SubtaskGateway
 from coord_control.errors import CoordinatorNotStarted, NoSuchSubtask, UndeclaredEvent
 from coord_control.ids import BarrierId
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.endpoint import THREAD_NAME
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.wire.endpoint import THREAD_NAME
 from tests.core_kit import OP
 from tests.unit.spark.coordinator_kit import PARALLELISM, PATIENCE_SECONDS, Number, Rig, assert_set, numbers
 

@@ -89,8 +89,8 @@ def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: Rig) -> N
 def test_background_work_that_hangs_does_not_keep_the_driver_alive() -> None:
     driver = """
 import threading
-from coord_control.spark.coordinator_thread import CoordinatorThread
-from coord_control.spark.news import News
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.job.news import News
 
 thread, is_stuck = CoordinatorThread(), threading.Event()
 thread.start()

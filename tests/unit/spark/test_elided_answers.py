@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable import generations
-from coord_control.durable.generations import LEASE_SECONDS, UNSEEN_SECONDS, WATCH_SECONDS, Holder
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import LEASE_SECONDS, UNSEEN_SECONDS, WATCH_SECONDS, Holder
 from coord_control.errors import Fenced, StoreUnavailable
 from coord_control.protocol.messages import Acknowledge, Hello
-from coord_control.testing.memory_files import MemoryFiles
 from tests.core_kit import attempt
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.spark.runtime_kit import SECONDS, Driver, refused
 
 

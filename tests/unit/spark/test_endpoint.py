@@ -10,9 +10,9 @@ import pytest
 
 from coord_control.errors import EndpointClosed, EndpointNotBound
 from coord_control.protocol.messages import Accepted, Hello
-from coord_control.spark import wire
-from coord_control.spark.connection import connect
-from coord_control.spark.endpoint import THREAD_NAME, Endpoint
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import connect
+from coord_control.spark.wire.endpoint import THREAD_NAME, Endpoint
 from tests import endpoint_kit as kit
 
 
@@ -49,10 +49,10 @@ def test_an_answer_may_come_later_from_another_thread() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint:
         with kit.RawClient(endpoint.address).authenticate() as client:
-            client.send(wire.encode(kit.hello()))
+            client.send(frame_codec.encode(kit.hello()))
             token = handler.next_token()
             endpoint.call_soon_threadsafe(endpoint.answer, token, Accepted())
-            assert client.next_frame() == (wire.Kind.ACCEPTED, b"\x80")
+            assert client.next_frame() == (frame_codec.Kind.ACCEPTED, b"\x80")
 
 
 def test_the_loop_does_what_it_is_given_in_order() -> None:
@@ -105,7 +105,7 @@ def test_an_advertised_port_takes_the_place_of_the_one_it_listens_at() -> None:
 def test_closing_ends_everything_and_may_be_repeated() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()))
+        client.send(frame_codec.encode(kit.hello()))
         handler.next_token()
         endpoint.close()
         endpoint.close()
@@ -142,10 +142,10 @@ def test_connections_that_are_just_being_accepted_are_closed_too() -> None:
 def test_answers_given_before_the_end_still_arrive() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()))
+        client.send(frame_codec.encode(kit.hello()))
         endpoint.call_soon_threadsafe(endpoint.answer, handler.next_token(), Accepted())
         endpoint.close()
-        assert client.until_closed() == [(wire.Kind.ACCEPTED, b"\x80")]
+        assert client.until_closed() == [(frame_codec.Kind.ACCEPTED, b"\x80")]
 
 
 def test_an_endpoint_that_was_never_started_can_be_closed() -> None:

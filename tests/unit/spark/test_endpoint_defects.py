@@ -7,14 +7,14 @@ import pytest
 from coord_control.errors import EndpointClosed, InvalidTransition
 from coord_control.protocol.messages import Accepted, Answer, Welcome
 from coord_control.protocol.records import EventBatch
-from coord_control.spark import wire
-from coord_control.spark.connection import connect
-from coord_control.spark.endpoint import Rejection
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import connect
+from coord_control.spark.wire.endpoint import Rejection
 from tests import endpoint_kit as kit
 
 
 def test_a_handler_that_raises_is_reported_and_the_others_go_on() -> None:
-    def fail_on_five(message: wire.Request) -> Answer | None:
+    def fail_on_five(message: frame_codec.Request) -> Answer | None:
         if message.attempt.subtask == 5:
             raise KeyError("five")
         return kit.prompt(message)
@@ -64,7 +64,7 @@ def test_a_handler_that_fails_to_hear_of_a_crash_is_logged(caplog: pytest.LogCap
 def test_answering_twice_is_a_mistake() -> None:
     handler = kit.Recorder()
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()))
+        client.send(frame_codec.encode(kit.hello()))
         assert client.next_frame() is not None
         endpoint.call_soon_threadsafe(endpoint.answer, handler.next_token(), Accepted())
         assert isinstance(handler.next_crash(), InvalidTransition)
@@ -74,7 +74,7 @@ def test_an_answer_to_a_connection_that_is_gone_is_dropped() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint:
         with kit.RawClient(endpoint.address).authenticate() as client:
-            client.send(wire.encode(kit.hello()))
+            client.send(frame_codec.encode(kit.hello()))
             token = handler.next_token()
         assert handler.gone.get(timeout=kit.SECONDS) is token
         endpoint.call_soon_threadsafe(endpoint.answer, token, Accepted())
@@ -84,7 +84,7 @@ def test_an_answer_to_a_connection_that_is_gone_is_dropped() -> None:
 
 
 def test_a_welcome_that_is_larger_than_a_frame_arrives() -> None:
-    welcome = Welcome(b"s", (EventBatch(0, 1, bytes(2 * wire.MAX_FRAME_BYTES)), EventBatch(1, 1, b"{}")))
+    welcome = Welcome(b"s", (EventBatch(0, 1, bytes(2 * frame_codec.MAX_FRAME_BYTES)), EventBatch(1, 1, b"{}")))
     with kit.running(kit.Recorder(lambda message: welcome)) as endpoint:
         connection = connect(endpoint.address)
         for _ in range(2):  # nothing of the first one is left behind
@@ -95,7 +95,7 @@ def test_a_welcome_that_is_larger_than_a_frame_arrives() -> None:
 
 def test_a_request_does_not_come_in_pieces() -> None:
     with kit.running(kit.Recorder()) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode_answer(Welcome(bytes(wire.MAX_FRAME_BYTES), ()))[0])
+        client.send(frame_codec.encode_answer(Welcome(bytes(frame_codec.MAX_FRAME_BYTES), ()))[0])
         assert client.next_frame() is None
         assert endpoint.stats().rejected == {Rejection.FRAME: 1}
 

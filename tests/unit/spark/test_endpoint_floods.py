@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from coord_control.errors import EndpointClosed
-from coord_control.spark import wire
-from coord_control.spark.connection import connect
-from coord_control.spark.endpoint import Limits, Rejection
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import connect
+from coord_control.spark.wire.endpoint import Limits, Rejection
 from tests import endpoint_kit as kit
 
 
@@ -36,15 +36,15 @@ def test_thousands_of_half_open_connections_hold_no_more_than_the_limit() -> Non
             assert client.next_frame() is not None
         for _ in range(2000):
             with kit.RawClient(endpoint.address) as refused:
-                refused.send(struct.pack(">IB", 1000, wire.Kind.RESPONSE) + bytes(500))
+                refused.send(struct.pack(">IB", 1000, frame_codec.Kind.RESPONSE) + bytes(500))
                 assert refused.until_closed() == []
         for client in half_open:
-            client.send(struct.pack(">IB", 1000, wire.Kind.RESPONSE) + bytes(500))
+            client.send(struct.pack(">IB", 1000, frame_codec.Kind.RESPONSE) + bytes(500))
         assert member.hello(kit.hello()) == kit.welcome(kit.hello())  # whoever is in is not disturbed
         stats = endpoint.stats()
         assert (stats.connections, stats.strangers) == (9, 8)
         assert stats.rejected == {Rejection.TOO_MANY_STRANGERS: 2000}
-        assert stats.held_bytes <= 8 * (wire.GREETING_FRAME_BYTES + 4)
+        assert stats.held_bytes <= 8 * (frame_codec.GREETING_FRAME_BYTES + 4)
         for client in half_open:
             client.socket.close()
         member.close()
@@ -64,7 +64,11 @@ def test_an_announced_length_costs_nothing() -> None:
         clients = [kit.RawClient(endpoint.address).authenticate() for _ in range(50)]
         for client in clients:
             # One packet: when the handler sees its first frame, the rest has arrived too.
-            client.send(wire.encode(kit.ended()) + struct.pack(">IB", wire.MAX_FRAME_BYTES, wire.Kind.HELLO) + b"1234")
+            client.send(
+                frame_codec.encode(kit.ended())
+                + struct.pack(">IB", frame_codec.MAX_FRAME_BYTES, frame_codec.Kind.HELLO)
+                + b"1234"
+            )
             handler.next_token()
         kit.settle(endpoint)
         assert endpoint.stats().held_bytes == 50 * 9
@@ -75,7 +79,7 @@ def test_an_announced_length_costs_nothing() -> None:
 def test_a_flood_of_requests_without_answers_is_not_stored() -> None:
     handler = kit.Recorder()
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.ended()) * 20_000)
+        client.send(frame_codec.encode(kit.ended()) * 20_000)
         for _ in range(20_000):
             handler.next_token()
         kit.settle(endpoint)

@@ -11,18 +11,18 @@ import pytest
 from coord_control.errors import AuthenticationFailed
 from coord_control.ids import Generation
 from coord_control.protocol.messages import Accepted
-from coord_control.spark import wire
-from coord_control.spark.connection import connect
-from coord_control.spark.endpoint import Limits, Rejection
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.connection import connect
+from coord_control.spark.wire.endpoint import Limits, Rejection
 from tests import endpoint_kit as kit
 
 
 def test_a_second_request_before_the_answer_ends_the_connection() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()))
+        client.send(frame_codec.encode(kit.hello()))
         token = handler.next_token()
-        client.send(wire.encode(kit.acknowledge()))
+        client.send(frame_codec.encode(kit.acknowledge()))
         assert client.until_closed() == []
         assert handler.gone.get(timeout=kit.SECONDS) is token
         assert handler.messages.empty()
@@ -31,7 +31,7 @@ def test_a_second_request_before_the_answer_ends_the_connection() -> None:
 
 def test_two_requests_in_one_packet_end_the_connection_even_with_a_prompt_driver() -> None:
     with kit.running(kit.Recorder(kit.large)) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()) * 2)
+        client.send(frame_codec.encode(kit.hello()) * 2)
         client.until_closed()
         assert endpoint.stats().rejected == {Rejection.PIPELINED: 1}
 
@@ -39,18 +39,18 @@ def test_two_requests_in_one_packet_end_the_connection_even_with_a_prompt_driver
 def test_the_end_of_an_attempt_may_be_told_while_an_answer_is_outstanding() -> None:
     handler = kit.Recorder(kit.silent)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()) + wire.encode(kit.ended()) * 2)
+        client.send(frame_codec.encode(kit.hello()) + frame_codec.encode(kit.ended()) * 2)
         token = handler.next_token()
         assert handler.next_token() is handler.next_token() is token
         endpoint.call_soon_threadsafe(endpoint.answer, token, Accepted())
-        assert client.next_frame() == (wire.Kind.ACCEPTED, b"\x80")
+        assert client.next_frame() == (frame_codec.Kind.ACCEPTED, b"\x80")
 
 
 def test_a_peer_that_does_not_read_its_answer_is_dropped() -> None:
     handler = kit.Recorder(kit.large)
     limits = Limits(slow_seconds=0.01)
     with kit.running(handler, limits=limits) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
-        client.send(wire.encode(kit.hello()))
+        client.send(frame_codec.encode(kit.hello()))
         assert handler.gone.get(timeout=kit.SECONDS) is handler.next_token()
         assert endpoint.stats().rejected == {Rejection.SLOW: 1}
         assert endpoint.stats().held_bytes == 0
@@ -59,7 +59,7 @@ def test_a_peer_that_does_not_read_its_answer_is_dropped() -> None:
 def test_a_peer_that_does_not_finish_the_handshake_is_dropped() -> None:
     limits = Limits(handshake_seconds=0.01)
     with kit.running(kit.Recorder(), limits=limits) as endpoint, kit.RawClient(endpoint.address) as client:
-        assert [kind for kind, _ in client.until_closed()] == [wire.Kind.CHALLENGE]
+        assert [kind for kind, _ in client.until_closed()] == [frame_codec.Kind.CHALLENGE]
         kit.settle(endpoint)
         stats = endpoint.stats()
         assert stats.rejected == {Rejection.HANDSHAKE_TIMEOUT: 1}
@@ -87,14 +87,14 @@ def test_a_stranger_that_makes_us_say_much_is_dropped() -> None:
     ("data", "rejection"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", Rejection.HANDSHAKE),
-        (struct.pack(">IB", 1 << 30, wire.Kind.RESPONSE), Rejection.HANDSHAKE),
-        (struct.pack(">IB", 0, wire.Kind.RESPONSE), Rejection.HANDSHAKE),
-        (wire.encode(kit.hello()), Rejection.HANDSHAKE),
-        (wire.encode(wire.Proof(b"p" * 32)), Rejection.HANDSHAKE),
-        (wire.encode(wire.Rejected("malformed", "no")), Rejection.HANDSHAKE),
-        (wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)), Rejection.SECRET),
-        (wire.encode(wire.Response(3, b"n" * 32, b"p" * 32)), Rejection.VERSION),
-        (wire.encode(wire.Rejected("version", "2")), Rejection.VERSION),
+        (struct.pack(">IB", 1 << 30, frame_codec.Kind.RESPONSE), Rejection.HANDSHAKE),
+        (struct.pack(">IB", 0, frame_codec.Kind.RESPONSE), Rejection.HANDSHAKE),
+        (frame_codec.encode(kit.hello()), Rejection.HANDSHAKE),
+        (frame_codec.encode(frame_codec.Proof(b"p" * 32)), Rejection.HANDSHAKE),
+        (frame_codec.encode(frame_codec.Rejected("malformed", "no")), Rejection.HANDSHAKE),
+        (frame_codec.encode(frame_codec.Response(2, b"n" * 32, b"p" * 32)), Rejection.SECRET),
+        (frame_codec.encode(frame_codec.Response(3, b"n" * 32, b"p" * 32)), Rejection.VERSION),
+        (frame_codec.encode(frame_codec.Rejected("version", "2")), Rejection.VERSION),
     ],
     ids=["http", "1GiB", "empty", "hello", "proof", "rejected", "secret", "version", "client-version"],
 )
@@ -113,10 +113,10 @@ def test_a_stranger_that_says_something_else_is_dropped_and_counted(data: bytes,
 
 def test_a_client_of_another_version_is_told_why() -> None:
     with kit.running(kit.Recorder()) as endpoint, kit.RawClient(endpoint.address) as client:
-        client.send(wire.encode(wire.Response(3, b"n" * 32, b"p" * 32)))
+        client.send(frame_codec.encode(frame_codec.Response(3, b"n" * 32, b"p" * 32)))
         _, last = client.until_closed()
-        rejected = wire.decode_greeting(*last)
-        assert isinstance(rejected, wire.Rejected)
+        rejected = frame_codec.decode_greeting(*last)
+        assert isinstance(rejected, frame_codec.Rejected)
         assert rejected.reason == "version"
         assert "install the same release" in rejected.why
 
@@ -125,10 +125,10 @@ def test_a_client_of_another_version_is_told_why() -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">IB", 1 << 30, wire.Kind.HELLO),
-        struct.pack(">IB", 2, wire.Kind.HELLO) + b"\x80",
-        struct.pack(">IB", 2, wire.Kind.WELCOME) + b"\x80",
-        wire.encode(wire.Rejected("", "")),
+        struct.pack(">IB", 1 << 30, frame_codec.Kind.HELLO),
+        struct.pack(">IB", 2, frame_codec.Kind.HELLO) + b"\x80",
+        struct.pack(">IB", 2, frame_codec.Kind.WELCOME) + b"\x80",
+        frame_codec.encode(frame_codec.Rejected("", "")),
     ],
     ids=["http", "1GiB", "no-attempt", "kind", "greeting"],
 )
@@ -164,7 +164,7 @@ def test_a_client_does_not_talk_to_a_driver_with_another_certificate() -> None:
 
 def test_plain_text_to_an_encrypted_endpoint_is_refused() -> None:
     with kit.running(kit.Recorder(), tls=True) as endpoint, kit.RawClient(endpoint.address) as client:
-        client.send(wire.encode(wire.Response(2, b"n" * 32, b"p" * 32)))
+        client.send(frame_codec.encode(frame_codec.Response(2, b"n" * 32, b"p" * 32)))
         client.socket.recv(1000)
         assert endpoint.stats().rejected == {Rejection.TLS: 1}
 

@@ -13,7 +13,7 @@ from coord_control.errors import CoordControlError, Fenced, StoreUnavailable
 from coord_control.ids import QueryName
 from coord_control.protocol.messages import Batch, Persist
 from coord_control.protocol.records import Record
-from coord_control.spark.group_writer import GroupWriter, Work
+from coord_control.spark.loop.group_writer import GroupWriter, Work
 from tests.core_kit import ack
 
 SECONDS = 30.0

@@ -4,8 +4,8 @@ import pytest
 
 from coord_control.errors import InvalidTransition
 from coord_control.ids import Generation
-from coord_control.spark import wire
-from coord_control.spark.handshake import (
+from coord_control.spark.wire import frame_codec
+from coord_control.spark.wire.handshake import (
     NONCE_BYTES,
     SECRET_BYTES,
     ClientHandshake,
@@ -29,7 +29,7 @@ def client(secret: bytes = SECRET, generation: Generation = GENERATION) -> Clien
 
 
 def give(to: ServerHandshake | ClientHandshake, frame: bytes) -> Step:
-    ((kind, body),) = wire.FrameReader().frames(memoryview(frame))
+    ((kind, body),) = frame_codec.FrameReader().frames(memoryview(frame))
     return to.receive(kind, body)
 
 
@@ -43,10 +43,10 @@ def failed(step: Step) -> Failed:
     return step
 
 
-def rejected(step: Failed) -> wire.Rejected:
-    ((kind, body),) = wire.FrameReader().frames(memoryview(step.frame))
-    greeting = wire.decode_greeting(kind, body)
-    assert isinstance(greeting, wire.Rejected)
+def rejected(step: Failed) -> frame_codec.Rejected:
+    ((kind, body),) = frame_codec.FrameReader().frames(memoryview(step.frame))
+    greeting = frame_codec.decode_greeting(kind, body)
+    assert isinstance(greeting, frame_codec.Rejected)
     return greeting
 
 
@@ -80,7 +80,7 @@ def test_the_driver_refuses_another_secret_or_generation(worker: ClientHandshake
 def test_the_client_refuses_a_driver_that_cannot_prove_the_secret() -> None:
     worker = client()
     proceed(give(worker, server().challenge()))
-    step = failed(give(worker, wire.encode(wire.Proof(b"x" * 32))))
+    step = failed(give(worker, frame_codec.encode(frame_codec.Proof(b"x" * 32))))
     assert step.reason is Reason.SECRET
     assert "driver does not know" in step.why
 
@@ -102,23 +102,28 @@ def test_a_recorded_driver_cannot_be_replayed_to_a_client() -> None:
 def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
     worker = client()
     response = proceed(give(worker, server().challenge()))
-    ((kind, body),) = wire.FrameReader().frames(memoryview(response))
-    own = wire.decode_greeting(kind, body)
-    assert isinstance(own, wire.Response)
-    assert failed(give(worker, wire.encode(wire.Proof(own.proof)))).reason is Reason.SECRET
+    ((kind, body),) = frame_codec.FrameReader().frames(memoryview(response))
+    own = frame_codec.decode_greeting(kind, body)
+    assert isinstance(own, frame_codec.Response)
+    assert failed(give(worker, frame_codec.encode(frame_codec.Proof(own.proof)))).reason is Reason.SECRET
 
 
 @pytest.mark.parametrize("nonce", [b"", b"n" * 31, b"n" * 33])
 def test_nonces_have_one_length(nonce: bytes) -> None:
-    assert failed(give(client(), wire.encode(wire.Challenge(wire.PROTOCOL_VERSION, nonce)))).reason is Reason.MALFORMED
     assert (
-        failed(give(server(), wire.encode(wire.Response(wire.PROTOCOL_VERSION, nonce, b"p" * 32)))).reason
+        failed(give(client(), frame_codec.encode(frame_codec.Challenge(frame_codec.PROTOCOL_VERSION, nonce)))).reason
+        is Reason.MALFORMED
+    )
+    assert (
+        failed(
+            give(server(), frame_codec.encode(frame_codec.Response(frame_codec.PROTOCOL_VERSION, nonce, b"p" * 32)))
+        ).reason
         is Reason.MALFORMED
     )
 
 
 def test_a_client_names_both_versions_and_tells_the_driver() -> None:
-    step = failed(give(client(), wire.encode(wire.Challenge(3, b"n" * 32))))
+    step = failed(give(client(), frame_codec.encode(frame_codec.Challenge(3, b"n" * 32))))
     assert step.reason is Reason.VERSION
     assert "the driver speaks protocol version 3, the client version 2" in step.why
     at_driver = failed(give(server(), step.frame))
@@ -127,7 +132,7 @@ def test_a_client_names_both_versions_and_tells_the_driver() -> None:
 
 
 def test_a_driver_names_both_versions_and_tells_the_client() -> None:
-    step = failed(give(server(), wire.encode(wire.Response(3, b"n" * 32, b"p" * 32))))
+    step = failed(give(server(), frame_codec.encode(frame_codec.Response(3, b"n" * 32, b"p" * 32))))
     assert step.reason is Reason.VERSION
     worker = client()
     proceed(give(worker, server().challenge()))
@@ -138,19 +143,20 @@ def test_a_driver_names_both_versions_and_tells_the_client() -> None:
 
 def test_the_version_is_read_even_when_nothing_else_is_as_today() -> None:
     body = b"\x82\xa7version\x09\xa5other\x91\x01"
-    assert failed(client().receive(wire.Kind.CHALLENGE, body)).reason is Reason.VERSION
-    assert failed(server().receive(wire.Kind.RESPONSE, body)).reason is Reason.VERSION
+    assert failed(client().receive(frame_codec.Kind.CHALLENGE, body)).reason is Reason.VERSION
+    assert failed(server().receive(frame_codec.Kind.RESPONSE, body)).reason is Reason.VERSION
 
 
 @pytest.mark.parametrize(
-    "greeting", [wire.Proof(b"p" * 32), wire.Challenge(2, b"n" * 32), wire.Response(2, b"n" * 32, b"p")]
+    "greeting",
+    [frame_codec.Proof(b"p" * 32), frame_codec.Challenge(2, b"n" * 32), frame_codec.Response(2, b"n" * 32, b"p")],
 )
-def test_frames_at_the_wrong_moment_fail(greeting: wire.Greeting) -> None:
-    step = failed(give(server(), wire.encode(greeting)))
-    assert step.reason is (Reason.SECRET if isinstance(greeting, wire.Response) else Reason.MALFORMED)
+def test_frames_at_the_wrong_moment_fail(greeting: frame_codec.Greeting) -> None:
+    step = failed(give(server(), frame_codec.encode(greeting)))
+    assert step.reason is (Reason.SECRET if isinstance(greeting, frame_codec.Response) else Reason.MALFORMED)
     assert rejected(step).reason == step.reason.value
-    if not isinstance(greeting, wire.Challenge):
-        assert failed(give(client(), wire.encode(greeting))).reason is Reason.MALFORMED
+    if not isinstance(greeting, frame_codec.Challenge):
+        assert failed(give(client(), frame_codec.encode(greeting))).reason is Reason.MALFORMED
 
 
 def test_a_second_challenge_fails() -> None:
@@ -161,15 +167,15 @@ def test_a_second_challenge_fails() -> None:
 
 def test_the_last_words_fit_the_limit_of_the_other_side() -> None:
     step = failed(server().receive(200, b"\xff" * 1000))
-    assert len(step.frame) < wire.GREETING_FRAME_BYTES
+    assert len(step.frame) < frame_codec.GREETING_FRAME_BYTES
     assert rejected(step).reason == "malformed"
 
 
 def test_nothing_is_received_after_the_end() -> None:
     driver = server()
-    failed(driver.receive(wire.Kind.HELLO, b""))
+    failed(driver.receive(frame_codec.Kind.HELLO, b""))
     with pytest.raises(InvalidTransition, match="handshake"):
-        driver.receive(wire.Kind.RESPONSE, b"")
+        driver.receive(frame_codec.Kind.RESPONSE, b"")
 
 
 def test_a_secret_of_another_length_is_a_mistake_of_ours() -> None:

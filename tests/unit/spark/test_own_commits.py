@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 
 from coord_control.ids import Epoch
-from coord_control.spark.own_commits import OwnCommits
-from coord_control.testing.mutation import Mutation
+from coord_control.spark.queries.own_commits import OwnCommits
 from tests.mutation_kit import is_noticed
+from tests.mutations.mutation import Mutation
 
 
 def spark_query(run: str = "run-1", kept: Sequence[Mapping[str, Any]] = ()) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from coord_control.errors import CheckpointNotCompleted, SparkLost
-from coord_control.ids import CheckpointId, Epoch, QueryName
+from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
-from coord_control.spark import query as module
-from coord_control.spark.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.query import ManagedQuery, QueryState
-from coord_control.spark.restarting import RestartPolicy
-from coord_control.spark.stopping import savepoint_and_pause
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.checkpoints.stop import savepoint_and_pause
+from coord_control.spark.queries import query as module
+from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.restart_policy import RestartPolicy
 
 SECONDS = 30.0
 

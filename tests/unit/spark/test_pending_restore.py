@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.files import Files
-from coord_control.durable.lineage import current_lineage, open_lineage, seeded, spark_position
-from coord_control.durable.lineage_record import query_folder
-from coord_control.durable.preflight_declared import DeclaredQuery
-from coord_control.durable.undoing import undo_restore
+from coord_control.durable.files.filesystem import Files
+from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
+from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.offline.undo import undo_restore
+from coord_control.durable.restore.preflight_declared import DeclaredQuery
 from coord_control.errors import RestoredQueryUnused, RestoreNotUndone, RestoreRefused
 from coord_control.ids import QueryName
-from coord_control.spark.pending_restore import AppliedRestore
-from coord_control.testing.memory_files import MemoryFiles
+from coord_control.spark.job.pending_restore import AppliedRestore
+from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.restore_kit import (
     JOB,
     OP,

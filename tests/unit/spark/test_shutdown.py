@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from coord_control.errors import SupervisorLost
-from coord_control.spark.shutdown import StopRegistry
+from coord_control.spark.process.shutdown import StopRegistry
 
 
 class Clock:

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 
 from coord_control.errors import CheckpointNotCompleted
-from coord_control.ids import CheckpointId, Epoch, QueryName
+from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.tickets import CheckpointKind, CheckpointRequest, Outcome
-from coord_control.spark import stopping
-from coord_control.spark.checkpoint_handle import CheckpointHandle
-from coord_control.spark.query import ManagedQuery, QueryState
-from coord_control.spark.restarting import RestartPolicy
-from coord_control.testing.mutation import Mutation
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
+from coord_control.spark.checkpoints import stop
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
+from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.mutation_kit import is_noticed
+from tests.mutations.mutation import Mutation
 
 #: Within this something happens; and for so long it is seen that nothing does.
 SOON: Final = 5.0
@@ -82,7 +82,7 @@ def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True,
             handle.finish(Outcome(reason=FailureReason.DISK_FULL))
         return handle
 
-    return stopping.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
+    return stop.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
 
 
 def all_pause_before_the_savepoint() -> None:
@@ -165,16 +165,16 @@ def test_a_job_stops_first_and_saves_then(rule: Callable[[], None]) -> None:
 BUGS: Final = (
     Mutation(
         "save first, then stop",
-        stopping.savepoint_and_pause,
+        stop.savepoint_and_pause,
         "_pause(queries, deadline, is_wanted, timeout_seconds)\n        handle = submit()",
         "handle = submit()\n        _pause(queries, deadline, is_wanted, timeout_seconds)",
     ),
-    Mutation("save although an epoch has not ended", stopping._pause, "if not is_paused]:", "if False]:"),
-    Mutation("save what is not wanted", stopping._pause, "if not is_wanted():", "if False:"),
-    Mutation("stay in the pause without a savepoint", stopping.savepoint_and_pause, "query.go_on()", "pass"),
+    Mutation("save although an epoch has not ended", stop._pause, "if not is_paused]:", "if False]:"),
+    Mutation("save what is not wanted", stop._pause, "if not is_wanted():", "if False:"),
+    Mutation("stay in the pause without a savepoint", stop.savepoint_and_pause, "query.go_on()", "pass"),
     Mutation(
         "let the queries go on behind their savepoint",
-        stopping.savepoint_and_pause,
+        stop.savepoint_and_pause,
         "return completed\n",
         "[query.go_on() for query in queries]\n        return completed\n",
     ),

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from coord_control.spark import tls
+from coord_control.spark.wire import tls
 
 
 class Pair:

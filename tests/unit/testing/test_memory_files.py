@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.testing.memory_files import Crash, CrashAt, MemoryFiles
+from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 
 
 def test_a_crash_before_a_write_leaves_nothing_and_one_after_it_leaves_all() -> None:

@@ -1,0 +1,471 @@
+"""The agent in the driver: what is asked for through the database is done here, and what happens here is written there.
+
+It is a guest in the job. The job never waits for it, but for two moments: when the job begins (a stop that an earlier
+driver did not survive is found before any query starts) and when it ends (outcomes are written before the process
+ends), and both are bounded. With the database away the job runs on, commands on their way are finished, and what
+happens waits (:mod:`.buffer`) until it is back. The storage is the truth: at the start and after each outage the
+history is made to agree with it.
+
+One pass of the agent, in this order, so that whoever reads a command's outcome finds the checkpoint that it names:
+
+1. look at the commands on their way; outcomes go into the buffer behind the checkpoints that they rest on;
+2. register (at the start, after an outage), reconcile, take over what older drivers had claimed;
+3. write the buffer; heartbeat; claim and begin commands; number control events; say how far commands are.
+
+Fencing: every write names the generation. A newer one in the database tells the job that it is fenced, and from then on
+this agent writes nothing; what it had claimed is the next driver's.
+
+Threads: one for the passes, one that waits for the database's signal, one for upkeep; :meth:`Agent.start` and
+:meth:`Agent.close` belong to whoever starts and ends the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from coord_control.control.agent import command_takeover
+from coord_control.control.agent.buffer import Buffer, SavepointVerified
+from coord_control.control.agent.contact import Contact
+from coord_control.control.agent.driver_port import DriverPort
+from coord_control.control.agent.driver_records import live_status, operator_records, query_records
+from coord_control.control.agent.executor import Executor
+from coord_control.control.agent.reconciliation import reconcile
+from coord_control.control.agent.registration import register
+from coord_control.control.agent.reporter import Reporter
+from coord_control.control.agent.sampler import Sampler
+from coord_control.control.agent.upkeep import Upkeep
+from coord_control.control.settings import ControlSettings
+from coord_control.errors import (
+    CoordControlError,
+    DatabaseError,
+    GenerationSuperseded,
+    JobClosed,
+    JobNameTaken,
+    JobNotFound,
+    StoreError,
+)
+from coord_control.ids import OperatorUid
+from coord_control.storage.notify import CommandSignal, for_database
+from coord_control.storage.records import (
+    ENDED_TO_RESTART,
+    AgentMetrics,
+    CheckpointState,
+    CommandRecord,
+    JobRegistration,
+    JobState,
+    LiveStatus,
+    OperatorRecord,
+    QueryRecord,
+)
+from coord_control.storage.store import ControlStore
+
+__all__ = ["Agent"]
+
+_log = logging.getLogger("coord_control.control")
+
+#: How long the start of a job waits for a first contact.
+_START_SECONDS: Final = 5.0
+#: How long the end of a job waits for the database.
+_CLOSE_SECONDS: Final = 5.0
+#: How often commands on their way are looked at.
+_BUSY_SECONDS: Final = 0.1
+_CLAIMED_AT_ONCE: Final = 50
+_SIGNAL_SECONDS: Final = 5.0
+_SIGNAL_RETRY_SECONDS: Final = 1.0
+
+
+class Agent:
+    """The agent of one job in one driver.
+
+    Args:
+        port: the job.
+        store: the database; connected to when it is used.
+        is_supervised: says whether the driver is started again when it asks for that; any thread.
+        log_file: where the driver's output goes, when somebody keeps it.
+    """
+
+    def __init__(
+        self,
+        port: DriverPort,
+        store: ControlStore,
+        settings: ControlSettings,
+        *,
+        is_supervised: Callable[[], bool] = lambda: False,
+        log_file: str | None = None,
+    ) -> None:
+        self._port, self._store, self._settings = port, store, settings
+        self._is_supervised, self._log_file = is_supervised, log_file
+        self._facts = port.facts
+        self._contact = Contact(store.database.display_url)
+        self._buffer = Buffer()
+        self._reporter = Reporter(self._facts, self._buffer, self._wake_up)
+        self._executor = Executor(
+            port,
+            wake=self._wake_up,
+            ended=self._reporter.command_ended,
+            record=self._record,
+            has_failed=self._has_failed,
+            verified=lambda path, problems: self._buffer.add(SavepointVerified(path, problems)),
+            is_supervised=is_supervised,
+        )
+        self._sampler = Sampler(self._facts.name, settings.sample_seconds)
+        self._upkeep = Upkeep(store, settings)
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._first_pass = threading.Event()
+        self._pass_lock = threading.Lock()  # one pass at a time: the thread's, and the last one of whoever closes
+        self._is_registered = False
+        self._is_fenced = False
+        self._may_have_commands = True
+        self._next_heartbeat = 0.0
+        self._written: tuple[Any, Any] = ((), ())  # queries and operators as they are in the database
+        self._early_lock = threading.Lock()
+        self._is_early = True  # the job is being made, no query was started
+        self._early_stop: CommandRecord | None = None
+        self._signal: CommandSignal | None = None
+        self._unlisten: list[Callable[[], None]] = []
+        self._threads = [
+            threading.Thread(target=self._run, name="coord-agent", daemon=True),
+            threading.Thread(target=self._listen, name="coord-agent-signal", daemon=True),
+        ]
+
+    def start(self, wait_seconds: float = _START_SECONDS) -> CommandRecord | None:
+        """Begin, and wait a moment for the first contact with the database; that may come later.
+
+        Returns:
+            A stop that an earlier driver was asked for and died of: the job is to end, and to close the agent.
+        """
+        self._unlisten = [self._port.add_listener(self._reporter), self._port.add_listener(self._executor.desk)]
+        for thread in self._threads:
+            thread.start()
+        self._first_pass.wait(wait_seconds)
+        with self._early_lock:
+            self._is_early = False
+            return self._early_stop
+
+    def close(
+        self,
+        state: JobState = JobState.ENDED,
+        reason: str = "",
+        *,
+        is_clean: bool = True,
+        is_fenced: bool = False,
+        is_final: bool = False,
+    ) -> None:
+        """The job has ended: write the last outcomes, if the database can be reached. More than once.
+
+        Args:
+            is_clean: the driver has said on the storage that it ended in good order.
+            is_fenced: a newer driver owns the job, and with it the commands.
+            is_final: starting the driver again cannot help, and its supervisor does not do it.
+        """
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wake_up()
+        for stop in self._unlisten:
+            stop()
+        if threading.current_thread() is not self._threads[0]:
+            self._threads[0].join(_CLOSE_SECONDS)
+        if not (self._is_fenced or is_fenced):
+            self._executor.job_ended(is_followed=self._is_supervised() and state is JobState.FAILED and not is_final)
+            if state is JobState.ENDED and self._executor.is_restarting:
+                reason = ENDED_TO_RESTART
+            ended = partial(
+                self._store.jobs.ended,
+                self._facts.name,
+                self._facts.generation,
+                state,
+                reason,
+                is_clean=is_clean,
+                is_final=is_final,
+            )
+            self._last_words(ended)
+        self._upkeep.close(1.0)
+        if self._signal is not None:
+            self._signal.close()
+        self._store.close()
+
+    def metrics(self) -> AgentMetrics:
+        """How the agent fares; any thread."""
+        return AgentMetrics(
+            buffered=len(self._buffer),
+            dropped=self._buffer.dropped,
+            database_failures=self._contact.failures,
+            last_failure=self._contact.last_failure,
+            last_contact=self._contact.last_at,
+            commands=self._executor.finished,
+        )
+
+    def outcomes(self) -> dict[tuple[str, str], int]:
+        """How many commands this driver has given their outcome, by kind and state; any thread."""
+        return dict(self._executor.outcomes)
+
+    @property
+    def commands_under_way(self) -> int:
+        """How many commands are being carried out; any thread."""
+        return self._executor.under_way
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a command is ending the job for good; any thread."""
+        return self._executor.is_ending and not self._executor.is_restarting
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a command is ending the job to have it started again; any thread."""
+        return self._executor.is_restarting
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last try to use the database has worked."""
+        return self._is_registered and not self._contact.is_lost
+
+    # The thread of the passes.
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            with self._pass_lock:
+                self._pass(time.monotonic())
+            self._first_pass.set()
+            self._wake.wait(self._seconds_to_wait(time.monotonic()))
+
+    def _seconds_to_wait(self, now: float) -> float:
+        if self._is_fenced:
+            return _SIGNAL_SECONDS
+        if self._contact.is_lost:
+            due = self._contact.seconds_until_due(now)
+        else:
+            due = max(0.0, self._next_heartbeat - now)
+        return min(due, _BUSY_SECONDS) if self._executor.is_busy else max(due, 0.001)
+
+    def _pass(self, now: float) -> None:
+        if self._is_fenced:
+            return
+        try:
+            self._executor.look()
+            self._sample()
+            if self._contact.is_due(now):
+                self._use_database(now)
+                self._contact.worked()
+        except GenerationSuperseded as error:
+            self._superseded(error)
+        except (DatabaseError, JobNameTaken, JobNotFound) as error:  # the last: somebody has removed the job's history
+            self._is_registered = False
+            self._contact.failed(error, now)
+        except StoreError as error:  # the job notices by itself; the agent only cannot reconcile now
+            self._contact.failed(error, now)
+        except Exception as error:
+            _log.exception("x the agent met an error of its own; please report it")
+            self._contact.failed(_Internal(f"{type(error).__name__}: {error}"), now)
+
+    def _use_database(self, now: float) -> None:
+        if not self._is_registered:
+            self._resume()
+        self._reporter.flush(self._store)
+        if now >= self._next_heartbeat:
+            self._heartbeat(now)
+        if self._may_have_commands:
+            self._claim()
+        if self._executor.desk.has_work():
+            self._executor.desk.work(self._store)
+        # What has just been begun may be over already, and somebody waits for it.
+        self._executor.look()
+        self._reporter.flush(self._store)
+        for command, progress in self._executor.progress().items():
+            checkpoint = progress.get("checkpoint")
+            self._store.commands.progress(command, self._facts.generation, progress, checkpoint=checkpoint)
+        self._upkeep.look(now)
+
+    # Its parts.
+
+    def _resume(self) -> None:
+        """At the start, and whenever the database was away."""
+        self._register()
+        self._written = ((), ())
+        now = self._store.jobs.heartbeat(self._facts.name, self._facts.generation).now
+        reconcile(self._port, self._store)
+        # Claimed, but the answer was lost on its way to us.
+        for command in self._store.commands.claimed_by(self._facts.name, self._facts.generation):
+            self._executor.take(command)
+        for command in self._store.commands.claimed_by_older(self._facts.name, self._facts.generation):
+            self._take_over(command, now)
+        self._is_registered = True
+        self._may_have_commands = True
+        self._next_heartbeat = 0.0
+
+    def _register(self) -> None:
+        is_new = self._contact.last_at is None
+        register(self._port, self._store, self._registration(), may_create=is_new)
+
+    def _take_over(self, command: CommandRecord, now: datetime.datetime) -> None:
+        found = command_takeover.decide(self._port, command, now)
+        if not self._store.commands.adopt(command.id, self._facts.generation):
+            return
+        with self._early_lock:
+            if self._executor.take_over(command, found, is_early=self._is_early):
+                self._early_stop = command
+
+    def _heartbeat(self, now: float) -> None:
+        self._next_heartbeat = now + self._settings.heartbeat_seconds
+        live, metrics = self._live(), self.metrics()
+        self._store.jobs.heartbeat(self._facts.name, self._facts.generation, live, metrics, state=self._state())
+        self._write_parts()
+        self._may_have_commands = True  # a signal may have been lost
+
+    def _write_parts(self) -> None:
+        """Queries and operators, when they have changed; what changes all the time goes with the heartbeat."""
+        with contextlib.suppress(JobClosed):
+            queries, operators = self._queries(), self._operators()
+            seen = tuple((each.name, each.lineage, each.state, each.restarts, each.last_failure) for each in queries)
+            if seen != self._written[0]:
+                self._store.jobs.update_queries(self._facts.name, self._facts.generation, queries)
+            if operators != self._written[1]:
+                self._store.jobs.update_operators(self._facts.name, self._facts.generation, operators)
+            self._written = (seen, operators)
+
+    def _claim(self) -> None:
+        if not self._port.is_ready() or self._closing.is_set():
+            return  # it would refuse what the program is about to declare
+        name, generation = self._facts.name, self._facts.generation
+        while commands := self._store.commands.claim(name, generation, _CLAIMED_AT_ONCE):
+            for command in commands:
+                self._executor.take(command)
+        self._may_have_commands = False
+        if self._executor.is_busy:
+            self._executor.cancel(self._store.commands.cancel_requests(name, generation))
+
+    def _sample(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        if not self._sampler.is_due(now):
+            return
+        with contextlib.suppress(JobClosed):
+            sampled = self._sampler.take(self._port.status(), now)
+            if sampled.queries or sampled.operators:
+                self._buffer.sample(sampled)
+
+    def _state(self) -> JobState:
+        if self._executor.is_ending:
+            return JobState.STOPPING
+        return JobState.RUNNING if self._port.is_ready() else JobState.STARTING
+
+    def _live(self) -> LiveStatus | None:
+        with contextlib.suppress(JobClosed):
+            return live_status(self._port.status(), self._reporter.current, self._port.metrics_address())
+        return None
+
+    def _queries(self) -> tuple[QueryRecord, ...]:
+        return query_records(self._port.queries(), self._port.status())
+
+    def _operators(self) -> tuple[OperatorRecord, ...]:
+        operators = self._port.operators()
+        durable = {str(each.uid): self._port.feed_status(OperatorUid(each.uid)).durable for each in operators}
+        return operator_records(operators, durable)
+
+    def _registration(self) -> JobRegistration:
+        facts = self._facts
+        return JobRegistration(
+            name=facts.name,
+            root=facts.root,
+            folder=facts.folder,
+            generation=facts.generation,
+            host=facts.host,
+            pid=facts.pid,
+            lease_seconds=self._settings.lease_seconds,
+            state=self._state(),
+            is_supervised=self._is_supervised(),
+            log_file=self._log_file,
+            spark_version=facts.spark_version,
+            version=facts.version,
+        )
+
+    def _superseded(self, error: GenerationSuperseded) -> None:
+        self._is_fenced = True
+        _log.error("x %s", error, extra={"action": "fenced", "job": self._facts.name})
+        self._port.fenced(error.newest)
+
+    def _record(self, command: CommandRecord, progress: dict[str, Any]) -> None:
+        """Make progress durable, on a command's own thread; wait for the database as long as it takes."""
+        while True:
+            try:
+                if self._store.commands.progress(command.id, self._facts.generation, progress):
+                    return
+                raise JobClosed(self._facts.name)  # another driver has the command by now
+            except DatabaseError as error:
+                _log.debug("= %s", error)
+            if self._closing.wait(_SIGNAL_RETRY_SECONDS):
+                raise JobClosed(self._facts.name)
+
+    def _has_failed(self, checkpoint: int) -> bool:
+        with contextlib.suppress(CoordControlError):  # not known, or not to be read: then nobody can say so
+            return self._store.checkpoints.get(self._facts.name, checkpoint).state is CheckpointState.FAILED
+        return False
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    # The thread that waits for the database's signal.
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                if self._signal is None:
+                    self._signal = for_database(
+                        self._store.database,
+                        self._facts.name,
+                        poll_min_seconds=self._settings.poll_min_seconds,
+                        poll_max_seconds=self._settings.poll_max_seconds,
+                    )
+                if self._signal.wait(_SIGNAL_SECONDS):
+                    self._may_have_commands = True
+                    self._wake_up()
+            except CoordControlError as error:  # the passes say so, and count it
+                _log.debug("= %s", error)
+                self._closing.wait(_SIGNAL_RETRY_SECONDS)
+            except Exception:
+                _log.exception("x the agent's signal met an error of its own; please report it")
+                self._closing.wait(_SIGNAL_RETRY_SECONDS)
+
+    # The end.
+
+    def _last_words(self, write: Callable[[], None]) -> None:
+        """Within a bounded time, on a thread that may be left behind: a connection may hang."""
+        thread = threading.Thread(target=self._say_last, args=(write,), name="coord-agent-end", daemon=True)
+        thread.start()
+        thread.join(_CLOSE_SECONDS)
+        if thread.is_alive():
+            _log.warning("= the control database does not answer; the next driver of the job reports what is missing")
+
+    def _say_last(self, write: Callable[[], None]) -> None:
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while True:
+            try:
+                with self._pass_lock:
+                    if not self._is_registered:
+                        self._register()
+                        self._is_registered = True
+                    self._reporter.flush(self._store)
+                    write()
+                return
+            except GenerationSuperseded:
+                return
+            except CoordControlError as error:
+                if time.monotonic() + 0.5 > deadline:
+                    _log.warning("= %s; the next driver of the job reports what is missing", error)
+                    return
+                time.sleep(0.5)
+            except Exception:
+                _log.exception("x the agent met an error of its own; please report it")
+                return
+
+
+class _Internal(CoordControlError):
+    """Only to be counted and shown."""

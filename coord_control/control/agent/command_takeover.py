@@ -1,0 +1,170 @@
+"""What becomes of the commands that an older driver had claimed, and has given no outcome.
+
+How far that driver came is not known. So each kind is made such that it can be done again, or what it has done can be
+seen: checkpoints and restores by the command's key on the storage, events by their number, and the end of a driver by
+the mere fact that another one runs.
+
+| command             | what is seen                                           | then                              |
+| ------------------- | ------------------------------------------------------ | --------------------------------- |
+| restart             | this driver runs                                       | completed                         |
+| stop                | the job has ended since                                | completed                         |
+|                     | it has not: the driver died                            | this job ends as well             |
+| stop with savepoint | its savepoint, and the job has ended since             | completed                         |
+|                     | its savepoint, and the driver died;                    |                                   |
+|                     | nothing has run since, and nothing runs                | this job ends as well             |
+|                     | something has run since, or may                        | again: queries that have gone     |
+|                     |                                                        | beyond it get another one instead |
+|                     | none, and the job has ended since                      | refused: the job ended otherwise  |
+|                     | none, and the driver died                              | again                             |
+| restore             | a restore with its key                                 | completed                         |
+|                     | in place: the newest restore went to its folder, and   | completed                         |
+|                     | is of a later generation                               |                                   |
+|                     | neither                                                | again, to the folder found first  |
+| trigger checkpoint, | (nothing is looked for here)                           | again; the storage knows the keys |
+| trigger savepoint   |                                                        | of what is complete               |
+| abort               |                                                        | again; a checkpoint that failed   |
+|                     |                                                        | with its driver is given up       |
+| dispose             |                                                        | again, of the folder found first; |
+|                     |                                                        | if that is gone, it is done       |
+| verify              |                                                        | again; it changes nothing         |
+| send event          |                                                        | again; with a number it is handed |
+|                     |                                                        | over, and the recorded state says |
+|                     |                                                        | if it was applied, or refused     |
+
+A job *has not ended since* when the supervisor that had started the driver that claimed the command has started this
+one too. Otherwise it has when that driver, or a later one, ended in good order, and when the command has expired:
+then a person has probably started the job again.
+
+No time of one clock is compared with a time of another one: a restore says which key it was for and which generation
+made it, and a command expires by the database's clock alone.
+
+Threads: the agent's; looks at the storage.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from coord_control.control.agent.checkpoint_commands import command_key, find_by_key, stored_result
+from coord_control.control.agent.driver_port import DriverPort
+from coord_control.control.agent.execution import job_closed
+from coord_control.control.agent.outcomes import completed
+from coord_control.control.agent.reconciliation import catalog_of
+from coord_control.control.commands import (
+    CheckpointResult,
+    CommandKind,
+    RestartResult,
+    Restore,
+    RestoreResult,
+    StopResult,
+    parse_command,
+)
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import recorded_lineage, spark_position
+from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore, newest_restore
+from coord_control.durable.restore.prepared_restore import queries_of
+from coord_control.ids import Generation, QueryName
+from coord_control.storage.records import CommandRecord, Outcome
+
+__all__ = ["Again", "Stop", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Carry it out as if it had just been claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The job ends: that was asked for, and the driver that was asked died on the way.
+
+    Attributes:
+        savepoint: what that driver has taken before.
+    """
+
+    savepoint: CheckpointResult | None = None
+
+
+def decide(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
+    """What to do with a command that an older driver had claimed.
+
+    Args:
+        now: by the clock of the database.
+
+    Raises:
+        StoreUnavailable: the storage does not tell; ask again later.
+        ValidationError: the command is none that this release knows.
+    """
+    match command.kind:
+        case CommandKind.RESTART:
+            return completed(RestartResult(generation=port.facts.generation))
+        case CommandKind.STOP:
+            return completed(StopResult()) if _has_ended(port, command, now) else Stop()
+        case CommandKind.STOP_WITH_SAVEPOINT:
+            return _stop_with_savepoint(port, command, now)
+        case CommandKind.RESTORE:
+            return _restore(port, command)
+        case _:
+            return Again()
+
+
+def _has_ended(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> bool:
+    assert command.generation is not None, "it was claimed"
+    if port.has_same_supervisor(Generation(command.generation)):
+        return False
+    if command.expires_at < now:
+        return True
+    return any(port.was_released(Generation(each)) for each in range(command.generation, port.facts.generation))
+
+
+def _stop_with_savepoint(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
+    catalog = catalog_of(port)
+    entry = find_by_key(catalog, command)
+    if _has_ended(port, command, now):
+        if entry is None:
+            return job_closed(command)
+        savepoint = stored_result(catalog, entry)
+        return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
+    if entry is None or not _is_last(port, catalog.read(entry)):
+        return Again()
+    return Stop(stored_result(catalog, entry))
+
+
+def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:
+    """Whether nothing has run since: a driver that the database did not reach may have, and may have died as well."""
+    folder = port.facts.folder
+    names = queries_of(port.files, folder)
+    return savepoint.queries.keys() == set(names) and all(
+        _is_at(port.files, query_folder(folder, name), name, savepoint.queries[name]) for name in names
+    )
+
+
+def _is_at(files: Files, folder: str, name: QueryName, snapshot: QuerySnapshot) -> bool:
+    found = recorded_lineage(files, folder, name)
+    assert found is not None, "it was just listed"
+    position = spark_position(files, found[0].checkpoint)
+    return found[0].name == snapshot.lineage and position == (snapshot.epoch, snapshot.planned)
+
+
+def _restore(port: DriverPort, command: CommandRecord) -> Outcome | Again:
+    payload = parse_command(command.kind, command.payload)
+    assert isinstance(payload, Restore), "its kind says so"
+    job = payload.as_name or port.facts.name
+    folder = join(port.facts.root, job)
+    done = None if payload.as_name else _restored_by_others(port, command, folder)
+    done = done or find_restore(port.files, folder, command_key(command))
+    if done is None:
+        return Again()
+    return completed(RestoreResult(path=done.path, checkpoint=done.checkpoint, job=job), done.checkpoint)
+
+
+def _restored_by_others(port: DriverPort, command: CommandRecord, folder: str) -> RestoreRecord | None:
+    """Return the newest restore if it went where this command wanted to go, after the driver that had claimed it."""
+    assert command.generation is not None, "it was claimed"
+    newest, path = newest_restore(port.files, folder), (command.progress or {}).get("path")
+    if newest is None or path is None or newest.generation <= command.generation:
+        return None
+    return newest if newest.path.rstrip("/") == str(path).rstrip("/") else None

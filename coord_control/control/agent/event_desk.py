@@ -1,0 +1,259 @@
+"""Events from outside, from the command to the coordinator: checked, numbered, handed over in order, reported.
+
+    claimed --check--> refused, with what is wrong in which field
+        |  number it (one transaction: from here on it is kept, whatever dies)
+    accepted --hand over--> applied --a durable record contains it--> completed
+                               \\--the coordinator raised--> failed
+
+A record that contains an event says whether the coordinator refused it, until the desk has said that this outcome is in
+the database. So a driver that dies in between leaves the right outcome to the next one.
+
+A coordinator whose driver is new stands at the number that its state was recorded with. Every accepted event above it
+is handed over again, from the database, before any newer one; also those that were completed, because a restore takes
+the job back behind them. While a driver lives, the operator's own feed gives them again after a failure.
+
+Threads: the listener's methods come from any thread of the driver and only take notes; everything else belongs to the
+agent's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from coord_control.control.agent.driver_port import DriverPort
+from coord_control.control.agent.execution import job_closed
+from coord_control.control.agent.outcomes import completed, failed, outcome_of
+from coord_control.control.commands import SendEvent, SendEventResult, parse_command
+from coord_control.errors import Fault, OperatorNotFound
+from coord_control.ids import OperatorUid
+from coord_control.protocol.job_facts import ControlEvent, JobListener
+from coord_control.storage.records import CommandRecord, Outcome
+from coord_control.storage.store import ControlStore
+
+__all__ = ["EventDesk"]
+
+_ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
+_WAITING: Final = "waits for the operator's query to be started"
+_REFUSED_BEFORE: Final = "the driver that gave it to the coordinator has ended; its log has the error"
+
+
+@dataclass(slots=True)
+class _Operator:
+    """What the desk knows of an operator's events.
+
+    Attributes:
+        commands: by number, those without an outcome.
+        refused: why, by number, of those at which the coordinator raised; never to be given to it again.
+        durable: up to this number nothing can undo them.
+        is_synced: everything that the database has above the coordinator's number was handed over.
+    """
+
+    commands: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    durable: int = 0
+    is_synced: bool = False
+
+
+class EventDesk(JobListener):
+    """The ``send_event`` commands of one job.
+
+    Args:
+        wake: tells the agent that there is something to do.
+        ended: told the outcome of a command.
+    """
+
+    def __init__(
+        self, port: DriverPort, wake: Callable[[], None], ended: Callable[[CommandRecord, Outcome], None]
+    ) -> None:
+        self._port = port
+        self._wake = wake
+        self._ended = ended
+        self._lock = threading.Lock()  # around the notes of the listener
+        self._opened: set[str] = set()
+        self._durable_news: dict[str, int] = {}
+        self._refusals: list[tuple[str, int, Exception]] = []
+        self._operators: dict[str, _Operator] = {}
+        self._commands: dict[str, CommandRecord] = {}  # those without an outcome
+        self._unnumbered: list[CommandRecord] = []  # in the order of the requests
+        self._said: dict[str, str] = {}
+
+    # A listener of the job.
+
+    def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
+        """The operator's events can be handed over."""
+        with self._lock:
+            self._opened.add(operator)
+        self._wake()
+
+    def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
+        """The coordinator raised."""
+        with self._lock:
+            self._refusals.append((operator, number, error))
+        self._wake()
+
+    def on_events_durable(self, operator: OperatorUid, number: int) -> None:
+        """Nothing can undo the events up to this number any more."""
+        with self._lock:
+            self._durable_news[operator] = max(number, self._durable_news.get(operator, 0))
+        self._wake()
+
+    # The agent.
+
+    def __contains__(self, command: str) -> bool:
+        return command in self._commands
+
+    @property
+    def under_way(self) -> int:
+        """How many have no outcome yet."""
+        return len(self._commands)
+
+    def take(self, command: CommandRecord) -> None:
+        """A command was claimed, or taken over from an older driver; with a number it has been accepted already."""
+        self._commands[command.id] = command
+        if command.number is None:
+            self._unnumbered.append(command)
+        else:
+            assert command.operator is not None, "numbers are per operator"
+            self._operator(command.operator).commands[command.number] = command.id
+
+    def has_work(self) -> bool:
+        """Whether the database is needed: for numbers, for what an older driver has accepted, or for refusals."""
+        is_synced = all(each.is_synced for uid, each in self._operators.items() if self._is_open(uid))
+        return bool(self._unnumbered) or not is_synced or any(each.refused for each in self._operators.values())
+
+    def work(self, store: ControlStore) -> None:
+        """Hand over what is accepted, and accept what is not. What :meth:`look` has reported was written before.
+
+        Raises:
+            DatabaseError: what could not be done is done the next time.
+            GenerationSuperseded: a newer driver accepts them.
+        """
+        for facts in self._port.operators():
+            self._operator(facts.uid)
+        self._forget_refusals()
+        for uid, operator in self._operators.items():
+            if not operator.is_synced and self._is_open(uid):
+                self._sync(store, uid, operator)
+        for command in list(self._unnumbered):
+            if self._accept(store, command):
+                self._unnumbered.remove(command)
+
+    def look(self) -> None:
+        """Report what has become durable, or was refused by a coordinator."""
+        with self._lock:
+            opened, self._opened = self._opened, set()
+            durable, self._durable_news = self._durable_news, {}
+            refusals, self._refusals = self._refusals, []
+        for uid in opened:
+            self._operator(uid).is_synced = False
+            for number in self._port.feed_status(OperatorUid(uid)).refused:
+                self._operator(uid).refused.setdefault(number, _REFUSED_BEFORE)
+        for uid, number, error in refusals:
+            self._operator(uid).refused[number] = str(error)
+        for uid, number in durable.items():
+            operator = self._operator(uid)
+            operator.durable = max(operator.durable, number)
+        for operator in self._operators.values():
+            for number in sorted(operator.commands):
+                if (why := operator.refused.get(number)) is not None:
+                    outcome = failed("COORDINATOR_FAILED", f"the coordinator refused it: {why}", fault=Fault.USER)
+                elif number <= operator.durable:
+                    outcome = completed(SendEventResult(number=number))
+                else:
+                    continue
+                self._end(operator.commands.pop(number), outcome)
+
+    def progress(self) -> dict[str, dict[str, Any]]:
+        """What is new to say, by command."""
+        news: dict[str, dict[str, Any]] = {}
+        for command in self._commands:
+            message = _WAITING if any(each.id == command for each in self._unnumbered) else _ACCEPTED
+            if self._said.get(command) != message:
+                self._said[command] = message
+                news[command] = {"message": message}
+        return news
+
+    def job_ended(self) -> None:
+        """Those that were not accepted never will be; the others are the next driver's."""
+        self.look()
+        for command in self._unnumbered:
+            self._end(command.id, job_closed(command))
+        self._unnumbered.clear()
+
+    # Parts.
+
+    def _operator(self, uid: str) -> _Operator:
+        return self._operators.setdefault(uid, _Operator())
+
+    def _is_open(self, uid: str) -> bool:
+        try:
+            return self._port.feed_status(OperatorUid(uid)).applied is not None
+        except OperatorNotFound:
+            return False
+
+    def _forget_refusals(self) -> None:
+        # One that has no command here any more was reported, and what was reported is written by now.
+        for uid, operator in self._operators.items():
+            written = [number for number in operator.refused if number not in operator.commands]
+            if written:
+                self._port.forget_refusals(OperatorUid(uid), written)
+            for number in written:
+                del operator.refused[number]
+
+    def _sync(self, store: ControlStore, uid: str, operator: _Operator) -> None:
+        status = self._port.feed_status(OperatorUid(uid))
+        if status.applied is None:
+            return
+        job = self._port.facts.name
+        for command in store.commands.events_after(job, uid, status.applied, include_completed=True):
+            assert command.number is not None, "it was asked for by number"
+            if command.number not in operator.refused:
+                self._hand_over(command, command.number)
+        operator.durable = max(operator.durable, status.durable)
+        operator.is_synced = True
+
+    def _accept(self, store: ControlStore, command: CommandRecord) -> bool:
+        """Whether it needs no further look: it is accepted, or has its outcome."""
+        payload = _payload(command)
+        try:
+            self._port.check_event(payload.operator, payload.event_type, payload.payload, payload.subtask)
+            status = self._port.feed_status(OperatorUid(payload.operator))
+        except Exception as error:
+            self._end(command.id, outcome_of(error))
+            return True
+        operator = self._operator(payload.operator)
+        if status.applied is None or not operator.is_synced:
+            return False
+        number = store.commands.accept_event(
+            command.id, self._port.facts.generation, max(status.applied, status.durable)
+        )
+        operator.commands[number] = command.id
+        self._hand_over(command, number)
+        return True
+
+    def _hand_over(self, command: CommandRecord, number: int) -> None:
+        payload = _payload(command)
+        try:
+            event = self._event(payload)
+            self._port.feed(number, event)
+        except Exception as error:
+            # It was accepted by a program that has changed since; nothing can give it to this one.
+            self._operator(payload.operator).commands.pop(number, None)
+            self._end(command.id, outcome_of(error))
+
+    def _event(self, payload: SendEvent) -> ControlEvent:
+        return self._port.check_event(payload.operator, payload.event_type, payload.payload, payload.subtask)
+
+    def _end(self, command: str, outcome: Outcome) -> None:
+        self._said.pop(command, None)
+        if (record := self._commands.pop(command, None)) is not None:
+            self._ended(record, outcome)
+
+
+def _payload(command: CommandRecord) -> SendEvent:
+    payload = parse_command(command.kind, command.payload)
+    assert isinstance(payload, SendEvent), "its kind says so"
+    return payload

@@ -1,0 +1,121 @@
+"""What the driver does, written down: a listener of the job that fills a buffer, and the one who empties it.
+
+The job must never wait for the database. So news are put into the buffer by whatever thread brings them, and written
+by the agent's thread when the database can be reached, in the order in which things happened.
+
+Threads: the listener's methods come from any thread of the driver; everything else belongs to the agent's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from coord_control.control.agent.buffer import (
+    Buffer,
+    CheckpointDiscarded,
+    CheckpointEnded,
+    CommandEnded,
+    Fact,
+    Recovered,
+)
+from coord_control.control.agent.driver_records import (
+    checkpoint_record,
+    recovery_record,
+    savepoint_record,
+    subtask_records,
+)
+from coord_control.errors import DatabaseError, RecordRefused
+from coord_control.ids import CheckpointId
+from coord_control.protocol.job_facts import JobFacts, JobListener, RecoveryFact
+from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
+from coord_control.storage.records import Outcome
+from coord_control.storage.store import ControlStore
+
+__all__ = ["Reporter"]
+
+_log = logging.getLogger("coord_control.control")
+
+_FACTS_AT_ONCE: Final = 100
+
+
+class Reporter(JobListener):
+    """The records of one job.
+
+    Args:
+        facts: of the job.
+        buffer: what waits.
+        wake: tells the agent that something waits which should be written soon.
+    """
+
+    def __init__(self, facts: JobFacts, buffer: Buffer, wake: Callable[[], None]) -> None:
+        self._facts = facts
+        self._buffer = buffer
+        self._wake = wake
+        self.current: int | None = None  #: the newest checkpoint under way
+
+    # A listener of the job.
+
+    def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
+        """A checkpoint has started, has come further, or has ended."""
+        if statistics.status is CheckpointStatus.IN_PROGRESS:
+            self._buffer.set_current(statistics)
+            self.current = statistics.checkpoint
+            return  # written with the next heartbeat; whoever waits for it reads the command's progress
+        else:
+            if self.current == statistics.checkpoint:
+                self.current = None
+            record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
+            self._buffer.add(CheckpointEnded(record, subtask_records(statistics), savepoint_record(record)))
+        self._wake()
+
+    def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
+        """A complete one is not on the storage any more."""
+        self._buffer.add(CheckpointDiscarded(self._facts.name, checkpoint))
+        self._wake()
+
+    def on_recovery(self, fact: RecoveryFact) -> None:
+        """A query has recovered."""
+        self._buffer.add(Recovered(recovery_record(self._facts, fact)))
+        self._wake()
+
+    def on_query_changed(self) -> None:
+        """What queries and operators there are is written with the next heartbeat."""
+        self._wake()
+
+    # The agent.
+
+    def command_ended(self, command: str, outcome: Outcome) -> None:
+        """A command has its outcome."""
+        self._buffer.add(CommandEnded(command, self._facts.generation, outcome))
+
+    def flush(self, store: ControlStore) -> None:
+        """Write what waits: what has happened, then what is, then samples.
+
+        Raises:
+            DatabaseError: the database cannot be written; what is not written yet waits on.
+            GenerationSuperseded: a newer driver runs.
+        """
+        while facts := self._buffer.facts(_FACTS_AT_ONCE):
+            for fact in facts:
+                self._write(fact, store)
+                self._buffer.written(fact)
+        current = self._buffer.take_current()
+        try:
+            for statistics in current:
+                record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
+                store.checkpoints.save(record.job, record, ())
+        except DatabaseError:
+            self._buffer.put_back(current)
+            raise
+        while (sample := self._buffer.first_sample()) is not None:
+            store.samples.add(sample.queries, sample.operators)
+            self._buffer.sample_written(sample)
+
+    def _write(self, fact: Fact, store: ControlStore) -> None:
+        try:
+            fact.write(store)
+        except RecordRefused as error:  # nothing would make it fit, and it must not keep the others back
+            self._buffer.dropped += 1
+            _log.error("x a record does not fit into the control database and is lost: %s", error)

@@ -1,0 +1,66 @@
+"""A savepoint that is found by its path, as a row for the database.
+
+Threads: any; reads one file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.stored_statistics import stored_statistics
+from coord_control.durable.files.filesystem import LocalFiles, join, scheme
+from coord_control.errors import CheckpointNotFound
+from coord_control.storage.records import SavepointRecord
+
+__all__ = ["read_savepoint", "savepoint_record"]
+
+_LOCAL = LocalFiles()
+
+
+def read_savepoint(path: str, storage: Storage | None = None) -> SavepointRecord:
+    """Read what a savepoint says about itself.
+
+    Args:
+        path: its folder.
+        storage: which files a path is on; None: those of this machine.
+
+    Raises:
+        CheckpointNotFound: there is none, or it is a retained checkpoint, which needs its job.
+        DamagedRecord, UnsupportedFormat: it cannot be used.
+    """
+    is_local = scheme(path) in (None, "file")
+    if storage is None and not is_local:
+        raise CheckpointNotFound(path, "it is no path of this machine; coordctl savepoint import reads it with Spark")
+    place = os.path.abspath(path) if scheme(path) is None else path.rstrip("/")
+    files = storage(place) if storage is not None else _LOCAL
+    # The list of no job has it: savepoints can be anywhere.
+    catalog = Catalog(files, join(place, "no-job"), storage)
+    entry = catalog.resolve(place)
+    if entry.kind != "savepoint":
+        raise CheckpointNotFound(path, "it is a retained checkpoint, whose files belong to its job; take a savepoint")
+    return replace(savepoint_record(entry, catalog.read(entry)), imported=True)
+
+
+def savepoint_record(entry: CheckpointEntry, metadata: CheckpointMetadata) -> SavepointRecord:
+    """The row of a complete savepoint."""
+    return SavepointRecord(
+        path=entry.path,
+        job=metadata.job,
+        checkpoint=int(metadata.checkpoint),
+        label=metadata.label,
+        size=stored_statistics(metadata, entry.path).state_bytes,
+        created_at=metadata.completed_at,
+        summary={
+            "generation": int(metadata.generation),
+            "epochs": {str(name): int(query.epoch) for name, query in metadata.queries.items()},
+            "operators": {str(uid): operator.parallelism for uid, operator in metadata.operators.items()},
+            "files": metadata.file_count,
+            "applied_numbers": {
+                str(uid): operator.applied_events.get(metadata.job, 0) for uid, operator in metadata.operators.items()
+            },
+        },
+    )

@@ -1,0 +1,270 @@
+"""Whether something is wrong with a job: checks on its ``checkpoint`` asset.
+
+What they say is decided from one overview of the job, by the clock of the control database, so that the sensor (which
+looks at all jobs together) and a person (who runs the checks of one) come to the same result. A job that has ended
+fails ``running``, with a warning, and not the freshness of its checkpoints: that it makes none is in order.
+
+Threads: :func:`evaluate` is a function of values; the checks themselves run in a run of Dagster.
+"""
+
+# Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import dagster as dg
+
+from coord_control.dagster.metadata import Metadata, entries
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.job_run import action_failure
+from coord_control.dagster.spec import CheckBounds, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError
+from coord_control.storage.records import CheckpointRecord, JobOverview, JobState
+
+__all__ = ["ACTOR", "CHECKS", "CheckOutcome", "build_checks", "check_names", "evaluate"]
+
+#: Who asks, for the audit trail.
+ACTOR: Final = "dagster:check"
+
+_WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
+
+#: All there are, with what they say; in this order.
+CHECKS: Final[Mapping[str, str]] = {
+    "running": "The job has a driver that lives.",
+    "checkpoint_freshness": "The newest completed checkpoint or savepoint is not too old.",
+    "failed_checkpoints": "Not too many checkpoints have failed since the last completed one.",
+    "checkpoint_duration": "The newest completed checkpoint did not take too long.",
+    "blocked_time": "No gateway was closed for too long in the newest completed checkpoint.",
+    "restart_rate": "The job, or a query of it, was not restarted too often within the last hour.",
+    "lag": "No query falls further behind.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """What a check says; ``severity`` is how bad it would be, also when it has passed."""
+
+    name: str
+    passed: bool
+    severity: dg.AssetCheckSeverity
+    description: str
+    metadata: Metadata
+
+
+def check_names(bounds: CheckBounds) -> tuple[str, ...]:
+    """The checks that a job has with these bounds."""
+    return ("running", *(name for name, (bound, _) in _bounded(bounds).items() if bound is not None))
+
+
+def evaluate(overview: JobOverview | None, bounds: CheckBounds, now: datetime) -> list[CheckOutcome]:
+    """Every check that the bounds have switched on.
+
+    Args:
+        overview: None: the control database does not know the job.
+        now: by the clock of the database.
+    """
+    if overview is None:
+        return [_unknown(name) for name in check_names(bounds)]
+    checks = [(check, bound) for bound, check in _bounded(bounds).values() if bound is not None]
+    return [_running(overview, now), *(check(overview, bound, now) for check, bound in checks)]
+
+
+def build_checks(
+    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
+) -> list[dg.AssetChecksDefinition]:
+    """The checks of each job, which a person can run; the sensor reports outcomes under the same names."""
+    return [_definition(job, translator) for job in jobs]
+
+
+def _definition(job: StreamingJobSpec, translator: StreamingJobTranslator) -> dg.AssetChecksDefinition:
+    asset = translator.checkpoint_key(job)
+    specs = [
+        dg.AssetCheckSpec(name, asset=asset, description=CHECKS[name], metadata=_bound_of(name, job.checks))
+        for name in check_names(job.checks)
+    ]
+
+    @dg.multi_asset_check(
+        name=translator.name(job, "checks"),
+        specs=specs,
+        can_subset=True,
+        required_resource_keys={RESOURCE_KEY},
+        description=f"How the job {job.name} is now.",
+    )
+    def run(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
+        for outcome in _look(plane, job):
+            if outcome.name in wanted:
+                yield dg.AssetCheckResult(
+                    asset_key=asset,
+                    check_name=outcome.name,
+                    passed=outcome.passed,
+                    severity=outcome.severity,
+                    description=outcome.description,
+                    metadata=outcome.metadata,
+                )
+
+    return run
+
+
+def _look(plane: ControlPlaneResource, job: StreamingJobSpec) -> list[CheckOutcome]:
+    try:
+        with plane.client(ACTOR) as client:
+            fleet = client.fleet([job.name])
+    except CoordControlError as error:
+        raise action_failure(error) from error
+    return evaluate(fleet.jobs[0] if fleet.jobs else None, job.checks, fleet.now)
+
+
+# --- the single checks: what is bounded, by the bound, now
+
+
+_Check = Callable[[JobOverview, float, datetime], CheckOutcome]
+
+
+def _bounded(bounds: CheckBounds) -> Mapping[str, tuple[float | None, _Check]]:
+    return {
+        "checkpoint_freshness": (bounds.checkpoint_age, _freshness),
+        "failed_checkpoints": (bounds.failed_in_a_row, _failed),
+        "checkpoint_duration": (bounds.checkpoint_duration, _duration),
+        "blocked_time": (bounds.blocked, _blocked),
+        "restart_rate": (bounds.restarts_per_hour, _restarts),
+        "lag": (bounds.lag, _lag),
+    }
+
+
+def _bound_of(name: str, bounds: CheckBounds) -> Metadata:
+    return {} if name == "running" else entries({"bound": _bounded(bounds)[name][0]})
+
+
+def _unknown(name: str) -> CheckOutcome:
+    if name == "running":
+        text = "the control database does not know this job: start it, or look whether it reports to another database"
+        return CheckOutcome(name, False, _WARN, text, {})
+    return CheckOutcome(name, True, _WARN, "nothing is known of this job", {})
+
+
+def _running(overview: JobOverview, now: datetime) -> CheckOutcome:
+    job = overview.job
+    silent = _seconds(now, job.heartbeat_at)
+    values = {"state": job.state.value, "generation": job.generation, "heartbeat_age_seconds": silent, "host": job.host}
+    passed, severity = job.is_alive, _ERROR
+    if passed:
+        text = f"{job.state.value} on {job.host}, generation {job.generation}"
+    elif job.state is JobState.ENDED and job.dead_since is not None:
+        text = f"it has ended{_because(job.end_reason)}; its supervisor has not done that: start it"
+    elif job.state is JobState.ENDED:
+        severity, text = _WARN, f"it has ended{_because(job.end_reason)}"
+    elif job.state is JobState.FAILED:
+        text = f"it has failed{_because(job.end_reason)}"
+    else:
+        text = (
+            f"its driver (generation {job.generation} on {job.host}) has said nothing for {_span(silent)}: it is dead"
+        )
+    return CheckOutcome("running", passed, severity, text, entries(values))
+
+
+def _freshness(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    newest = overview.completed
+    since = newest.finished_at if newest is not None and newest.finished_at is not None else None
+    age = _seconds(now, since or overview.job.driver_started_at)
+    what = (
+        f"no checkpoint is complete; the driver was started {_span(age)} ago"
+        if newest is None
+        else f"{newest.kind.value} {newest.id} was complete {_span(age)} ago"
+    )
+    values = {
+        "age_seconds": age,
+        "bound": bound,
+        "checkpoint_id": None if newest is None else newest.id,
+        "finished_at": since,
+    }
+    passed = age <= bound or _has_ended(overview)
+    return CheckOutcome("checkpoint_freshness", passed, _ERROR, _bounded_text(what, bound, passed), entries(values))
+
+
+def _failed(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    count, newest = overview.failed_in_a_row, overview.failed
+    text = f"{count} failed since the last completed one" if count else "none has failed since the last completed one"
+    values: dict[str, object] = {"failed_in_a_row": count, "bound": int(bound)}
+    if count and newest is not None:
+        text += f"; the newest, {newest.id}: {newest.reason or 'failed'}{_because(newest.message)}"
+        values |= {"failed_checkpoint_id": newest.id, "reason": newest.reason, "message": newest.message}
+    return CheckOutcome("failed_checkpoints", count < bound, _ERROR, text, entries(values))
+
+
+def _duration(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    return _of_newest("checkpoint_duration", overview, bound, "took", lambda record: record.duration_seconds)
+
+
+def _blocked(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    return _of_newest(
+        "blocked_time", overview, bound, "kept a gateway closed for", lambda record: record.blocked_seconds
+    )
+
+
+def _of_newest(
+    name: str,
+    overview: JobOverview,
+    bound: float,
+    verb: str,
+    measured: Callable[[CheckpointRecord], float | None],
+) -> CheckOutcome:
+    newest = overview.completed
+    seconds = None if newest is None else measured(newest)
+    if newest is None or seconds is None:
+        return CheckOutcome(name, True, _WARN, "nothing was measured yet", entries({"bound": bound}))
+    passed = seconds <= bound
+    text = _bounded_text(f"{newest.kind.value} {newest.id} {verb} {_span(seconds)}", bound, passed)
+    values = {"seconds": seconds, "bound": bound, "checkpoint_id": newest.id}
+    return CheckOutcome(name, passed, _WARN, text, entries(values))
+
+
+def _restarts(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    # A driver that starts takes up all queries of the job, and each says so.
+    count = math.ceil(overview.recoveries / max(1, len(overview.job.queries)))
+    last = overview.last_recovery
+    text = f"restarts within the last hour: {count}" + (
+        f"; the last: {last.what or last.cause}" if count and last else ""
+    )
+    values = {"restarts": count, "recoveries": overview.recoveries, "bound": int(bound)}
+    return CheckOutcome("restart_rate", count < bound, _WARN, text, entries(values))
+
+
+def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    known = [(trend.last, trend) for trend in overview.lags if trend.last is not None]
+    if not known or not overview.job.is_alive:
+        return CheckOutcome("lag", True, _WARN, "no query has a watermark now", entries({"bound": bound}))
+    growing = [(last, trend) for last, trend in known if last > bound and (trend.first is None or last > trend.first)]
+    last, worst = max(growing or known, key=lambda each: each[0])
+    text = f"{worst.query} is {_span(last)} behind"
+    if worst.first is not None:
+        text += f", {_span(worst.first)} an hour ago"
+    values = {"lag_seconds": last, "lag_before_seconds": worst.first, "query": worst.query, "bound": bound}
+    return CheckOutcome("lag", not growing, _WARN, _bounded_text(text, bound, not growing), entries(values))
+
+
+def _has_ended(overview: JobOverview) -> bool:
+    return not overview.job.is_alive and overview.job.dead_since is None
+
+
+def _bounded_text(text: str, bound: float, passed: bool) -> str:
+    return text if passed else f"{text}; the bound is {_span(bound)}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _seconds(now: datetime, then: datetime) -> float:
+    return max(0.0, (now - then).total_seconds())
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

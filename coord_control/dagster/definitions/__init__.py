@@ -1,0 +1,1 @@
+"""What Dagster is given: assets, checks, schedules, sensors, jobs and the component."""

@@ -1,0 +1,287 @@
+"""The assets of a job: what its queries write, its checkpoints, and its savepoints.
+
+What the queries write is external: Dagster shows it and observes it, the job makes it. A materialization of the other
+two is a completed checkpoint or savepoint. Materializing one here means asking the job for it and waiting; those that
+were asked for elsewhere are reported by the sensor.
+
+Threads: the step's.
+"""
+
+# Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import dagster as dg
+from pydantic import Field
+
+import coord_control as cc
+from coord_control.control.commands import CheckpointResult, CommandResult, StopResult
+from coord_control.dagster.definitions.schedules import find_schedule
+from coord_control.dagster.metadata import NAMESPACE, Metadata, checkpoint_metadata
+from coord_control.dagster.resource import ControlPlaneResource
+from coord_control.dagster.runs.job_run import OnCancel, action_failure, actor_of, attend
+from coord_control.dagster.runs.own_runs import SCHEDULE_TAG
+from coord_control.dagster.runs.reattach import Submit
+from coord_control.dagster.runs.savepoint_retention import dispose_old
+from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError, RecordNotFound
+from coord_control.ids import MAX_LABEL
+from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandRecord
+
+__all__ = ["CheckpointConfig", "SavepointConfig", "build_assets"]
+
+_Purpose: TypeAlias = Literal["checkpoint", "savepoint"]
+
+#: What else can be done with them, in a terminal.
+_VERBS: Final[Mapping[_Purpose, Sequence[str]]] = {
+    "checkpoint": ("trigger", "list", "summary"),
+    "savepoint": ("create", "list"),
+}
+#: Dagster allows no shorter window.
+_SHORTEST_WINDOW: Final = timedelta(seconds=60)
+#: A driver writes a checkpoint before the outcome of the command that asked for it; its successor may do it later.
+_RECORD_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
+
+
+class CheckpointConfig(dg.Config):
+    """How a checkpoint is taken, in the launchpad."""
+
+    label: str | None = Field(
+        default=None, max_length=MAX_LABEL, description="A name to find and restore it by, unique in the job."
+    )
+    timeout_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=600.0, description="How long the run waits. What is not complete by then goes on."
+    )
+    on_cancel: OnCancel = Field(
+        default="abort", description="When the run is cancelled: 'abort' gives it up, 'finish' waits for it."
+    )
+    note: str | None = Field(
+        default=None, description="Kept with the materialization: what it is for, or the event time that it stands for."
+    )
+
+
+class SavepointConfig(CheckpointConfig):
+    """How a savepoint is taken, in the launchpad."""
+
+    target: str | None = Field(
+        default=None, description="Its new folder, as the driver's machine sees it; empty: below the job's."
+    )
+    stop: bool = Field(default=False, description="Process nothing after it, and end the job.")
+
+
+def build_assets(
+    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator, *, database: str | None = None
+) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+    """The assets of all jobs.
+
+    Args:
+        database: its address, without a password, to be shown.
+    """
+    return [asset for job in jobs for asset in _of_job(job, translator, database)]
+
+
+def _of_job(
+    job: StreamingJobSpec, translator: StreamingJobTranslator, database: str | None
+) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+    queries = [_query(job, query, translator, database) for query in job.queries or ()]
+    keys = [query.key for query in queries]
+    return [
+        *queries,
+        _checkpoint(job, translator, _taken(job, "checkpoint", keys, translator, database)),
+        _savepoint(job, translator, _taken(job, "savepoint", keys, translator, database)),
+    ]
+
+
+def _query(
+    job: StreamingJobSpec, query: QuerySpec, translator: StreamingJobTranslator, database: str | None
+) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        translator.query_key(job, query),
+        description=query.description or f"What the query {query.name} of the streaming job {job.name} writes.",
+        metadata={f"{NAMESPACE}query": query.name, **_shown(job, database)},
+        **_looks(job, translator),
+    )
+
+
+def _taken(
+    job: StreamingJobSpec,
+    purpose: _Purpose,
+    queries: Sequence[dg.AssetKey],
+    translator: StreamingJobTranslator,
+    database: str | None,
+) -> dg.AssetSpec:
+    is_checkpoint = purpose == "checkpoint"
+    about = (
+        f"Checkpoints of the streaming job {job.name}, to restore it from. The job takes one when it is asked to, and "
+        "regularly if its program sets an interval; it keeps the newest and removes older ones. A restart does not "
+        "need them: it resumes where the job stopped."
+        if is_checkpoint
+        else f"Savepoints of the streaming job {job.name}, to restore it or to fork another job from. They stay until "
+        "you remove them, or a schedule removes its own."
+    )
+    return dg.AssetSpec(
+        translator.checkpoint_key(job) if is_checkpoint else translator.savepoint_key(job),
+        deps=queries,
+        description="\n\n".join(filter(None, [about, "Materialize it to take one now.", job.description])),
+        metadata={f"{NAMESPACE}howto": _howto(job, purpose), **_shown(job, database)},
+        freshness_policy=_freshness(job) if is_checkpoint else None,
+        **_looks(job, translator),
+    )
+
+
+def _looks(job: StreamingJobSpec, translator: StreamingJobTranslator) -> dict[str, Any]:
+    return {
+        "group_name": translator.group(job),
+        "owners": list(translator.owners(job)),
+        "tags": dict(translator.tags(job)),
+        "kinds": translator.kinds(job),
+    }
+
+
+def _shown(job: StreamingJobSpec, database: str | None) -> Mapping[str, Any]:
+    return {f"{NAMESPACE}job": job.name, **({f"{NAMESPACE}database": database} if database else {})}
+
+
+def _howto(job: StreamingJobSpec, purpose: _Purpose) -> dg.MetadataValue[Any]:
+    commands = "\n".join(f"coordctl {purpose} {verb} {job.name}" for verb in _VERBS[purpose])
+    return dg.MetadataValue.md(f"```sh\n{commands}\n```")
+
+
+def _freshness(job: StreamingJobSpec) -> dg.FreshnessPolicy | None:
+    age = job.checks.checkpoint_age
+    if age is None:
+        return None
+    return dg.FreshnessPolicy.time_window(fail_window=max(timedelta(seconds=age), _SHORTEST_WINDOW))
+
+
+def _checkpoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=translator.name(job, "checkpoint"), specs=[spec], retry_policy=translator.retry_policy(job, "checkpoint")
+    )
+    def checkpoint(
+        context: dg.AssetExecutionContext, config: CheckpointConfig, control_plane: ControlPlaneResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        with _client(context, control_plane) as client:
+
+            def submit(key: str) -> CommandRecord:
+                return client.trigger_checkpoint(
+                    job.name, label=config.label, key=key, expires_seconds=config.timeout_seconds
+                )
+
+            yield from _take(context, client, job, translator, submit, config)
+
+    return checkpoint
+
+
+def _savepoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=translator.name(job, "savepoint"), specs=[spec], retry_policy=translator.retry_policy(job, "savepoint")
+    )
+    def savepoint(
+        context: dg.AssetExecutionContext, config: SavepointConfig, control_plane: ControlPlaneResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        with _client(context, control_plane) as client:
+
+            def submit(key: str) -> CommandRecord:
+                trigger = client.stop_with_savepoint if config.stop else client.trigger_savepoint
+                return trigger(
+                    job.name,
+                    target=config.target,
+                    label=config.label,
+                    key=key,
+                    expires_seconds=config.timeout_seconds,
+                )
+
+            yield from _take(context, client, job, translator, submit, config)
+
+    return savepoint
+
+
+def _client(context: dg.AssetExecutionContext, control_plane: ControlPlaneResource) -> cc.ControlClient:
+    try:
+        return control_plane.client(actor_of(context))
+    except CoordControlError as error:
+        raise action_failure(error) from error
+
+
+def _take(
+    context: dg.AssetExecutionContext,
+    client: cc.ControlClient,
+    job: StreamingJobSpec,
+    translator: StreamingJobTranslator,
+    submit: Submit,
+    config: CheckpointConfig,
+) -> Iterator[dg.MaterializeResult[Any]]:
+    followed = attend(
+        context,
+        client,
+        submit,
+        job=job.name,
+        timeout_seconds=config.timeout_seconds,
+        on_cancel=config.on_cancel,
+    )
+    made = _made(followed.result)
+    context.log.info(f"{made.kind} {made.checkpoint} is complete: {made.path}")
+    try:
+        metadata = _metadata(client, job.name, made, config.note)
+    except CoordControlError as error:
+        raise action_failure(error) from error
+    if not followed.is_cancelled:
+        metadata |= _retained(context, client, job, translator)
+    yield dg.MaterializeResult(metadata=metadata)
+    if followed.is_cancelled:
+        # Nobody asked for it any more, but it is there; the run ends as cancelled, and shows what it has made.
+        raise dg.DagsterExecutionInterruptedError("the run was cancelled; what it had asked for was complete by then")
+
+
+def _made(result: CommandResult) -> CheckpointResult:
+    made = result.savepoint if isinstance(result, StopResult) else result
+    assert isinstance(made, CheckpointResult), "it was a checkpoint or savepoint that was asked for"
+    return made
+
+
+def _metadata(client: cc.ControlClient, job: str, made: CheckpointResult, note: str | None) -> Metadata:
+    record = _recorded(client, job, made.checkpoint)
+    return checkpoint_metadata(
+        record,
+        client.subtasks(job, record.id),
+        job=client.job(job),
+        recovery=next(iter(client.recoveries(job, limit=1)), None),
+        sequence=record.sequence,
+        note=note,
+    )
+
+
+def _recorded(client: cc.ControlClient, job: str, checkpoint: int) -> CheckpointRecord:
+    deadline = time.monotonic() + _RECORD_SECONDS
+    while True:
+        is_last_look = time.monotonic() > deadline
+        try:
+            record = client.checkpoint(job, checkpoint)
+        except RecordNotFound:
+            if is_last_look:
+                raise
+        else:
+            if record.state is not CheckpointState.IN_PROGRESS or is_last_look:
+                return record
+        time.sleep(_LOOK_SECONDS)
+
+
+def _retained(
+    context: dg.AssetExecutionContext,
+    client: cc.ControlClient,
+    job: StreamingJobSpec,
+    translator: StreamingJobTranslator,
+) -> Metadata:
+    """Remove what the schedule that made this run does not keep, if one did."""
+    name = context.run.tags.get(SCHEDULE_TAG)
+    schedule = None if name is None else find_schedule(job, name, translator)
+    if name is None or schedule is None or schedule.retain is None:
+        return {}
+    gone = dispose_old(context, client, job.name, name, schedule.retain)
+    return {f"{NAMESPACE}disposed": dg.MetadataValue.json(gone)}

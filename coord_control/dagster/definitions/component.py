@@ -1,0 +1,151 @@
+"""``StreamingJobComponent``: streaming jobs in Dagster by a few lines of YAML.
+
+Which queries and operators a job has, and which jobs a database has at all, is known by the control database, and a
+code location must load without it: it is read when the component's state is refreshed (by ``dg dev`` and ``dagster
+dev`` whenever they load, elsewhere by ``dg utils refresh-defs-state``), and never by a run worker. A database that
+cannot be reached then costs seconds and one warning, and what was known before stays.
+
+Threads: those of whoever loads definitions; the database is read on one more, so that a server that says nothing cannot
+hold up a code location.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+from dagster._core.storage.defs_state.base import DefsStateStorage
+from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
+from pydantic import Field, field_validator
+
+from coord_control.dagster.definitions.factory import build_streaming_definitions
+from coord_control.dagster.definitions.scaffolder import StreamingJobScaffolder
+from coord_control.dagster.facts import DatabaseFacts, from_json, read_facts, to_json
+from coord_control.dagster.resource import ControlPlaneResource
+from coord_control.dagster.runs.patience import within
+from coord_control.dagster.spec import ControlPlaneSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError
+
+__all__ = ["StreamingJobComponent", "refreshed_facts"]
+
+_log = logging.getLogger("coord_control.dagster")
+
+#: How long loading waits for the database, in all; a person waits for it.
+_READ_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
+_NAME_LENGTH: Final = 40
+_ACTOR: Final = "dagster:definitions"
+
+
+@dg.scaffold_with(StreamingJobScaffolder)
+class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
+    """The streaming jobs of one control database: assets, checks, schedules, sensors and jobs.
+
+    Attributes:
+        translator: names a subclass of ``StreamingJobTranslator``, as ``package.module:Class``.
+        defs_state: where what is known of the database is kept between two refreshes.
+    """
+
+    translator: str | None = None
+    defs_state: ResolvedDefsStateConfig = Field(default_factory=DefsStateConfigArgs.local_filesystem)
+
+    @field_validator("translator")
+    @classmethod
+    def _names_a_translator(cls, name: str | None) -> str | None:
+        if name is not None:
+            _translator(name)
+        return name
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"StreamingJobComponent[{self._place()}]")
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Ask the database what it knows, and write that down; keep what is there when it cannot be asked."""
+        facts = refreshed_facts(self.database, seconds=_READ_SECONDS)
+        if facts is not None:
+            _replace(state_path, to_json(facts))
+        elif not state_path.exists() and not self._restore_last_version(state_path):
+            _replace(state_path, to_json(DatabaseFacts(())))
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+        """Everything that the factory makes of what is written in YAML and what the database said."""
+        translator = None if self.translator is None else _translator(self.translator)()
+        return build_streaming_definitions(self, facts=_read(state_path), translator=translator)
+
+    def _restore_last_version(self, state_path: Path) -> bool:
+        # A versioned storage hands out an empty folder for each refresh: its last version is asked for.
+        config, storage = self.defs_state_config, DefsStateStorage.get()
+        info = storage.get_latest_defs_state_info() if storage is not None else None
+        last = info.info_mapping.get(config.key) if info is not None else None
+        versioned = DefsStateManagementType.VERSIONED_STATE_STORAGE
+        if storage is None or last is None or not (config.management_type == last.management_type == versioned):
+            return False
+        storage.download_state_to_path(config.key, last.version, state_path)
+        return True
+
+    def _place(self) -> str:
+        # Which database it is, short enough for the name of a folder: what is known of one is not shown for another.
+        try:
+            with ControlPlaneResource(database=self.database or "").client(_ACTOR) as client:
+                address = client.url
+        except CoordControlError:
+            return "none"
+        name = re.sub(r"[^A-Za-z0-9._-]", "", address.rpartition("/")[2].partition("?")[0])[:_NAME_LENGTH]
+        return f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+
+
+def refreshed_facts(database: str | None, *, seconds: float) -> DatabaseFacts | None:
+    """What a control database knows now; None, and one warning, when it cannot be asked. Nothing is made or changed.
+
+    Args:
+        database: its address; None: as ``COORD_CONTROL`` says, or the user's embedded one.
+        seconds: how long to wait for it.
+    """
+    try:
+        return within(seconds, lambda: _ask(database))
+    except (CoordControlError, TimeoutError) as error:
+        _log.warning("the control database could not be read; what was known of it is used: %s", error)
+        return None
+
+
+def _ask(database: str | None) -> DatabaseFacts:
+    with ControlPlaneResource(database=database or "").client(_ACTOR, retry_seconds=_RETRY_SECONDS) as client:
+        return read_facts(client)
+
+
+def _read(state_path: Path | None) -> DatabaseFacts | None:
+    if state_path is None:
+        return None
+    try:
+        return from_json(state_path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        _log.warning("what was known of the control database cannot be read, and is asked for anew: %s", error)
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    # Another process may be loading from it.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def _translator(name: str) -> type[StreamingJobTranslator]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{name!r} cannot be imported ({error}); say it as package.module:Class") from error
+    if not (isinstance(found, type) and issubclass(found, StreamingJobTranslator)):
+        raise ValueError(f"{name!r} is no subclass of dagster_defs.StreamingJobTranslator")
+    return found

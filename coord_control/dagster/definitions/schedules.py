@@ -1,0 +1,202 @@
+"""Checkpoints and savepoints by the clock: a tick asks the database whether it makes sense, and then asks for a run.
+
+A tick is evaluated in the code server, which answers for everything else as well: nothing in it may wait. So the
+database is asked one question, on a thread that is left behind when there is no answer within two seconds, and whatever
+goes wrong there is a reason to skip this tick. The run that is asked for waits as long as it takes, in its own process.
+
+A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is of no use. A
+job whose supervisor is starting it again is not down: the run waits for its next driver.
+
+Labels are unique in a job, and every savepoint of a schedule has the time of its tick in its own. Those of one schedule
+are found by who asked for them (``schedule_actor``).
+
+Threads: a tick's own, and one for its question.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from coord_control.control.client.job_snapshot import JobSnapshot
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.own_runs import NOT_OVER, SCHEDULE_TAG, schedule_actor
+from coord_control.dagster.runs.patience import within
+from coord_control.dagster.spec import ScheduleSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError, JobNotFound
+from coord_control.ids import MAX_NAME
+from coord_control.storage.records import CommandKind, JobState
+
+__all__ = ["build_schedules", "find_schedule", "schedule_name"]
+
+_ANSWER_SECONDS: Final = 2.0
+#: The tag of a run by which Dagster knows for which tick it was made.
+_RUN_KEY_TAG: Final = "dagster/run_key"
+#: The tag by which Dagster's run monitoring ends a run that takes longer.
+_LONGEST_TAG: Final = "dagster/max_runtime"
+#: What a run does when its savepoint is complete: it waits for the record, and for the removal of older ones.
+_AFTERWARDS_SECONDS: Final = 240.0
+#: More than one is there only when one was lost.
+_RUNS: Final = 20
+_COMMANDS: Final = {
+    "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
+    "savepoint": (CommandKind.TRIGGER_SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT),
+}
+
+
+def build_schedules(
+    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
+) -> list[dg.ScheduleDefinition]:
+    """The schedules of all jobs."""
+    return [
+        _schedule(job, spec, schedule_name(job, place, translator), translator)
+        for job in jobs
+        for place, spec in enumerate(job.schedules)
+    ]
+
+
+def schedule_name(job: StreamingJobSpec, place: int, translator: StreamingJobTranslator) -> str:
+    """The name of the schedule at a place of a job's list, counted from 0."""
+    spec = job.schedules[place]
+    return spec.name or translator.name(job, f"{spec.kind}_schedule_{place + 1}")
+
+
+def find_schedule(job: StreamingJobSpec, name: str, translator: StreamingJobTranslator) -> ScheduleSpec | None:
+    """The schedule of that name; None: the job has no such one, or not any more."""
+    places = range(len(job.schedules))
+    return next((job.schedules[place] for place in places if schedule_name(job, place, translator) == name), None)
+
+
+def _schedule(
+    job: StreamingJobSpec, spec: ScheduleSpec, name: str, translator: StreamingJobTranslator
+) -> dg.ScheduleDefinition:
+    key = translator.checkpoint_key(job) if spec.kind == "checkpoint" else translator.savepoint_key(job)
+    status = dg.DefaultScheduleStatus.RUNNING if spec.running else dg.DefaultScheduleStatus.STOPPED
+
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
+        moment = context.scheduled_execution_time.astimezone(UTC)
+        reason = None
+        if not _has_run(context, name, moment):
+            reason = _unfinished_run(context, name, spec)
+            reason = reason or _reason_to_skip(plane, job.name, spec, schedule_actor(name))
+        if reason is not None:
+            return dg.SkipReason(reason)
+        return dg.RunRequest(
+            run_key=moment.isoformat(),
+            run_config=_run_config(spec, name, translator.name(job, spec.kind), moment),
+            tags={
+                SCHEDULE_TAG: name,
+                "coord_control/job": job.name,
+                _LONGEST_TAG: f"{_longest_run(spec):.0f}",
+            },
+        )
+
+    return dg.ScheduleDefinition(
+        name=name,
+        cron_schedule=spec.cron,
+        execution_timezone=spec.timezone,
+        target=dg.AssetSelection.assets(key),
+        execution_fn=evaluate,
+        required_resource_keys={RESOURCE_KEY},
+        default_status=status,
+        description=_description(job, spec),
+    )
+
+
+def _run_config(spec: ScheduleSpec, name: str, op: str, moment: datetime) -> dict[str, Any]:
+    config: dict[str, Any] = {"label": _label(spec.label or name, moment), "timeout_seconds": spec.timeout_seconds}
+    if spec.target is not None:
+        config["target"] = f"{spec.target.rstrip('/')}/{name}-{_utc(moment)}"
+    return {"ops": {op: {"config": config}}}
+
+
+def _label(stem: str, moment: datetime) -> str:
+    # Of a long name its end is kept: there the schedules of one job differ.
+    end = f"-{_utc(moment)}"
+    return f"{stem[-(MAX_NAME - len(end)) :]}{end}".lstrip("_.-")
+
+
+def _utc(moment: datetime) -> str:
+    # UTC, because a clock that is set back at the end of summer shows the same local time twice.
+    return f"{moment:%Y%m%dT%H%M%SZ}"
+
+
+def _has_run(context: dg.ScheduleEvaluationContext, name: str, moment: datetime) -> bool:
+    # The daemon died in this very tick, which is evaluated again: Dagster knows the run by its key, and launches it if
+    # it has not done so. Taken for an earlier one, it would never be launched.
+    tags = {SCHEDULE_TAG: name, _RUN_KEY_TAG: moment.isoformat()}
+    return bool(context.instance.get_runs(filters=dg.RunsFilter(tags=tags), limit=1))
+
+
+def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str, spec: ScheduleSpec) -> str | None:
+    """What Dagster itself knows: a run that waits for a worker has asked the job for nothing yet."""
+    unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=NOT_OVER)
+    for record in context.instance.get_run_records(filters=unfinished, limit=_RUNS):
+        if not _is_lost(record, spec):
+            return f"run {record.dagster_run.run_id} of an earlier tick is not over"
+    return None
+
+
+def _is_lost(record: dg.RunRecord, spec: ScheduleSpec) -> bool:
+    # When a code server is killed with its run workers, Dagster's own launcher never notices that they are gone. With
+    # run monitoring the tag of the longest run ends them; without, they must not stop the schedule for ever.
+    if record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
+        return False
+    began = record.start_time or record.create_timestamp.timestamp()
+    return time.time() - began > _longest_run(spec)
+
+
+def _longest_run(spec: ScheduleSpec) -> float:
+    """How many seconds a run can take that has a worker."""
+    return spec.timeout_seconds + _AFTERWARDS_SECONDS
+
+
+def _reason_to_skip(plane: ControlPlaneResource, job: str, spec: ScheduleSpec, actor: str) -> str | None:
+    try:
+        snapshot = within(_ANSWER_SECONDS, lambda: _look(plane, job, actor))
+    except JobNotFound:
+        return f"job {job!r} has never run with this control database: start it"
+    except CoordControlError as error:
+        return f"the control database was not asked: {error}"
+    except TimeoutError:
+        return f"the control database did not answer within {_ANSWER_SECONDS:g} s"
+    return _down(snapshot) or _under_way(snapshot, spec)
+
+
+def _look(plane: ControlPlaneResource, job: str, actor: str) -> JobSnapshot:
+    with plane.client(actor, retry_seconds=_ANSWER_SECONDS) as client:
+        return client.snapshot(job)
+
+
+def _down(snapshot: JobSnapshot) -> str | None:
+    job = snapshot.job
+    if not job.is_alive and not job.is_restarting:
+        since = job.ended_at or job.heartbeat_at
+        why = f": {job.end_reason}" if job.end_reason else ""
+        return f"job {job.name!r} does not run since {since:%Y-%m-%d %H:%M:%S %Z}{why}"
+    return f"job {job.name!r} is stopping" if job.state is JobState.STOPPING else None
+
+
+def _under_way(snapshot: JobSnapshot, spec: ScheduleSpec) -> str | None:
+    for checkpoint in snapshot.under_way:
+        if checkpoint.kind.value == spec.kind:
+            return f"{spec.kind} {checkpoint.id} is under way since {checkpoint.triggered_at:%H:%M:%S %Z}"
+    for command in snapshot.commands:
+        if command.kind in _COMMANDS[spec.kind]:
+            return f"command {command.id} of {command.requested_by or 'somebody'} asks for a {spec.kind} already"
+    return None
+
+
+def _description(job: StreamingJobSpec, spec: ScheduleSpec) -> str:
+    kept = ""
+    if spec.retain is not None:
+        count, hours = spec.retain.count, spec.retain.max_age_hours
+        parts = [f"the newest {count}" if count else "", f"those of the last {hours:g} hours" if hours else ""]
+        kept = f"; {' and '.join(filter(None, parts))} are kept"
+    return f"Takes a {spec.kind} of the job {job.name}{kept}. Skipped while the job is down or one is under way."

@@ -1,0 +1,88 @@
+"""The sensor: tells Dagster what has happened in the jobs of a control database, whoever has asked for it.
+
+It runs in the code server, which answers for everything else as well. So a database that cannot be reached, or does not
+answer, is a reason to skip the tick, after two seconds; the next tick goes on where this one would have begun.
+
+Threads: a tick's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import dagster as dg
+
+from coord_control.dagster.feed.cursor import Cursor
+from coord_control.dagster.feed.dagster_events import JobAssets
+from coord_control.dagster.feed.tick import Limits, Tick, Told
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError
+
+__all__ = ["ACTOR", "SENSOR_NAME", "build_sensor"]
+
+SENSOR_NAME: Final = "streaming_jobs_sensor"
+#: Who asks, for the audit trail.
+ACTOR: Final = "dagster:sensor"
+
+_INTERVAL_SECONDS: Final = 15
+_RETRY_SECONDS: Final = 2.0
+_DESCRIPTION: Final = (
+    "Reports what happens in the streaming jobs: checkpoints and savepoints that others than Dagster have taken, "
+    "failures, recoveries, how the queries fare, and what the checks say."
+)
+
+
+def build_sensor(
+    spec: ControlPlaneSpec,
+    jobs: Sequence[StreamingJobSpec],
+    translator: StreamingJobTranslator,
+    *,
+    limits: Limits | None = None,
+) -> dg.SensorDefinition:
+    """One for a control database.
+
+    Args:
+        jobs: those that have assets; others are not reported.
+        limits: how much it does in one tick.
+    """
+    assets = {job.name: JobAssets.of(job, translator) for job in jobs}
+    where = f" Database: {spec.database}." if spec.database and "@" not in spec.database else ""
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
+        try:
+            with plane.client(ACTOR, retry_seconds=_RETRY_SECONDS) as client:
+                cursor = _cursor(context)
+                told = Tick(client, context.instance, assets, cursor, limits or Limits(), context.log).run()
+        except (CoordControlError, TimeoutError) as error:
+            return dg.SensorResult(skip_reason=f"the control database was not read: {error}", cursor=context.cursor)
+        return _result(told)
+
+    return dg.SensorDefinition(
+        name=SENSOR_NAME,
+        evaluation_fn=evaluate,
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        required_resource_keys={RESOURCE_KEY},
+        description=_DESCRIPTION + where,
+    )
+
+
+def _cursor(context: dg.SensorEvaluationContext) -> Cursor | None:
+    if not context.cursor:
+        return None
+    try:
+        return Cursor.decode(context.cursor)
+    except ValueError as error:
+        context.log.warning(f"{error}; beginning anew, what Dagster has is not repeated")
+        return None
+
+
+def _result(told: Told) -> dg.SensorResult:
+    said = f"{len(told.events)} events" if told.events else "nothing new"
+    if not told.is_all:
+        said += ", and more changes with the next tick"
+    return dg.SensorResult(skip_reason=said, asset_events=told.events, cursor=told.cursor.encode())

@@ -1,0 +1,192 @@
+"""Starting dead drivers again: a sensor for those jobs whose spec says ``supervise``.
+
+A driver is dead (``JobRecord.dead_since``) when it has said that it failed, also because its own supervisor was killed;
+when it has said nothing for longer than its lease; or when it ended in order to be started again, and was not. One that
+has ended by itself, or was told to stop, is left alone, and so is a job that has never been started.
+
+    alive       nothing
+    dead        wait: delay, doubled with each restart within the window       -> one run for this generation
+    still dead  after that run: as before, a second run; and so on
+    too often   nothing more, until somebody starts the job
+
+A run is named by job, generation and attempt, and Dagster makes no second one of a name: whatever becomes of the
+cursor, a dead driver is not started twice at the same time. Two drivers would do no harm either: the older one is
+fenced off.
+
+Threads: :func:`decide` is a function of values; the sensor is a tick's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+import dagster as dg
+from pydantic import TypeAdapter, ValidationError
+
+from coord_control.dagster.definitions.actions import START_JOB, start_run_config
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.own_runs import NOT_OVER
+from coord_control.dagster.runs.patience import within
+from coord_control.dagster.spec import StreamingJobSpec, SuperviseSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.errors import CoordControlError
+from coord_control.storage.records import JobRecord
+
+__all__ = ["ACTOR", "SUPERVISOR_NAME", "Decision", "Memory", "build_supervisor", "decide"]
+
+SUPERVISOR_NAME: Final = "streaming_supervisor_sensor"
+#: Who asks, for the audit trail.
+ACTOR: Final = "dagster:supervisor"
+
+_INTERVAL_SECONDS: Final = 15
+_ANSWER_SECONDS: Final = 2.0
+_JOB_TAG: Final = "coord_control/job"
+_SENSOR_TAG: Final = "dagster/sensor_name"
+_DOUBLINGS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of one job.
+
+    Attributes:
+        generation: the dead one that ``attempts`` are about.
+        attempts: runs that were asked for, for this generation.
+        asked_at: when runs were asked for within the window, in seconds since 1970; oldest first.
+        gave_up: it was restarted too often, and is left alone while no newer generation comes.
+    """
+
+    generation: int = 0
+    attempts: int = 0
+    asked_at: tuple[float, ...] = ()
+    gave_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about a job.
+
+    Attributes:
+        run_key: of the run that starts it; None: none is due.
+        reason: why not; empty: nothing is wrong.
+    """
+
+    memory: Memory
+    run_key: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    jobs: dict[str, Memory] = field(default_factory=dict)
+
+
+_CURSOR: Final[TypeAdapter[_Cursor]] = TypeAdapter(_Cursor)
+
+
+def decide(job: JobRecord, spec: SuperviseSpec, memory: Memory, now: datetime) -> Decision:
+    """Whether a job is to be started now.
+
+    Args:
+        now: by the clock of the control database.
+    """
+    seconds = now.timestamp()
+    if job.generation != memory.generation:
+        # Whoever has started what was given up here has seen to it: that counts anew.
+        memory = Memory(job.generation, asked_at=() if memory.gave_up else memory.asked_at)
+    recent = tuple(each for each in memory.asked_at if each > seconds - spec.within_seconds)
+    memory = replace(memory, asked_at=recent)
+    dead_since = job.dead_since
+    if dead_since is None:
+        return Decision(memory)
+    if memory.gave_up or len(recent) >= spec.max_restarts:
+        text = f"{job.name} was started {spec.max_restarts} times within {spec.within_seconds:g} s; start it yourself"
+        return Decision(replace(memory, gave_up=True), reason=text)
+    delay = min(spec.delay_seconds * 2 ** min(len(recent), _DOUBLINGS), spec.within_seconds)
+    due = max(dead_since.timestamp(), *recent[-1:], 0.0) + delay
+    if seconds < due:
+        return Decision(memory, reason=f"{job.name} is dead, and will be started in {due - seconds:.0f} s")
+    attempt = memory.attempts + 1
+    asked = replace(memory, attempts=attempt, asked_at=(*recent, seconds))
+    return Decision(asked, run_key=f"{job.name}:{job.generation}:{attempt}")
+
+
+def build_supervisor(
+    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
+) -> dg.SensorDefinition | None:
+    """The sensor; None: no job wants to be supervised."""
+    supervised = {job.name: job.supervise for job in jobs if job.supervise is not None}
+    if not supervised:
+        return None
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        plane: ControlPlaneResource = getattr(context.resources, RESOURCE_KEY)
+        try:
+            with plane.client(ACTOR, retry_seconds=_ANSWER_SECONDS) as client:
+                fleet = within(_ANSWER_SECONDS, lambda: client.fleet(supervised))
+        except (CoordControlError, TimeoutError) as error:
+            return dg.SensorResult(skip_reason=f"the control database was not read: {error}", cursor=context.cursor)
+        records = {overview.job.name: overview.job for overview in fleet.jobs}
+        return _look(context, records, supervised, fleet.now)
+
+    return dg.SensorDefinition(
+        name=SUPERVISOR_NAME,
+        job_name=START_JOB,
+        evaluation_fn=evaluate,
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        required_resource_keys={RESOURCE_KEY},
+        description=f"Starts these jobs again when their driver has died: {', '.join(sorted(supervised))}.",
+    )
+
+
+def _look(
+    context: dg.SensorEvaluationContext,
+    records: Mapping[str, JobRecord],
+    supervised: Mapping[str, SuperviseSpec],
+    now: datetime,
+) -> dg.SensorResult:
+    before = _remembered(context)
+    after: dict[str, Memory] = {}
+    requests: list[dg.RunRequest] = []
+    reasons: list[str] = []
+    for name, record in records.items():
+        memory = before.get(name, Memory())
+        if record.dead_since is not None and _is_being_started(context, name):
+            # Nothing is decided now: after the last try, giving up would forget that the next driver is ours.
+            decision = Decision(memory, reason=f"{name} is dead; the run that starts it is not over")
+        else:
+            decision = decide(record, supervised[name], memory, now)
+        after[name] = decision.memory
+        if decision.run_key is not None:
+            requests.append(_request(name, decision.run_key))
+        elif decision.reason:
+            reasons.append(decision.reason)
+    skip = None if requests else "; ".join(reasons) or "no job is dead"
+    return dg.SensorResult(run_requests=requests, skip_reason=skip, cursor=_CURSOR.dump_json(_Cursor(after)).decode())
+
+
+def _request(name: str, run_key: str) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=run_key,
+        run_config=start_run_config(name),
+        tags={_JOB_TAG: name},
+    )
+
+
+def _is_being_started(context: dg.SensorEvaluationContext, name: str) -> bool:
+    ours = dg.RunsFilter(tags={_SENSOR_TAG: SUPERVISOR_NAME, _JOB_TAG: name}, statuses=NOT_OVER)
+    return bool(context.instance.get_runs(filters=ours, limit=1))
+
+
+def _remembered(context: dg.SensorEvaluationContext) -> Mapping[str, Memory]:
+    if not context.cursor:
+        return {}
+    try:
+        return _CURSOR.validate_json(context.cursor).jobs
+    except ValidationError:
+        context.log.warning("the cursor of the supervisor cannot be read; how often jobs were started is counted anew")
+        return {}

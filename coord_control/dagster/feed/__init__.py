@@ -1,0 +1,1 @@
+"""What the sensor tells Dagster: changes of the control database as events, each once."""

@@ -1,0 +1,171 @@
+"""What becomes of a change in the control database: events of Dagster's assets, and by what each is known again.
+
+    checkpoint, savepoint completed   materialization of its asset
+    checkpoint, savepoint failed      observation of its asset
+    a query recovered                 observation of the checkpoint asset, and of the query's
+
+An event is known again by what it says about itself, not by its number in the log of changes: a job's history that was
+lost is written anew from the job's storage, with new numbers. A checkpoint is its id and when it was triggered; ids
+alone begin again when somebody empties the job's folder.
+
+Threads: values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import dagster as dg
+
+from coord_control.dagster.metadata import NAMESPACE, checkpoint_metadata, failure_metadata, recovery_metadata
+from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
+from coord_control.storage.records import (
+    Change,
+    CheckpointKind,
+    CheckpointState,
+    JobOverview,
+    RecoveryRecord,
+    SubtaskRecord,
+)
+
+__all__ = ["AssetEvent", "Fact", "Identity", "JobAssets", "facts_of", "happened_at", "identity_in"]
+
+AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+#: The storage says when a checkpoint was triggered, and so do the driver's statistics; they need not agree to the
+#: microsecond.
+_SAME_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """By what an event is known again: ``what`` it is about, and when that happened, in seconds since 1970."""
+
+    what: tuple[str | int, ...]
+    at: float
+
+    def is_same(self, other: Identity) -> bool:
+        """Whether both are about the same."""
+        tolerance = 0.001 if self.what[0] == "recovery" else _SAME_SECONDS
+        return self.what == other.what and abs(self.at - other.at) <= tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class JobAssets:
+    """The assets of a job."""
+
+    spec: StreamingJobSpec
+    checkpoint: dg.AssetKey
+    savepoint: dg.AssetKey
+    queries: Mapping[str, dg.AssetKey]
+
+    @classmethod
+    def of(cls, job: StreamingJobSpec, translator: StreamingJobTranslator) -> JobAssets:
+        """Under the keys that the translator gives them."""
+        queries: Sequence[QuerySpec] = job.queries or ()
+        return cls(
+            job,
+            translator.checkpoint_key(job),
+            translator.savepoint_key(job),
+            {query.name: translator.query_key(job, query) for query in queries},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One event of one asset that a change leads to; whether Dagster has it already is not known yet."""
+
+    change: Change
+    asset: dg.AssetKey
+    identity: Identity
+
+    @property
+    def is_materialization(self) -> bool:
+        """A completed checkpoint or savepoint."""
+        return self.identity.what[0] == "checkpoint"
+
+    def event(
+        self, subtasks: Mapping[tuple[str, int], Sequence[SubtaskRecord]], overview: JobOverview | None
+    ) -> AssetEvent:
+        """Make it.
+
+        Args:
+            subtasks: of the checkpoints that have ended, by job and id.
+            overview: of the job; None: it is gone.
+        """
+        sequence, record = self.change.sequence, self.change.checkpoint
+        if record is None:
+            assert self.change.recovery is not None, "a change is one of the two"
+            return dg.AssetObservation(
+                self.asset,
+                description=self.change.recovery.what or None,
+                metadata=recovery_metadata(self.change.recovery, sequence=sequence),
+            )
+        parts = subtasks.get((record.job, record.id), ())
+        if not self.is_materialization:
+            text = f"{record.kind.value} {record.id} failed: {record.message or record.reason or 'no reason is known'}"
+            metadata = failure_metadata(record, parts, sequence=sequence)
+            return dg.AssetObservation(self.asset, description=text, metadata=metadata)
+        metadata = checkpoint_metadata(
+            record,
+            parts,
+            job=None if overview is None else overview.job,
+            recovery=None if overview is None else overview.last_recovery,
+            sequence=sequence,
+            reported_by="sensor",
+        )
+        return dg.AssetMaterialization(self.asset, description=record.label, metadata=metadata)
+
+
+def facts_of(change: Change, assets: JobAssets) -> tuple[Fact, ...]:
+    """The events that a change leads to."""
+    if (record := change.checkpoint) is not None:
+        asset = assets.savepoint if record.kind is CheckpointKind.SAVEPOINT else assets.checkpoint
+        what = "failed" if record.state is CheckpointState.FAILED else "checkpoint"
+        identity = Identity((what, record.id), record.triggered_at.timestamp())
+        return (Fact(change, asset, identity),)
+    recovery = change.recovery
+    assert recovery is not None, "a change is one of the two"
+    known = assets.queries.get(recovery.query) if recovery.query is not None else None
+    identity = _recovery_identity(recovery)
+    keys = [assets.checkpoint] if known is None else [assets.checkpoint, known]
+    return tuple(Fact(change, key, identity) for key in keys)
+
+
+def happened_at(change: Change) -> datetime:
+    """When it was over; nobody can have told of it before."""
+    if (record := change.checkpoint) is not None:
+        return record.finished_at or record.triggered_at
+    recovery = change.recovery
+    assert recovery is not None, "a change is one of the two"
+    return recovery.started_at + timedelta(seconds=recovery.duration_seconds or 0.0)
+
+
+def identity_in(metadata: Mapping[str, dg.MetadataValue[Any]]) -> Identity | None:
+    """By what an event that Dagster has is known again; None: it is about something else."""
+
+    def number(name: str) -> float | int | None:
+        value = getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)
+        return value if isinstance(value, (int, float)) else None
+
+    def text(name: str) -> str:
+        value = getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)
+        return value if isinstance(value, str) else ""
+
+    triggered = number("triggered_at")
+    for what, name in (("checkpoint", "checkpoint_id"), ("failed", "failed_checkpoint_id")):
+        if (checkpoint := number(name)) is not None and triggered is not None:
+            return Identity((what, int(checkpoint)), triggered)
+    generation, recovered = number("generation"), number("recovered_at")
+    if generation is None or recovered is None:
+        return None
+    return Identity(("recovery", int(generation), text("query"), text("recovery_cause")), recovered)
+
+
+def _recovery_identity(recovery: RecoveryRecord) -> Identity:
+    what = ("recovery", recovery.generation, recovery.query or "", recovery.cause)
+    return Identity(what, recovery.started_at.timestamp())

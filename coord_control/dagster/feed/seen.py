@@ -1,0 +1,82 @@
+"""What Dagster has already: read from its own event log, which is the only memory that cannot be lost by itself.
+
+Reading it costs a query for an asset, so it is asked only about what may be there: see :mod:`.tick`.
+
+Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+import dagster as dg
+
+from coord_control.dagster.feed.dagster_events import Fact, Identity, happened_at, identity_in
+
+__all__ = ["Seen"]
+
+#: By how much the clock of a driver may be ahead of Dagster's.
+_SLACK: Final = timedelta(minutes=10)
+_PAGE: Final = 200
+_MOST: Final = 20_000  #: events of one asset that are looked at; there are a hundred bytes of memory for each
+
+_Key = tuple[dg.AssetKey, bool]
+
+
+class Seen:
+    """The events that Dagster has of some assets.
+
+    Args:
+        facts: those that will be asked about.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, facts: Iterable[Fact]) -> None:
+        self._instance = instance
+        self._since: dict[_Key, datetime] = {}
+        self._wanted: dict[_Key, list[Identity]] = defaultdict(list)
+        self._found: dict[_Key, list[Identity]] = {}
+        for fact in facts:
+            key = _key(fact)
+            happened = happened_at(fact.change)
+            self._since[key] = min(self._since.get(key, happened), happened)
+            self._wanted[key].append(fact.identity)
+
+    def skip_new_assets(self) -> None:
+        """Find out in one go which assets have no events at all; worth it when most of the facts are asked about."""
+        keys = list({asset for asset, _ in self._wanted})
+        known = {record.asset_entry.asset_key for record in self._instance.get_asset_records(keys)} if keys else set()
+        self._found |= {key: [] for key in self._wanted if key[0] not in known}
+
+    def has(self, fact: Fact) -> bool:
+        """Whether Dagster has the event of a fact."""
+        key = _key(fact)
+        if key not in self._found:
+            self._found[key] = self._read(key)
+        return any(fact.identity.is_same(identity) for identity in self._found[key])
+
+    def _read(self, key: _Key) -> list[Identity]:
+        """The events that could be wanted ones, until all of those are found."""
+        asset, is_materialization = key
+        fetch = self._instance.fetch_materializations if is_materialization else self._instance.fetch_observations
+        after = (self._since[key] - _SLACK).timestamp()
+        missing, found = list(self._wanted[key]), list[Identity]()
+        cursor, looked_at = None, 0
+        while missing and looked_at < _MOST:
+            page = fetch(dg.AssetRecordsFilter(asset, after_timestamp=after), _PAGE, cursor=cursor, ascending=True)
+            for record in page.records:
+                event = record.asset_materialization if is_materialization else record.asset_observation
+                identity = None if event is None else identity_in(event.metadata)
+                if identity is not None:
+                    found.append(identity)
+                    missing = [each for each in missing if not each.is_same(identity)]
+            if not page.has_more:
+                break
+            cursor, looked_at = page.cursor, looked_at + len(page.records)
+        return found
+
+
+def _key(fact: Fact) -> _Key:
+    return fact.asset, fact.is_materialization

@@ -1,0 +1,127 @@
+"""How jobs are now, as events: what their checks say, and how their queries fare.
+
+Other than changes this may be told again without harm; the cursor keeps Dagster's event log from filling with what it
+knows. An outcome of a check is told when it has changed, when the checkpoint asset has a newer materialization (Dagster
+would show it as missing otherwise), and every five minutes. A query is observed when its epoch has moved. Of very many
+jobs and queries only some are told again, or observed, in each tick, in turn: Dagster needs milliseconds for an event.
+
+Threads: functions of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import dagster as dg
+
+from coord_control.dagster.asset_checks import CHECKS, CheckOutcome, evaluate
+from coord_control.dagster.feed.cursor import Cursor, JobMark
+from coord_control.dagster.feed.dagster_events import AssetEvent, JobAssets
+from coord_control.dagster.metadata import query_metadata
+from coord_control.storage.records import JobOverview
+
+__all__ = ["check_jobs", "observe_queries"]
+
+_AGAIN_SECONDS: Final = 300
+_OFF: Final = "-"
+_PASSED: Final = "p"
+_FAILED: Final = {dg.AssetCheckSeverity.WARN: "w", dg.AssetCheckSeverity.ERROR: "e"}
+
+_Overviews = Mapping[str, JobOverview]
+
+
+def check_jobs(
+    jobs: Mapping[str, JobAssets],
+    overviews: _Overviews,
+    cursor: Cursor,
+    now: datetime,
+    *,
+    told: Collection[str],
+    reported: Collection[str],
+    most: int,
+) -> tuple[list[AssetEvent], Cursor]:
+    """What the checks say that Dagster does not know, and the cursor after that.
+
+    Args:
+        now: by the clock of the control database.
+        told: jobs whose checkpoint asset gets a new materialization just before these outcomes.
+        reported: jobs whose checkpoint asset has one from a run. Dagster compares the two times, and on SQLite it knows
+            that of an outcome to the second: so their outcomes are told now, and once more with the next tick.
+    """
+    events: list[AssetEvent] = []
+    marks: dict[str, JobMark] = {}
+    seconds = int(now.timestamp())
+    again = _longest_ago(jobs, cursor, seconds, most)
+    for name, assets in jobs.items():
+        mark = cursor.jobs.get(name, JobMark())
+        outcomes = {each.name: each for each in evaluate(overviews.get(name), assets.spec.checks, now)}
+        letters = "".join(_letter(outcomes.get(check)) for check in CHECKS)
+        is_new = name in told or name in reported
+        is_due = is_new or name in again
+        before = _OFF * len(CHECKS) if is_due else mark.checks.ljust(len(CHECKS), _OFF)
+        news = [check for check, was, is_ in zip(CHECKS, before, letters, strict=True) if is_ not in (was, _OFF)]
+        events.extend(_evaluation(assets.checkpoint, outcomes[check]) for check in news)
+        checked_at = 0 if name in reported else seconds if is_due else mark.checked_at
+        marks[name] = replace(mark, checks=letters, checked_at=checked_at)
+    return events, replace(cursor, jobs=marks)
+
+
+def observe_queries(
+    jobs: Mapping[str, JobAssets], overviews: _Overviews, cursor: Cursor, most: int
+) -> tuple[list[AssetEvent], Cursor]:
+    """Observations of queries whose epoch has moved, and the cursor after that.
+
+    Args:
+        most: how many at once.
+    """
+    moved = {
+        f"{name}/{query.name}": (name, query)
+        for name, assets in jobs.items()
+        if name in overviews
+        for query in overviews[name].job.queries
+        if query.name in assets.queries and query.epoch not in (None, _epoch(cursor, name, query.name))
+    }
+    chosen = _in_turn(sorted(moved), cursor.observed)[:most]
+    marks = dict(cursor.jobs)
+    events: list[AssetEvent] = []
+    for each in chosen:
+        name, query = moved[each]
+        events.append(dg.AssetObservation(jobs[name].queries[query.name], metadata=query_metadata(query)))
+        mark = marks.get(name, JobMark())
+        marks[name] = replace(mark, epochs={**mark.epochs, query.name: query.epoch or 0})
+    return events, replace(cursor, jobs=marks, observed=chosen[-1] if chosen else cursor.observed)
+
+
+def _longest_ago(jobs: Collection[str], cursor: Cursor, seconds: int, most: int) -> Collection[str]:
+    told_at = {name: cursor.jobs.get(name, JobMark()).checked_at for name in jobs}
+    due = [name for name, at in told_at.items() if not 0 <= seconds - at < _AGAIN_SECONDS]
+    return set(sorted(due, key=lambda name: told_at[name])[:most])
+
+
+def _epoch(cursor: Cursor, job: str, query: str) -> int | None:
+    mark = cursor.jobs.get(job)
+    return None if mark is None else mark.epochs.get(query)
+
+
+def _in_turn(names: Sequence[str], last: str) -> list[str]:
+    return [*(name for name in names if name > last), *(name for name in names if name <= last)]
+
+
+def _letter(outcome: CheckOutcome | None) -> str:
+    if outcome is None:
+        return _OFF
+    return _PASSED if outcome.passed else _FAILED[outcome.severity]
+
+
+def _evaluation(asset: dg.AssetKey, outcome: CheckOutcome) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=asset,
+        check_name=outcome.name,
+        passed=outcome.passed,
+        severity=outcome.severity,
+        description=outcome.description,
+        metadata=outcome.metadata,
+    )

@@ -1,0 +1,1 @@
+"""What a run of Dagster does: ask a job for something, once, and wait for it."""

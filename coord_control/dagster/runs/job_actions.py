@@ -1,0 +1,284 @@
+"""What the jobs of Dagster do that act on streaming jobs: one function each, which returns what the run shows.
+
+Whatever is asked of a driver is asked once, however often the step is run (:mod:`.job_run`); what cannot be done is a
+failure with the cause and the next step.
+
+Threads: the step's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from coord_control.control.client.control_client import ControlClient
+from coord_control.control.commands import (
+    CommandResult,
+    DisposeResult,
+    RestartResult,
+    SendEventResult,
+    StopResult,
+    VerifyResult,
+)
+from coord_control.dagster import markdown
+from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
+from coord_control.dagster.runs.action_configs import (
+    ActionConfig,
+    ForkConfig,
+    RefConfig,
+    RestoreConfig,
+    SendConfig,
+    StartConfig,
+    StopConfig,
+)
+from coord_control.dagster.runs.driver_start import start_job
+from coord_control.dagster.runs.job_run import follow
+from coord_control.dagster.runs.reattach import Submit, attempt_key
+from coord_control.dagster.runs.restore_run import Wish, restore
+from coord_control.dagster.spec import StartSpec, StreamingJobSpec
+from coord_control.durable.files.filesystem import scheme
+from coord_control.errors import ControlEventRefused
+from coord_control.storage.records import CommandRecord
+
+__all__ = [
+    "Asking",
+    "dispose",
+    "fork",
+    "nothing_done",
+    "restart",
+    "restore_job",
+    "send_event",
+    "start",
+    "stop",
+    "verify",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A step that does one of the actions: its context, a client, and the job that is meant."""
+
+    context: dg.OpExecutionContext
+    client: ControlClient
+    spec: StreamingJobSpec
+
+    @property
+    def job(self) -> str:
+        return self.spec.name
+
+    def follow(self, config: ActionConfig, submit: Submit) -> CommandResult:
+        seconds = config.timeout_seconds
+        return follow(self.context, self.client, submit, job=self.job, timeout_seconds=seconds)
+
+    def start(self, config: ActionConfig, spec: StartSpec) -> Metadata:
+        request, seconds = attempt_key(self.context), config.timeout_seconds
+        found = start_job(self.client, self.job, spec, request=request, timeout_seconds=seconds, tell=self.tell)
+        return found.metadata()
+
+    def tell(self, line: str) -> None:
+        self.context.log.info(line)
+
+
+def nothing_done(problem: str) -> dg.Failure:
+    """The failure of a step that has found something wrong before it did anything."""
+    return dg.Failure(f"{problem}. Nothing was done", allow_retries=False)
+
+
+def start(asking: Asking, config: StartConfig) -> Metadata:
+    """``start_streaming_job``."""
+    assert asking.spec.start is not None, "only those can be chosen"
+    return asking.start(config, asking.spec.start)
+
+
+def stop(asking: Asking, config: StopConfig) -> Metadata:
+    """``stop_streaming_job``."""
+    if config.savepoint and config.grace_seconds is not None:
+        raise nothing_done("grace_seconds does not go with savepoint, which lets the running epochs end: leave it out")
+    if not config.savepoint and (config.label is not None or config.target is not None):
+        raise nothing_done("label and target are of the savepoint: say savepoint: true too, or leave them out")
+
+    def submit(key: str) -> CommandRecord:
+        client, job, seconds = asking.client, asking.job, config.timeout_seconds
+        if config.savepoint:
+            return client.stop_with_savepoint(
+                job, target=config.target, label=config.label, key=key, expires_seconds=seconds
+            )
+        return client.stop(job, grace_seconds=config.grace_seconds, key=key, expires_seconds=seconds)
+
+    result = asking.follow(config, submit)
+    assert isinstance(result, StopResult), "it was a stop that was asked for"
+    made = result.savepoint
+    asking.tell(f"job {asking.job} has stopped" + (f" after savepoint {made.checkpoint}: {made.path}" if made else ""))
+    if made is None:
+        return {}
+    return entries(
+        {
+            "checkpoint_id": made.checkpoint,
+            "path": dg.MetadataValue.path(made.path),
+            "label": made.label,
+            "size_bytes": made.state_bytes,
+            "duration_seconds": made.duration_seconds,
+        }
+    )
+
+
+def restart(asking: Asking, config: ActionConfig) -> Metadata:
+    """``restart_streaming_job``."""
+
+    def submit(key: str) -> CommandRecord:
+        return asking.client.restart(asking.job, key=key, expires_seconds=config.timeout_seconds)
+
+    result = asking.follow(config, submit)
+    assert isinstance(result, RestartResult), "it was a restart that was asked for"
+    asking.tell(f"job {asking.job} runs again, generation {result.generation}")
+    return entries({"generation": result.generation})
+
+
+def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
+    """``restore_streaming_job``."""
+    spec = asking.spec.start
+    if config.start and spec is None:
+        raise nothing_done(
+            f"it is not known how job {asking.job} is started: add start to its definition, or leave start out here, "
+            "and start the job yourself afterwards"
+        )
+    shown = restore(asking.context, asking.client, _wish(asking, config))
+    if not config.start or spec is None:
+        return shown
+    try:
+        return shown | asking.start(config, spec)
+    except dg.Failure as failure:
+        raise dg.Failure(
+            f"job {asking.job} was restored, but not started: {failure.description}. To start it, re-execute this run "
+            "from failure, which does not repeat the restore",
+            metadata={**shown, **failure.metadata},
+            allow_retries=failure.allow_retries,
+        ) from failure
+
+
+def fork(asking: Asking, config: ForkConfig) -> Metadata:
+    """``fork_streaming_job``."""
+    shown = restore(asking.context, asking.client, _wish(asking, config, config.as_name))
+    asking.tell(f"start a driver with a job named {config.as_name} and the same root: it goes on from there")
+    return shown
+
+
+def send_event(asking: Asking, config: SendConfig) -> Metadata:
+    """``send_control_event``."""
+    payload = _payload(config.payload)
+
+    def submit(key: str) -> CommandRecord:
+        return asking.client.send_event(
+            asking.job,
+            config.operator,
+            config.event_type,
+            payload,
+            subtask=config.subtask,
+            key=key,
+            expires_seconds=config.timeout_seconds,
+        )
+
+    try:
+        result = asking.follow(config, submit)
+    except dg.Failure as failure:
+        raise _with_fields(failure, config) from failure.__cause__
+    assert isinstance(result, SendEventResult), "it was an event that was sent"
+    asking.tell(f"event {result.number} of operator {config.operator} has taken effect")
+    return entries({"number": result.number, "operator": config.operator, "event_type": config.event_type})
+
+
+def dispose(asking: Asking, config: RefConfig) -> Metadata:
+    """``dispose_savepoint``."""
+    ref = _reference(config.ref)
+
+    def submit(key: str) -> CommandRecord:
+        return asking.client.dispose(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
+
+    result = asking.follow(config, submit)
+    assert isinstance(result, DisposeResult), "it was to be removed"
+    asking.tell(f"{result.path} does not exist any more")
+    return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
+
+
+def verify(asking: Asking, config: RefConfig) -> Metadata:
+    """``verify_savepoint``."""
+    ref = _reference(config.ref)
+
+    def submit(key: str) -> CommandRecord:
+        return asking.client.verify(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
+
+    result = asking.follow(config, submit)
+    assert isinstance(result, VerifyResult), "it was a look at its files that was asked for"
+    columns = ("path", "kind", "detail", "fatal")
+    rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
+    shown = entries(
+        {
+            "checkpoint_id": result.checkpoint,
+            "path": dg.MetadataValue.path(result.path),
+            "files": result.files,
+            "size_bytes": result.size,
+            "intact": dg.MetadataValue.bool(result.is_intact),
+            "problems": dg.MetadataValue.md(markdown.table(columns, rows)) if rows else None,
+        }
+    )
+    if not result.is_intact:
+        raise dg.Failure(
+            f"{result.path} is damaged: {len(rows)} of its {result.files} files are not as they were. Restore another "
+            "one, or put the files back from a copy of the storage",
+            metadata=shown,
+            allow_retries=False,
+        )
+    asking.tell(f"{result.path}: {result.files} files, all as they were")
+    return shown
+
+
+def _wish(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Wish:
+    return Wish(
+        asking.job,
+        _reference(config.ref),
+        as_name,
+        allow_non_restored_state=config.allow_non_restored_state,
+        allow_missing_input=config.allow_missing_input,
+        verify=config.verify,
+        force=config.force,
+        timeout_seconds=config.timeout_seconds,
+    )
+
+
+def _reference(ref: str) -> str:
+    if "/" in ref and not ref.startswith("/") and scheme(ref) is None:
+        raise nothing_done(f"{ref!r} is a path, and has to be an absolute one: a driver runs in a folder of its own")
+    return ref
+
+
+def _payload(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise nothing_done(f"payload is text, and as such must be JSON: {error}") from error
+
+
+def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
+    """What is wrong with each field of the payload, so that people can read it."""
+    error = failure.__cause__
+    if not isinstance(error, ControlEventRefused) or not error.fields:
+        return failure
+    rows = [[_place(field), field.get("msg", "")] for field in error.fields]
+    said = "; ".join(f"{place}: {problem}" for place, problem in rows)
+    metadata = {name: value for name, value in failure.metadata.items() if name != f"{NAMESPACE}problems"}
+    return dg.Failure(
+        f"the payload is no {config.event_type} of operator {config.operator}: {said}. Nothing was sent",
+        metadata={**metadata, f"{NAMESPACE}problems": dg.MetadataValue.md(markdown.table(("field", "problem"), rows))},
+        allow_retries=False,
+    )
+
+
+def _place(field: Mapping[str, Any]) -> str:
+    path: Iterable[Any] = field.get("loc") or ()
+    return ".".join(map(str, path)) or "all of it"

@@ -1,0 +1,260 @@
+"""Restoring a job, or letting a new one go on beside it: through its driver, or on its storage when it has none.
+
+The check before a restore shows up in the run in any case, as a table in its metadata and as lines in its log, also
+when it refuses. A driver makes it by itself and sends the table; for a job that does not run it is made here.
+
+A step that is repeated does not go back twice. What was asked of a driver is found again by its key. What was done on
+the storage is found there, by the same key: the clocks of Dagster and of the machine that restores may differ.
+
+Threads: the step's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dagster as dg
+
+from coord_control.control.client.control_client import ControlClient
+from coord_control.control.commands import Refusal, RestoreResult
+from coord_control.dagster import markdown
+from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
+from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
+from coord_control.dagster.runs.job_run import follow
+from coord_control.dagster.runs.reattach import attempt_key, newest_request
+from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
+from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
+from coord_control.durable.offline.offline_restore import RestoreRequest, check_fork_name, check_restore, restore_job
+from coord_control.durable.restore.checks import Verdict, refusal
+from coord_control.errors import CommandRefused, JobRunning
+from coord_control.storage.records import CommandRecord, CommandState, JobRecord
+
+__all__ = ["Wish", "preflight_table", "restore"]
+
+_LOCAL = LocalFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be restored.
+
+    Attributes:
+        job: whose checkpoint it is.
+        ref: an id, a label, ``latest``, or a path.
+        as_name: a new job goes on from it, beside this one; None: the job itself.
+        verify: read all files of the checkpoint and compare their checksums, not only their sizes.
+        force: also when the job's driver may live where we cannot look.
+
+    Raises:
+        ForkNameTaken: ``as_name`` is the job itself.
+    """
+
+    job: str
+    ref: str
+    as_name: str | None = None
+    allow_non_restored_state: bool = False
+    allow_missing_input: bool = False
+    verify: bool = True
+    force: bool = False
+    timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_fork_name(self.job, self.as_name)
+
+    @property
+    def target(self) -> str:
+        """The job that goes on."""
+        return self.as_name or self.job
+
+
+def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -> Metadata:
+    """Restore once, however often the step is run.
+
+    Returns:
+        What the run shows of it.
+
+    Raises:
+        dagster.Failure: it was refused, or did not work; with the table of the check, if there is one.
+        CoordControlError: nothing was changed.
+    """
+    record = client.job(wish.job)
+    asked = newest_request(client, wish.job, attempt_key(context))
+    if asked is not None and _is_worth_finding(asked):
+        if not asked.is_finished and not record.is_alive:
+            context.log.warning(f"the driver that was to restore job {wish.job} is gone: its next one goes on with it")
+        return _through_driver(context, client, record, wish)
+    if (done := _restored_before(context, record, wish)) is not None:
+        context.log.info(f"an earlier attempt has restored job {wish.target} already: nothing was done again")
+        return entries(
+            {
+                "way": "storage",
+                "job": wish.target,
+                "checkpoint_id": int(done.checkpoint),
+                "path": dg.MetadataValue.path(done.path),
+                "was_restored_before": dg.MetadataValue.bool(True),
+            }
+        )
+    deadline = time.monotonic() + wish.timeout_seconds
+    record = settled_job(client, wish.job, deadline, context.log.info) or record
+    if record.is_alive:
+        return _through_driver(context, client, record, wish)
+    return _on_storage(context, record, wish)
+
+
+def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
+    """The check before a restore, for people: what was looked at, what was found, and the way out."""
+    columns = ("verdict", "check", "of", "found", "way out")
+    names = ("verdict", "name", "subject", "found", "way_out")
+    return dg.MetadataValue.md(markdown.table(columns, [[check.get(name, "") for name in names] for check in checks]))
+
+
+# --- through the driver
+
+
+def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, wish: Wish) -> Metadata:
+    def submit(key: str) -> CommandRecord:
+        return client.restore(
+            wish.job,
+            wish.ref,
+            allow_non_restored_state=wish.allow_non_restored_state,
+            allow_missing_input=wish.allow_missing_input,
+            verify=wish.verify,
+            force=wish.force,
+            as_name=wish.as_name,
+            key=key,
+            expires_seconds=wish.timeout_seconds,
+        )
+
+    deadline = time.monotonic() + wish.timeout_seconds
+    try:
+        result = follow(context, client, submit, job=wish.job, timeout_seconds=wish.timeout_seconds)
+    except dg.Failure as failure:
+        raise _with_table(context, failure) from failure.__cause__
+    assert isinstance(result, RestoreResult), "it was a restore that was asked for"
+    _log_checks(context, result.checks)
+    shown = entries(
+        {
+            "way": "driver",
+            "job": result.job,
+            "checkpoint_id": result.checkpoint,
+            "path": dg.MetadataValue.path(result.path),
+            "linked_bytes": result.linked_bytes,
+            "copied_bytes": result.copied_bytes,
+            "preflight": preflight_table(result.checks),
+        }
+    )
+    if wish.as_name is None:
+        shown |= _started_again(context, client, job, deadline)
+    return shown
+
+
+def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, deadline: float) -> Metadata:
+    """Its supervisor starts it; whether what was restored fits its program is only known then."""
+    command = newest_request(client, job.name, attempt_key(context))
+    assert command is not None, "it was just completed"
+    context.log.info(f"job {job.name} was restored, waiting for its next driver")
+    before = command.generation if command.generation is not None else job.generation
+    is_expected = supervisor_lives(client, job.name)
+    running = wait_for_driver(
+        client, job.name, before, deadline=deadline, log_file=job.log_file, is_expected=is_expected
+    )
+    context.log.info(f"job {job.name} runs again: process {running.pid} on {running.host}")
+    return entries({"generation": running.generation})
+
+
+def _is_worth_finding(command: CommandRecord) -> bool:
+    return not command.is_finished or command.state is CommandState.COMPLETED
+
+
+def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failure:
+    error = failure.__cause__
+    if not isinstance(error, CommandRefused) or error.code != Refusal.RESTORE_REFUSED or not error.fields:
+        return failure
+    _log_checks(context, error.fields)
+    metadata = {**failure.metadata, f"{NAMESPACE}preflight": preflight_table(error.fields)}
+    metadata.pop(f"{NAMESPACE}problems", None)  # the same, unreadable
+    return dg.Failure(failure.description, metadata=metadata, allow_retries=failure.allow_retries)
+
+
+# --- on the storage
+
+
+def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> Metadata:
+    files = _storage_of_job(job)
+    request = RestoreRequest(
+        root=job.root,
+        job=wish.job,
+        ref=wish.ref,
+        fork=wish.as_name,
+        allow_non_restored_state=wish.allow_non_restored_state,
+        allow_missing_input=wish.allow_missing_input,
+        verify=wish.verify,
+        force=wish.force,
+        key=attempt_key(context),
+    )
+    context.log.info(f"job {wish.job} does not run: its storage in {job.root} is changed")
+    path, found = check_restore(files, _local, request)
+    checks = [check.to_json() for check in found]
+    _log_checks(context, checks)
+    if (refused := refusal(path, found)) is not None:
+        raise dg.Failure(
+            str(refused),
+            metadata={f"{NAMESPACE}preflight": preflight_table(checks)},
+            allow_retries=False,
+        )
+    try:
+        done = restore_job(files, _local, replace(request, verify=False))  # its files were just read
+    except JobRunning as error:
+        hint = "" if error.is_known else ". Here that is `force: true` in the config of the run"
+        raise dg.Failure(f"{error}{hint}", allow_retries=True) from error
+    context.log.info(f"job {wish.target} was restored from {done.record.path}: its next driver goes on from there")
+    return entries(
+        {
+            "way": "storage",
+            "job": wish.target,
+            "checkpoint_id": int(done.record.checkpoint),
+            "path": dg.MetadataValue.path(done.record.path),
+            "linked_bytes": done.linked_bytes,
+            "copied_bytes": done.copied_bytes,
+            "preflight": preflight_table(checks),
+        }
+    )
+
+
+def _restored_before(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> RestoreRecord | None:
+    if scheme(job.root) not in (None, "file"):
+        return None
+    done = find_restore(_LOCAL, join(job.root, wish.target), attempt_key(context))
+    return done if done is not None and done.ref == wish.ref else None
+
+
+def _storage_of_job(job: JobRecord) -> Files:
+    files = _local(job.root)
+    if not files.exists(job.folder):
+        raise dg.Failure(
+            f"job {job.name} does not run, and its folder {job.folder} cannot be seen from this machine; run coordctl "
+            f"restore {job.name} where it can (it last ran on {job.host})",
+            allow_retries=False,
+        )
+    return files
+
+
+def _local(path: str) -> Files:
+    if scheme(path) in (None, "file"):
+        return _LOCAL
+    raise dg.Failure(
+        f"the job does not run, and {path} is no local path: Dagster starts no Spark to read it. Run coordctl restore, "
+        "which does; or start the job and execute this run again, then its driver restores it",
+        allow_retries=False,
+    )
+
+
+def _log_checks(context: dg.OpExecutionContext, checks: Iterable[Mapping[str, Any]]) -> None:
+    for check in checks:
+        verdict, subject, way_out = check.get("verdict", ""), check.get("subject"), check.get("way_out")
+        what = f"{check.get('name', '')} of {subject}" if subject else check.get("name", "")
+        line = f"preflight: {verdict}: {what}: {check.get('found', '')}{f' ({way_out})' if way_out else ''}"
+        context.log.log("INFO" if verdict == Verdict.OK.value else "WARNING", line)

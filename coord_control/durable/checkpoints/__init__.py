@@ -1,0 +1,1 @@
+"""Checkpoints and savepoints on the storage: make, share, hold, find, verify and remove them."""

@@ -1,0 +1,163 @@
+"""Which checkpoint somebody means: an id, a label, ``latest``, or the path of a savepoint.
+
+Threads: reads; any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from coord_control.durable.checkpoints.checkpoint_folder import (
+    CheckpointEntry,
+    CheckpointState,
+    Storage,
+    list_entries,
+    look,
+    read_metadata,
+)
+from coord_control.durable.checkpoints.holds import hold
+from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata
+from coord_control.durable.files.filesystem import Files, join, scheme
+from coord_control.errors import CheckpointNotFound, DamagedRecord
+from coord_control.ids import CheckpointId
+
+__all__ = ["LATEST", "Catalog"]
+
+#: The reference that means another checkpoint with every new one.
+LATEST: Final = "latest"
+
+_WHY: Final = {
+    CheckpointState.UNFINISHED: "it is not complete: it is being made, or its driver died",
+    CheckpointState.VOID: "it was given up before it was complete",
+    CheckpointState.MISSING: "it was moved or removed, or its storage cannot be reached; name it by its path",
+    CheckpointState.DAMAGED: "what it says about itself is damaged",
+}
+
+
+class Catalog:
+    """The checkpoints and savepoints of a job, as its storage has them now.
+
+    Args:
+        files: the job's storage.
+        job_folder: the job's folder.
+        storage: which files a path is on; None: all on ``files``.
+    """
+
+    def __init__(self, files: Files, job_folder: str, storage: Storage | None = None) -> None:
+        self._files = files
+        self._folder = job_folder
+        self._storage = storage or (lambda path: files)
+
+    def entries(self) -> list[CheckpointEntry]:
+        """All that there are, oldest first, with those that are not complete; not those that were given up."""
+        found = list_entries(self._files, self._folder, self._storage)
+        return [entry for entry in found if entry.state is not CheckpointState.VOID]
+
+    def labels(self) -> set[str]:
+        """Return the labels that are taken, by those that are not complete as well."""
+        return {entry.label for entry in self.entries() if entry.label is not None}
+
+    def resolve(self, reference: str) -> CheckpointEntry:
+        """Return the complete checkpoint or savepoint that is meant.
+
+        ``latest`` is the one with the highest id, whatever it is. A reference with a ``/`` is the path of a folder, or
+        of the ``_metadata`` in it. Digits are an id; anything else is a label.
+
+        Raises:
+            CheckpointNotFound: there is none, or it is not complete, or several have that label; the message names
+                what is there.
+            DamagedRecord, UnsupportedFormat: it is there, and cannot be used.
+            StoreUnavailable: the storage.
+        """
+        if "/" in reference or scheme(reference) is not None:
+            return self._at(reference)
+        if reference.isdigit():
+            return self._of_id(CheckpointId(int(reference)))
+        entries = self.entries()
+        completed = [entry for entry in entries if entry.is_completed]
+        if reference == LATEST:
+            if not completed:
+                raise CheckpointNotFound(reference, "the job has no complete checkpoint or savepoint")
+            return completed[-1]
+        return self._of_label(reference, entries)
+
+    def read(self, entry: CheckpointEntry) -> CheckpointMetadata:
+        """Read all that a complete one says about itself.
+
+        Raises:
+            CheckpointNotFound: it was removed meanwhile.
+            DamagedRecord, UnsupportedFormat: it cannot be used.
+        """
+        metadata = None
+        with contextlib.suppress(FileNotFoundError):
+            metadata = read_metadata(self._storage(entry.path), entry.path)
+        if metadata is None or metadata.checkpoint != entry.checkpoint:
+            raise CheckpointNotFound(str(entry.checkpoint), f"it was removed from {entry.path} just now")
+        return metadata
+
+    @contextlib.contextmanager
+    def hold(self, reference: str, purpose: str = "it is being restored") -> Iterator[CheckpointEntry]:
+        """Keep the one that is meant from being removed while the block runs; its files are there all the time.
+
+        Raises:
+            As :meth:`resolve`.
+        """
+        entry = self.resolve(reference)
+        with hold(self._storage(entry.path), entry.path, purpose):
+            # Held first and read then: it may have been removed in between.
+            self.read(entry)
+            yield entry
+
+    def files_of(self, entry: CheckpointEntry) -> Files:
+        """The storage that it lies on."""
+        return self._storage(entry.path)
+
+    def _at(self, path: str) -> CheckpointEntry:
+        folder = path.rstrip("/").removesuffix(f"/{METADATA_NAME}")
+        for entry in self.entries():
+            if entry.is_completed and entry.path.rstrip("/") == folder:
+                return entry
+        metadata = None
+        with contextlib.suppress(FileNotFoundError):
+            metadata = read_metadata(self._storage(folder), folder)
+        if metadata is None:
+            parent, _, name = folder.rpartition("/")
+            others = [other for other in self._storage(parent).list(parent) if other != name]
+            siblings = [join(parent, sibling) for sibling in _near(name, others)]
+            raise CheckpointNotFound(path, f"there is no {METADATA_NAME} in {folder}", siblings)
+        return CheckpointEntry.of(folder, metadata)
+
+    def _of_id(self, checkpoint: CheckpointId) -> CheckpointEntry:
+        found = look(self._files, self._folder, checkpoint, self._storage)
+        if found is not None and found[0].is_completed:
+            return found[0]
+        if found is not None:
+            self._refuse(str(checkpoint), found[0])
+        completed = [entry.checkpoint for entry in self.entries() if entry.is_completed]
+        near = sorted(completed, key=lambda other: (abs(other - checkpoint), -other))[:3]
+        raise CheckpointNotFound(str(checkpoint), "there is none of that number", map(str, sorted(near)))
+
+    def _of_label(self, label: str, entries: Sequence[CheckpointEntry]) -> CheckpointEntry:
+        labelled = [entry for entry in entries if entry.label == label]
+        completed = [entry for entry in labelled if entry.is_completed]
+        if len(completed) > 1:
+            ids = [str(entry.checkpoint) for entry in completed]
+            raise CheckpointNotFound(label, "several have that label, name one by its id", ids)
+        if completed:
+            return completed[0]
+        if labelled:
+            self._refuse(label, labelled[-1])
+        labels = {entry.label for entry in entries if entry.label is not None and entry.is_completed}
+        raise CheckpointNotFound(label, "there is none of that label", _near(label, sorted(labels | {LATEST})))
+
+    def _refuse(self, reference: str, entry: CheckpointEntry) -> None:
+        if entry.state is CheckpointState.DAMAGED:
+            raise DamagedRecord(join(entry.path, METADATA_NAME), entry.problem, "Restore from another checkpoint")
+        raise CheckpointNotFound(reference, _WHY[entry.state])
+
+
+def _near(name: str, others: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(name, others, n=3)

@@ -1,0 +1,416 @@
+"""The checkpoints of a job on its storage, for the driver that owns it: made, retained, removed.
+
+**Making one.** ``claim`` takes the id, ``pin`` the files of each query, ``complete`` writes ``_metadata``: from then on
+it exists. Until then ``discard`` removes it; what a crash leaves is found by the next driver.
+
+**Removing one.** In this order, each step repeatable: ``_metadata``, then files that nobody names any more, then the
+folder with the claim, by which it is found again until everything is gone (FLINK-39439: a list entry that goes before
+the files leaves orphans). Nothing is removed that is being made, is being read (:mod:`.holds`), or is the newest
+completed checkpoint (FLINK-40384, FLINK-38033). The folder of the highest id stays, so that no id is used twice.
+
+**Taking over.** The first call looks through what earlier drivers have left (:mod:`.leftovers`).
+
+**Fenced drivers.** One that has not noticed may still work. Its claim of an id comes too late, because it verifies that
+it owns the job after it has written it; its unfinished checkpoints were made void, its ``complete`` fails on that; and
+files that it removes are not ours (:mod:`.shared_files`).
+
+Threads: any. Queries may be pinned side by side, and several checkpoints be made at once; calls for one checkpoint come
+in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from coord_control import collector
+from coord_control.durable.checkpoints.checkpoint_folder import (
+    CLAIM_NAME,
+    COMPLETED_NAME,
+    QUERIES_NAME,
+    CheckpointState,
+    ClaimRecord,
+    Storage,
+    checkpoint_folder,
+    encode_claim,
+    look,
+    read_claim,
+    shared_folder,
+    shared_names,
+)
+from coord_control.durable.checkpoints.holds import active_hold
+from coord_control.durable.checkpoints.leftovers import Found, take_over
+from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
+from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
+from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
+from coord_control.durable.checkpoints.shared_files import SharedFiles
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.errors import (
+    AlreadyExists,
+    CheckpointInUse,
+    CheckpointNotFound,
+    Fenced,
+    SavepointTargetTaken,
+    StoreError,
+    StoreUnavailable,
+)
+from coord_control.ids import CheckpointId, Epoch, Generation, QueryName
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+
+__all__ = ["CheckpointStore"]
+
+
+class CheckpointStore:
+    """The checkpoints of one job, for one generation.
+
+    Args:
+        files: the job's storage.
+        folder: the job's folder.
+        generation: this driver's, claimed.
+        verify: raises Fenced when this driver does not own the job any more.
+        storage: which files a savepoint's target, or an adopted Spark directory, is on; None: all on ``files``.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        generation: Generation,
+        verify: Callable[[], None],
+        *,
+        storage: Storage | None = None,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._job = folder.rstrip("/").rpartition("/")[2]
+        self._generation = generation
+        self._verify = verify
+        self._storage = storage or (lambda path: files)
+        self.shared = self._no_shared_files()
+        self._lock = threading.RLock()
+        self._found: Found | None = None  #: of earlier drivers; None: nobody has looked yet
+        self._highest = CheckpointId(0)
+        self._pending: dict[CheckpointId, ClaimRecord] = {}  #: being made
+        self._retained: set[CheckpointId] = set()  #: completed checkpoints
+        self._condemned: dict[CheckpointId, ClaimRecord] = {}  #: their removal has begun, and has to be repeated
+        self._emptied: dict[CheckpointId, ClaimRecord] = {}  #: nothing is left but a claim that keeps the highest id
+
+    # Taking over.
+
+    def open(self) -> Found:
+        """Take over from earlier drivers; every other call does it first. Repeatable after an error.
+
+        Raises:
+            Fenced: a newer driver has claimed the job.
+            StoreUnavailable: the storage.
+        """
+        with self._lock:
+            if self._found is None:
+                self._verify()
+                self.shared = self._no_shared_files()
+                found = take_over(self._files, self._folder, self._generation, self._storage, self.shared)
+                self._highest = found.highest
+                self._retained = set(found.retained)
+                self._emptied = dict(found.emptied)
+                self._found = found
+            return self._found
+
+    def verify(self) -> None:
+        """Look whether the job is still this driver's.
+
+        Raises:
+            Fenced: another driver has claimed it.
+            StoreUnavailable: the storage.
+        """
+        self._verify()
+
+    def newest_id(self) -> CheckpointId:
+        """The highest id that was ever claimed; 0: none."""
+        self.open()
+        return self._highest
+
+    def completed_requests(self) -> list[tuple[CheckpointRequest, CheckpointId, str]]:
+        """What earlier drivers were asked for and have completed, with id and folder, oldest first."""
+        return list(self.open().completed)
+
+    # Making one.
+
+    def claim(
+        self, checkpoint: CheckpointId, kind: Kind, *, target: str | None = None, label: str | None = None
+    ) -> None:
+        """Take an id, and the folder of a savepoint.
+
+        Args:
+            target: the folder of a savepoint; None: below the job's folder.
+
+        Raises:
+            Fenced: a newer driver has claimed the job.
+            AlreadyExists: the id is taken.
+            SavepointTargetTaken: the target is not an empty folder.
+            StoreUnavailable: the storage.
+        """
+        self.open()
+        record = ClaimRecord(
+            checkpoint=checkpoint,
+            kind=kind,
+            label=label,
+            generation=self._generation,
+            target=(target or self._default_target(checkpoint, label)).rstrip("/") if kind == "savepoint" else None,
+            requested_target=target,
+        )
+        try:
+            self._files.create(join(self._home(checkpoint), CLAIM_NAME), encode_claim(record))
+        except AlreadyExists:
+            self._verify()
+            raise
+        with self._lock:
+            self._pending[checkpoint] = record
+            self._highest = max(self._highest, checkpoint)
+        try:
+            # Only now: whoever claims the job later than this look finds our claim.
+            self._verify()
+            if record.target is not None:
+                self._claim_target(record.target, record)
+        except Exception:
+            with contextlib.suppress(StoreError):
+                self.discard(checkpoint)
+            raise
+        self._remove_emptied()
+
+    def pin(
+        self,
+        checkpoint: CheckpointId,
+        query: QueryName,
+        lineage: str,
+        spark: str,
+        boundary: Epoch,
+        planned: Epoch | None = None,
+    ) -> Pinned:
+        """Make the files of a query part of a claimed checkpoint.
+
+        Args:
+            lineage: the name of the folder of its lineage.
+            spark: its Spark checkpoint directory.
+            boundary: the last epoch in it, committed; -1: none yet.
+            planned: Spark's last planned epoch, of a query that does not run: it becomes part of the checkpoint too.
+
+        Raises:
+            StateFileMissing: Spark has removed a file before it could be pinned; pin at a newer epoch.
+            DamagedRecord: a file of Spark that says which others are needed cannot be understood.
+            StoreUnavailable: the storage.
+        """
+        record = self._pending[checkpoint]
+        source = self._storage(spark)
+        live = LiveFiles.of(source, spark, boundary, lineage, planned)
+        with collector.paused(len(live.infos) > MANY_FILES):
+            return self._pin(checkpoint, record, query, live)
+
+    def complete(self, metadata: CheckpointMetadata) -> str:
+        """Let a claimed checkpoint exist.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            Fenced: a newer driver has claimed the job, or has given the checkpoint up.
+            StoreUnavailable: it does not exist, or nobody can know; discard it.
+        """
+        self._verify()
+        checkpoint = metadata.checkpoint
+        record = self._pending[checkpoint]
+        home = record.target or self._home(checkpoint)
+        self._create(self._storage(home), join(home, METADATA_NAME), encode_metadata(metadata))
+        if record.target is not None:
+            try:
+                self._create(self._files, join(self._home(checkpoint), COMPLETED_NAME), encode_claim(record))
+            except Fenced:
+                self._storage(home).delete(join(home, METADATA_NAME))
+                raise
+        # A newer driver that has removed the folder altogether has left nothing that would have stopped us.
+        if not self._files.exists(join(self._home(checkpoint), CLAIM_NAME)):
+            raise Fenced(self._job, self._generation)
+        with self._lock:
+            del self._pending[checkpoint]
+            if record.kind == "checkpoint":
+                self._retained.add(checkpoint)
+                self.shared.keep(checkpoint, shared_names(metadata))
+        return home
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        """Remove a claimed checkpoint that was not completed.
+
+        Raises:
+            StoreUnavailable: something may be left; :meth:`retain` tries again, or the next driver.
+        """
+        with self._lock:
+            record = self._pending.pop(checkpoint, None)
+        if record is not None:
+            self._condemn(checkpoint, record)
+
+    # Removing.
+
+    def retain(self, count: int) -> list[CheckpointId]:
+        """Remove all completed checkpoints but the newest ones, and those that are being read.
+
+        Args:
+            count: how many stay; one at least always does.
+
+        Returns:
+            Those that do not exist any more.
+
+        Raises:
+            StoreUnavailable: some are left; the next call goes on.
+        """
+        self.open()
+        self._finish_removals()
+        removed = []
+        for checkpoint in self._existing()[: -max(count, 1)]:
+            if active_hold(self._files, self._home(checkpoint)) is None:
+                with contextlib.suppress(CheckpointInUse):  # since just now: the rest is removed when it is read
+                    self._condemn(checkpoint, self._claim_of_checkpoint(checkpoint))
+                removed.append(checkpoint)
+        return removed
+
+    def dispose(self, checkpoint: CheckpointId) -> None:
+        """Remove one that somebody does not want any more. Repeatable.
+
+        Raises:
+            Fenced: a newer driver has claimed the job.
+            CheckpointNotFound: there is none of that id.
+            CheckpointInUse: it is being made, or read, or is the newest completed checkpoint.
+            StoreUnavailable: something may be left; repeat it, or the next driver does.
+        """
+        self.open()
+        self._verify()  # a newer driver's checkpoints are not ours to remove
+        if checkpoint in self._pending:
+            raise CheckpointInUse(self._home(checkpoint), "it is being made; abort it instead")
+        record = self._condemned.get(checkpoint)
+        if record is None:
+            record = self._disposable(checkpoint)
+        self._condemn(checkpoint, record)
+
+    # Inside: making one.
+
+    def _pin(self, checkpoint: CheckpointId, record: ClaimRecord, query: QueryName, live: LiveFiles) -> Pinned:
+        prefix = f"{query}/{live.lineage}"
+        if record.target is None:
+            return pin_shared(live, self.shared, checkpoint, prefix)
+        target = join(record.target, QUERIES_NAME, query, "spark")
+        storage = self._storage(target)
+        self._verify_target(record, record.target)
+        if storage.exists(target):  # pinned at an earlier epoch
+            storage.delete(target)
+        pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
+        try:
+            self._verify_target(record, record.target)
+        except Fenced:
+            storage.delete(target)  # whoever has removed the folder has not seen these
+            raise
+        return pinned
+
+    def _default_target(self, checkpoint: CheckpointId, label: str | None) -> str:
+        return join(self._folder, "savepoints", f"{checkpoint}-{label}" if label else str(checkpoint))
+
+    def _claim_target(self, target: str, record: ClaimRecord) -> None:
+        for own in ("checkpoints", "shared", "queries", "generations"):
+            if f"{target}/".startswith(join(self._folder, own) + "/"):
+                raise SavepointTargetTaken(target, f"it lies among the job's own {own}")
+        storage = self._storage(target)
+        if storage.list(target):
+            raise SavepointTargetTaken(target, "there is something in it")
+        try:
+            storage.create(join(target, CLAIM_NAME), encode_claim(record))
+        except AlreadyExists:
+            raise SavepointTargetTaken(target, "another savepoint is being written to it") from None
+
+    def _verify_target(self, record: ClaimRecord, target: str) -> None:
+        found = read_claim(self._storage(target), target)
+        if found is None or found.token != record.token:
+            raise Fenced(self._job, self._generation)
+
+    def _create(self, files: Files, path: str, data: bytes) -> None:
+        try:
+            files.create(path, data)
+        except AlreadyExists:
+            # A newer driver has made it void.
+            raise Fenced(self._job, self._generation) from None
+        except StoreUnavailable:
+            # It may have been written all the same.
+            with contextlib.suppress(FileNotFoundError):
+                if files.read(path) == data:
+                    return
+            raise
+
+    # Inside: removing.
+
+    def _existing(self) -> list[CheckpointId]:
+        """The completed checkpoints, oldest first; the newest was seen on the storage just now."""
+        while True:
+            with self._lock:
+                existing = sorted(self._retained)
+            if not existing or self._files.exists(join(self._home(existing[-1]), METADATA_NAME)):
+                return existing
+            self._retained.discard(existing[-1])  # somebody else has removed it
+
+    def _condemn(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+        with self._lock:
+            self._condemned[checkpoint] = record
+            self._retained.discard(checkpoint)
+        self._remove(checkpoint, record)
+        with self._lock:
+            self._condemned.pop(checkpoint, None)
+
+    def _finish_removals(self) -> None:
+        for checkpoint, record in list(self._condemned.items()):
+            with contextlib.suppress(CheckpointInUse):
+                self._condemn(checkpoint, record)
+        self.shared.remove_unneeded()
+
+    def _remove(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+        """Every step may be repeated.
+
+        Raises:
+            CheckpointInUse: it does not exist any more, but somebody reads its files.
+        """
+        if record.target is None:
+            home = self._home(checkpoint)
+            self._files.delete(join(home, METADATA_NAME))
+            refuse_if_held(self._storage, home)
+            self.shared.release(checkpoint)
+            self.shared.remove_unneeded()
+        else:
+            dispose_of_savepoint(self._files, self._folder, record, self._storage)
+        self._remove_claim(checkpoint, record)
+
+    def _remove_claim(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+        with self._lock:
+            if not remove_claim(self._files, self._folder, checkpoint, record.kind, self._highest):
+                self._emptied[checkpoint] = record
+
+    def _remove_emptied(self) -> None:
+        with self._lock:
+            emptied = {checkpoint: one for checkpoint, one in self._emptied.items() if checkpoint < self._highest}
+            for checkpoint, record in emptied.items():
+                with contextlib.suppress(StoreError):  # the next one tries again, or the next driver
+                    self._remove_claim(checkpoint, record)
+                    del self._emptied[checkpoint]
+
+    def _disposable(self, checkpoint: CheckpointId) -> ClaimRecord:
+        found = look(self._files, self._folder, checkpoint, self._storage)
+        if found is None or found[0].state is CheckpointState.VOID:
+            raise CheckpointNotFound(str(checkpoint), "there is none of that number")
+        entry = found[0]
+        if entry.is_completed and self._existing()[-1:] == [checkpoint]:
+            raise CheckpointInUse(entry.path, NEWEST)
+        refuse_if_held(self._storage, entry.path)
+        return entry.claim or self._claim_of_checkpoint(checkpoint)
+
+    def _claim_of_checkpoint(self, checkpoint: CheckpointId) -> ClaimRecord:
+        return ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
+
+    def _no_shared_files(self) -> SharedFiles:
+        return SharedFiles(self._files, shared_folder(self._folder), self._generation)
+
+    def _home(self, checkpoint: CheckpointId) -> str:
+        return checkpoint_folder(self._folder, checkpoint)

@@ -1,0 +1,1 @@
+"""The log of begin and ack records of a query's epochs."""

@@ -1,0 +1,1 @@
+"""The job's storage: a handful of verbs, on any file system."""

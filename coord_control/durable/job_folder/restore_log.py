@@ -1,0 +1,147 @@
+"""``<job>/restores/<n>.json``: the point at which a restore takes place, over all queries of a job at once.
+
+A restore builds its lineages beside the old ones, which takes as long as it takes and may end half way. They count from
+the moment on at which this file is created, and only if it names them: so either all queries stand where they stood,
+or all stand where the checkpoint was. What an uncommitted restore has left is ignored, and removed by the next one.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import pydantic
+
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.files.json_records import read_json_record
+from coord_control.errors import AlreadyExists, Fenced
+from coord_control.ids import CheckpointId, Generation
+
+__all__ = ["RestoreRecord", "commit_restore", "find_restore", "newest_restore", "read_restore", "standing_restores"]
+
+FORMAT_VERSION: Final = 1
+
+_NAME: Final = re.compile(r"([1-9]\d*)\.json")
+
+
+class RestoreRecord(pydantic.BaseModel):
+    """One restore of a job.
+
+    Attributes:
+        number: from 1, per job.
+        id: unlike that of any other restore.
+        path: the folder of the checkpoint, as it was restored.
+        job: the job that the checkpoint was taken of; another one than this: a fork.
+        completed_at: of the checkpoint; with its number and path it tells whether this was the same one.
+        ref: what was asked for.
+        key: the idempotency key of the request, if it had one.
+        generation: whose work it is.
+        committed_at: for people; by the clock of the machine that did it.
+        allow_missing_input: files that a source was to read again could be gone.
+        queries: the lineages that were built, by query.
+        begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
+        replaced: the lineages that counted before, by query; None: it is not known, or is that of a restore undone.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    format_version: Literal[1] = FORMAT_VERSION
+    number: int
+    id: str
+    path: str
+    checkpoint: CheckpointId
+    job: str
+    completed_at: pydantic.AwareDatetime
+    ref: str
+    key: str | None = None
+    generation: Generation
+    committed_at: datetime.datetime
+    is_fork: bool = False
+    allow_missing_input: bool = False
+    queries: dict[str, str]
+    begun: dict[str, str] = {}
+    replaced: dict[str, str] | None = None
+
+    def lineage_of(self, query: str) -> str | None:
+        """The lineage that this restore gives a query; None: it knows nothing of that query."""
+        return self.queries.get(query) or self.begun.get(query)
+
+    def is_of(self, path: str, checkpoint: CheckpointId, completed_at: datetime.datetime) -> bool:
+        """Whether it came from this checkpoint."""
+        mine = (self.path.rstrip("/"), self.checkpoint, self.completed_at)
+        return mine == (path.rstrip("/"), checkpoint, completed_at)
+
+
+def newest_restore(files: Files, job_folder: str) -> RestoreRecord | None:
+    """The restore that counts; None: nothing was ever restored.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: it cannot be read.
+    """
+    return next(_newest_first(files, job_folder), None)
+
+
+def find_restore(files: Files, job_folder: str, key: str) -> RestoreRecord | None:
+    """Find the restore that was committed for a request, or return None.
+
+    Args:
+        key: of the request. Times would not do: the clocks of those who ask and of those who restore differ.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: a record cannot be read.
+    """
+    return next((each for each in _newest_first(files, job_folder) if each.key == key), None)
+
+
+def standing_restores(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
+    """Yield the restores of a job that were not undone, newest first.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: a record cannot be read.
+    """
+    later: RestoreRecord | None = None
+    for record in _newest_first(files, job_folder):
+        is_undone = later is not None and later.replaced is None and later.queries == record.replaced
+        if not is_undone:
+            yield record
+        later = record
+
+
+def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | None:
+    """One committed restore; None: it was never committed.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: it cannot be read.
+    """
+    return read_json_record(files, _path(job_folder, number), RestoreRecord, FORMAT_VERSION)
+
+
+def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecord) -> None:
+    """Let a restore take place.
+
+    Raises:
+        Fenced: somebody else has committed one of that number meanwhile.
+    """
+    try:
+        files.create(_path(job_folder, record.number), record.model_dump_json(indent=2).encode())
+    except AlreadyExists:
+        raise Fenced(job, record.generation, holder="another restore") from None
+
+
+def _newest_first(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
+    numbers = [int(match[1]) for name in files.list(_folder(job_folder)) if (match := _NAME.fullmatch(name))]
+    for number in sorted(numbers, reverse=True):
+        if (record := read_restore(files, job_folder, number)) is not None:
+            yield record
+
+
+def _folder(job_folder: str) -> str:
+    return join(job_folder, "restores")
+
+
+def _path(job_folder: str, number: int) -> str:
+    return join(_folder(job_folder), f"{number}.json")

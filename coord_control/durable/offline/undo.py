@@ -1,0 +1,86 @@
+"""Undoing a restore: a job whose program does not fit what it was restored to goes back to where it stood.
+
+A restore leaves the lineages before it alone, so as long as nothing has been processed since, one more record that
+names them again is all there is to do. It is committed like a restore: before it the restored lineages count,
+afterwards the old ones. What was built for the undone restore stays beside them, as every earlier lineage does.
+
+Threads: the caller's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+
+from coord_control.durable.files.filesystem import Files
+from coord_control.durable.job_folder.lineage import spark_position
+from coord_control.durable.job_folder.lineage_record import query_folder, read_record
+from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.durable.offline.offline_savepoint import own_job
+from coord_control.errors import RestoreNotUndone
+from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
+
+__all__ = ["query_that_ran", "undo_restore"]
+
+
+def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> RestoreRecord:
+    """Let a job go on from where it stood before its newest restore.
+
+    Args:
+        force: also when the job's driver runs where we cannot look.
+
+    Returns:
+        The restore that was undone.
+
+    Raises:
+        RestoreNotUndone: there is none, or something has been processed since; nothing was changed.
+        JobRunning: the job has a driver, or may have.
+    """
+    job = job_folder.rstrip("/").rpartition("/")[2]
+    _check(files, job_folder, job)  # nothing is claimed for what cannot be done
+    with own_job(files, job_folder, force=force) as claim:
+        undone = _check(files, job_folder, job)
+        before = read_restore(files, job_folder, undone.number - 1)
+        assert undone.replaced is not None, "it was checked"
+        fields = {
+            "number": undone.number + 1,
+            "id": uuid.uuid4().hex,
+            "generation": claim.generation,
+            "committed_at": datetime.datetime.now(datetime.UTC),
+            "queries": undone.replaced,
+            # What was to begin empty before, and has not begun.
+            "begun": {} if before is None else {q: n for q, n in before.begun.items() if q not in undone.replaced},
+            "replaced": None,
+            "key": None,
+        }
+        if before is None:  # no checkpoint is what the job stands at
+            nothing = {"path": "", "ref": "", "is_fork": False, "allow_missing_input": False}
+            fields |= {**nothing, "checkpoint": NO_CHECKPOINT, "job": job}
+        claim.verify(job)
+        commit_restore(files, job_folder, job, (before or undone).model_copy(update=fields))
+    return undone
+
+
+def query_that_ran(files: Files, job_folder: str, restore: RestoreRecord) -> str | None:
+    """Return a query that may have run in the lineages of a restore, or None: they are untouched.
+
+    Raises:
+        DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used.
+    """
+    for query, name in {**restore.queries, **restore.begun}.items():
+        record = read_record(files, query_folder(job_folder, query), name)
+        if record is None:
+            continue  # it was to begin empty, and has not begun
+        restored, position = record.restored_from, spark_position(files, record.checkpoint_location)
+        if not (position == (NO_EPOCH, NO_EPOCH) if restored is None else restored.is_untouched_at(position)):
+            return query
+    return None
+
+
+def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
+    newest = newest_restore(files, job_folder)
+    if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
+        raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
+    if (query := query_that_ran(files, job_folder, newest)) is not None:
+        raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
+    return newest

@@ -1,0 +1,1 @@
+"""Restore a job from a checkpoint: check first, then build the new lineages, then commit."""

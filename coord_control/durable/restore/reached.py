@@ -1,0 +1,46 @@
+"""How far a query has run in all its lineages: what its sinks may have been given, whatever was restored since.
+
+A restore sets back Spark and the operators, and no sink. So the lineage that counts now does not say what the sinks
+have seen: an earlier one may have run farther. Each restore therefore records how far the query had run by then, and
+each checkpoint takes that along, also to a place where the other lineages are not known.
+"""
+
+from __future__ import annotations
+
+from coord_control.durable.checkpoints.metadata import QuerySnapshot
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
+from coord_control.ids import NO_EPOCH, Epoch, QueryName
+
+__all__ = ["reached_here", "reached_with"]
+
+
+def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | None:
+    """Look at all lineages of a query in a job. Return None if the query is not known there.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: the record of a lineage cannot be used.
+    """
+    folder, found = query_folder(job_folder, query), None
+    for name in lineage_names(files, folder):
+        record = read_record(files, folder, name)
+        if record is None:
+            continue
+        reached = _position(files, record.checkpoint_location).joined(found)
+        found = reached if record.restored_from is None else reached.joined(record.restored_from.reached)
+    return found
+
+
+def reached_with(snapshot: QuerySnapshot, found: Reached | None) -> Reached:
+    """Join what a checkpoint says with what is known of the query here."""
+    return Reached(committed=snapshot.epoch, planned=snapshot.planned).joined(snapshot.reached).joined(found)
+
+
+def _position(files: Files, checkpoint: str) -> Reached:
+    # Not spark_position(): an old lineage with a gap cannot be started, but its sinks have seen what it says.
+    committed, planned = (_newest(files, join(checkpoint, log)) for log in ("commits", "offsets"))
+    return Reached(committed=committed, planned=max(planned, committed))
+
+
+def _newest(files: Files, log: str) -> Epoch:
+    return max((Epoch(int(name)) for name in files.list(log) if name.isdigit()), default=NO_EPOCH)

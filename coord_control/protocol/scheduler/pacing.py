@@ -1,0 +1,85 @@
+"""The clockwork of checkpoints: when the next periodic one is due, and when the pause before it is over.
+
+```
+due          |-------- period --------|-------- period --------|-------- period --------|
+checkpoint   [=====]                  [================================]
+pause               ----                                                 ----
+starts       ^                        ^                                      ^ (due before, waited; not one for each)
+```
+
+Periods lie on a grid, so that a late start does not move the next one; periods that nobody looked at are left out. A
+restart begins a new grid one pause later. All checkpoints and savepoints end with a pause, however they ended: what it
+protects is the job's own work.
+
+A completed one may ask for a rest: then nothing starts, whoever asked for it. That keeps savepoints that follow one
+another without end from taking a processor away from the epochs beside them.
+
+Single-threaded; owned by the scheduler. Times are seconds of the clock that ``now`` is taken from.
+"""
+
+from __future__ import annotations
+
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+
+__all__ = ["Pacing"]
+
+
+class Pacing:
+    """When checkpoints may start."""
+
+    __slots__ = ("_pause_from", "_pause_seconds", "_period_seconds", "_rest_until", "next_due")
+
+    def __init__(self, options: CheckpointOptions) -> None:
+        self._period_seconds = options.period_seconds
+        self._pause_seconds = options.min_pause_seconds
+        self._pause_from: float | None = None
+        self._rest_until: float | None = None
+        self.next_due: float | None = None  #: None: no periodic checkpoints, or not now
+
+    def begin(self, now: float, first_delay_seconds: float | None) -> None:
+        """The job runs for the first time. None as delay: one period."""
+        if self._period_seconds is not None:
+            self.next_due = now + (self._period_seconds if first_delay_seconds is None else first_delay_seconds)
+
+    def stop(self) -> None:
+        """Nothing is due any more."""
+        self.next_due = None
+
+    def restart(self, now: float) -> None:
+        """The job runs again: one pause, then the first of a new grid."""
+        self._pause_from = now
+        if self._period_seconds is not None:
+            self.next_due = now + self._pause_seconds
+
+    def take_due(self, now: float) -> bool:
+        """Whether a period has come; it is asked once about each."""
+        if self.next_due is None or self._period_seconds is None or now < self.next_due:
+            return False
+        missed = int((now - self.next_due) / self._period_seconds)
+        self.next_due += (missed + 1) * self._period_seconds
+        return True
+
+    def ended(self, now: float, rest_seconds: float = 0.0) -> None:
+        """A checkpoint or savepoint has ended: the pause begins, and the rest that it asks for."""
+        self._pause_from = now
+        if rest_seconds > 0:
+            self._rest_until = max(now + rest_seconds, self._rest_until or now)
+
+    @property
+    def has_pause(self) -> bool:
+        """Whether periodic checkpoints keep a distance from others at all."""
+        return self._pause_seconds > 0
+
+    @property
+    def pause_ends_at(self) -> float | None:
+        """When the newest pause is over; None: there was none."""
+        return None if self._pause_from is None or not self.has_pause else self._pause_from + self._pause_seconds
+
+    def is_pause(self, now: float) -> bool:
+        """Whether a periodic checkpoint would come too early."""
+        return self.pause_ends_at is not None and now < self.pause_ends_at
+
+    def opens_at(self, *, periodic: bool) -> float | None:
+        """From when on the next one may start, as far as pause and rest are concerned; None: at any time."""
+        times = [self._rest_until, self.pause_ends_at if periodic else None]
+        return max((at for at in times if at is not None), default=None)

@@ -1,0 +1,444 @@
+"""The checkpoints and savepoints of a running job: from a request to a directory that can be restored.
+
+What happens when is the scheduler's decision (``protocol/scheduler/scheduler.py``), where channels are cut is the
+core's (``protocol/cut.py``), what is written is :mod:`.checkpoint_work`'s. Here they meet:
+
+1. a checkpoint starts: its id is claimed on the storage, Spark's newest commits are looked up;
+2. the core cuts the operators and announces each query when it is captured; a query without operators, or one that has
+   ended, is taken at its last commit;
+3. the files that Spark needs from that commit on are pinned, query by query, while the query runs on;
+4. the generation is verified and ``_metadata`` is written: now the checkpoint exists, and its coordinators are told.
+
+Whatever fails before the last step ends the checkpoint, opens its gateways and leaves nothing; the job goes on. When
+Spark removes a file before it could be pinned, the checkpoint is cut again at a newer epoch, a few times. A storage
+that cannot be read while a commit is waited for ends nothing by itself: the looks go on, less often, until the
+checkpoint's time is over.
+
+Threads: one of its own that runs everything in turn, except that files are pinned and metadata is written on threads
+made for it. Public methods and the core's news may come from any thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import Final, TypeVar
+
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.stored_statistics import stored_statistics
+from coord_control.durable.job_folder.restore_log import RestoreRecord
+from coord_control.errors import CoordControlError, JobClosed, StoreUnavailable
+from coord_control.ids import CheckpointId
+from coord_control.protocol.failures import FailureReason, reason_of
+from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
+from coord_control.protocol.outage import Outage
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler.rest import Resting
+from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, FailJob, Finished, Start, State
+from coord_control.protocol.scheduler.statistics_history import Overview, Restored, StatisticsHistory
+from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, Ticket, TicketId
+from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
+from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork, JobDescription
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.queries.query import ManagedQuery, QueryState
+
+__all__ = ["CheckpointService"]
+
+_log = logging.getLogger("coord_control.checkpoints")
+
+# To remove a large savepoint on a slow storage takes its time.
+_DISPOSE_SECONDS: Final = 600.0
+# For an answer that takes one look at the storage.
+_ANSWER_SECONDS: Final = 10.0
+# How soon somebody who waits for the service learns that it has ended.
+_ALIVE_SECONDS: Final = 0.2
+# How long a storage that fails is left alone at most; short compared with a checkpoint's timeout.
+_LONGEST_LOOK_SECONDS: Final = 2.0
+
+Result = TypeVar("Result")
+
+
+class CheckpointService:
+    """The checkpoints of one job in one driver.
+
+    Args:
+        store: where they lie.
+        catalog: finds those that are there.
+        runtime: the way to the core.
+        options: when they are taken.
+        queries: the job's queries at the moment.
+        restored: the newest restore of the job.
+        job: what metadata says about the job.
+        changed: told what is known of a checkpoint whenever that has changed.
+        discarded: told of each that was removed, whichever driver had made it.
+        fail_job: told when too many checkpoints in a row have failed.
+        look_seconds: how often a checkpoint looks for a commit that it waits for; Spark reports it later.
+        first_delay_seconds: see :class:`CheckpointScheduler`.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        catalog: Catalog,
+        runtime: JobRuntime,
+        options: CheckpointOptions,
+        *,
+        job: JobDescription,
+        queries: Callable[[], Sequence[ManagedQuery]],
+        restored: Callable[[], RestoreRecord | None],
+        changed: Callable[[CheckpointStatistics], None],
+        discarded: Callable[[CheckpointId], None],
+        fail_job: Callable[[CoordControlError], None],
+        look_seconds: float,
+        first_delay_seconds: float | None = None,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._look_seconds = look_seconds
+        self._outage = Outage(look_seconds, _LONGEST_LOOK_SECONDS)  # of the storage, where commits are looked for
+        self._runtime = runtime
+        self._options = options
+        self._queries = queries
+        self._restored = restored
+        self._job = job
+        self._changed = changed
+        self._was_discarded = discarded
+        self._fail_job = fail_job
+        self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
+        self._resting = Resting()
+        self._history = StatisticsHistory(options.history_size)
+        self._works: dict[CheckpointId, CheckpointWork] = {}
+        self._handles: dict[TicketId, list[CheckpointHandle]] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_wanted = False  # somebody may trigger: all queries of the job have been started
+        self._closing = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="coord-checkpoints", daemon=True)
+
+    # From any thread.
+
+    def start(self) -> None:
+        """Take up what earlier drivers have left, and begin to listen."""
+        self._thread.start()
+
+    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
+        """Ask for a checkpoint; refusals come out of the handle."""
+        handle = CheckpointHandle(request, self._abort_request)
+        if self._is_closed:
+            handle.finish(Outcome(FailureReason.JOB_ENDING))
+        else:
+            self._post(lambda: self._try_submit(request, handle))
+        return handle
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether checkpoints may start: all queries of the job have been started."""
+        return self._is_wanted
+
+    def begin(self) -> None:
+        """All queries of the job have been started: checkpoints may start from now on. More than once."""
+        self._is_wanted = True
+        self.queries_changed()
+
+    def queries_changed(self) -> None:
+        """A query has been started, has failed, runs again or has ended."""
+        self._post(self._follow_queries)
+
+    def captured(self, captured: QueryCaptured) -> None:
+        """The core has cut all operators of a query."""
+        self._post(lambda: self._with(captured.checkpoint, lambda work: work.captured(captured)))
+
+    def core_failed(self, failed: CheckpointFailed) -> None:
+        """The core has given a checkpoint up."""
+        self._post(lambda: self._with(failed.checkpoint, lambda work: work.given_up(failed)))
+
+    def overview(self) -> Overview:
+        """Statistics of the job's checkpoints.
+
+        Raises:
+            JobClosed: the job has ended.
+            StoreUnavailable: the storage hangs, and with it the service.
+        """
+        return self._answered(self._overview, _ANSWER_SECONDS)
+
+    def abort(self, checkpoint: CheckpointId) -> bool:
+        """Give up a checkpoint that is under way; False: none of that number is.
+
+        Raises:
+            JobClosed: the job has ended.
+            StoreUnavailable: the storage hangs; it may be given up when it answers.
+        """
+        return self._answered(lambda: self._abort_running(checkpoint), _ANSWER_SECONDS)
+
+    def dispose(self, checkpoint: CheckpointId) -> None:
+        """Remove a checkpoint or savepoint of the job, and wait for it.
+
+        Raises:
+            CheckpointNotFound, CheckpointInUse: it cannot be removed.
+            Fenced, StoreUnavailable: something may be left.
+            JobClosed: the job has ended.
+        """
+        self._answered(lambda: self._dispose(checkpoint), _DISPOSE_SECONDS)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Refuse what waits, abort what runs, and end; whoever waits is told."""
+        self._post(lambda: self._scheduler.shutdown(time.monotonic()))
+        self._inbox.put(None)
+        self._closing.set()
+        self._thread.join(timeout_seconds)
+        self._is_closed = True
+        for handles in list(self._handles.values()):
+            for handle in handles:
+                handle.finish(Outcome(FailureReason.JOB_ENDING))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._inbox.put(call)
+
+    def _answered(self, call: Callable[[], Result], timeout_seconds: float) -> Result:
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(run)
+        deadline = time.monotonic() + timeout_seconds
+        while not wait([future], min(_ALIVE_SECONDS, timeout_seconds)).done:
+            if not self._thread.is_alive() and not future.done():
+                raise JobClosed(self._job.job)
+            if time.monotonic() >= deadline:
+                late = f"no answer within {timeout_seconds:g} s; what was asked for may still be done"
+                raise StoreUnavailable(self._job.job, "read or write the checkpoints of", late)
+        return future.result()
+
+    def _abort_request(self, handle: CheckpointHandle) -> None:
+        self._post(lambda: self._abort_handle(handle))
+
+    # On the service's thread.
+
+    def _run(self) -> None:
+        self._take_up()
+        is_closing = False
+        while not (is_closing and self._scheduler.is_idle):
+            try:
+                call = self._inbox.get(timeout=self._wait_seconds())
+            except queue.Empty:
+                call = self._look
+            if call is None:
+                is_closing = True
+                continue
+            for step in (call, self._tick):  # time goes on, whatever the call has met
+                try:
+                    step()
+                except Exception:  # one that goes wrong must not take the others with it
+                    _log.exception("x the checkpoint service met an error of its own; please report it")
+
+    def _tick(self) -> None:
+        self._scheduler.tick(time.monotonic())
+        self._apply()
+
+    def _wait_seconds(self) -> float | None:
+        now, waits = time.monotonic(), []
+        if any(work.waits for work in self._works.values()):
+            waits.append(max(self._look_seconds, self._outage.seconds_until_due(now)))
+        if (wakeup := self._scheduler.next_wakeup()) is not None:
+            waits.append(max(0.0, wakeup - now))
+        return min(waits, default=None)
+
+    def _look(self) -> None:
+        if self._outage.seconds_until_due(time.monotonic()) > 0.0:
+            return  # it is the scheduler that wanted to be woken
+        errors = [error for work in list(self._works.values()) if (error := _error_of(work.look)) is not None]
+        if errors:
+            self._storage_failed(errors[0])
+        elif self._outage.worked():
+            _log.info("= checkpoints: the storage can be read again")
+
+    def _storage_failed(self, error: Exception) -> None:
+        if self._outage.failed(time.monotonic()):
+            bug = None if isinstance(error, CoordControlError) else error
+            _log.warning(
+                "x checkpoints wait for the storage: %s; they are given up when their time is over", error, exc_info=bug
+            )
+
+    def _take_up(self) -> None:
+        # Before any request: one that an earlier driver has carried out must be known, and its id must not be used.
+        while not self._closing.is_set():
+            try:
+                known, newest = list(self._store.completed_requests()), self._store.newest_id()
+            except Exception as error:
+                self._storage_failed(error)
+                self._closing.wait(self._outage.seconds_until_due(time.monotonic()))
+                continue
+            self._outage.worked()
+            for request, checkpoint, path in known:
+                self._scheduler.remember(request, checkpoint, time.monotonic(), path)
+            self._scheduler.skip(newest)
+            return
+
+    def _follow_queries(self) -> None:
+        states = [query.state for query in self._queries()]
+        # One that is to be restarted will run again, or end for good. All others can be cut as they are: those that run
+        # or pause by their operators, those that have ended by what is durable.
+        can_be_cut = bool(states) and QueryState.RESTARTING not in states
+        state, now = self._scheduler.state, time.monotonic()
+        if can_be_cut and self._is_wanted and state in (State.STARTING, State.SUSPENDED):
+            self._scheduler.resume(now)
+        elif not can_be_cut and state is State.ACTIVE:
+            self._scheduler.suspend(now)
+
+    def _try_submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        try:
+            self._submit(request, handle)
+        except Exception as error:
+            handle.finish(Outcome(reason_of(error), str(error)))
+
+    def _submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
+        if self._is_label_taken(request):
+            handle.finish(Outcome(FailureReason.LABEL_TAKEN, f"label {request.label!r}"))
+            return
+        ticket = self._scheduler.submit(request, time.monotonic())
+        handle.ticket = ticket.id
+        if ticket.outcome is not None:
+            handle.finish(ticket.outcome, ticket.checkpoint, self._statistics_of(ticket))
+        else:
+            self._handles.setdefault(ticket.id, []).append(handle)
+
+    def _is_label_taken(self, request: CheckpointRequest) -> bool:
+        if request.label is None or (request.key is not None and self._scheduler.by_key(request.key) is not None):
+            return False  # whoever repeats a request is given what it has brought
+        pending = (*self._scheduler.queued, *self._scheduler.running)
+        return request.label in {ticket.request.label for ticket in pending} | self._catalog.labels()
+
+    def _overview(self) -> Overview:
+        if (newest := self._restored()) is not None and newest.path:  # without: the job's only restore was undone
+            at = newest.committed_at.timestamp()
+            self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
+        return self._history.overview()
+
+    def _abort_running(self, checkpoint: CheckpointId) -> bool:
+        ticket = next((ticket for ticket in self._scheduler.running if ticket.checkpoint == checkpoint), None)
+        if ticket is not None:
+            self._scheduler.abort(ticket.id, time.monotonic())
+        return ticket is not None
+
+    def _dispose(self, checkpoint: CheckpointId) -> None:
+        self._store.dispose(checkpoint)
+        self._discarded(checkpoint)
+
+    def _abort_handle(self, handle: CheckpointHandle) -> None:
+        if handle.ticket is not None:
+            self._scheduler.abort(handle.ticket, time.monotonic())
+
+    def _apply(self) -> None:
+        while self._scheduler.has_output:
+            for effect in self._scheduler.take():
+                match effect:
+                    case Start():
+                        self._begin(effect.ticket, effect.checkpoint)
+                    case Abort():
+                        self._abort(effect)
+                    case Finished():
+                        self._finished(effect.ticket)
+                    case FailJob():
+                        self._fail_job(effect.error)
+
+    def _begin(self, ticket: Ticket, checkpoint: CheckpointId) -> None:
+        work = CheckpointWork(
+            checkpoint,
+            ticket.request,
+            self._requested_at(ticket),
+            self._store,
+            self._runtime,
+            self._queries(),
+            self._job,
+            post=self._post,
+            ended=self._ended,
+            came_further=lambda work: self._update(work.statistics()),
+        )
+        self._works[checkpoint] = work
+        self._update(work.statistics())
+        for handle in self._handles.get(ticket.id, ()):
+            handle.started(checkpoint, work.progress)
+        work.begin()
+
+    def _requested_at(self, ticket: Ticket) -> datetime.datetime:
+        waited = time.monotonic() - ticket.requested_at
+        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=waited)
+
+    def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+        del self._works[work.checkpoint]
+        now = time.monotonic()
+        statistics = work.statistics(outcome)
+        self._update(statistics)
+        if outcome.reason is None:
+            _log.info("= %s %d is complete: %s", work.request.kind.value, work.checkpoint, outcome.path)
+            rest_seconds = self._resting.after(statistics, now)
+            self._scheduler.completed(work.checkpoint, now, outcome.path, rest_seconds=rest_seconds)
+            self._retain()
+        else:
+            _log.warning("x %s %d failed: %s", work.request.kind.value, work.checkpoint, outcome.message)
+            self._scheduler.failed(work.checkpoint, outcome.reason, now, outcome.detail)
+
+    def _retain(self) -> None:
+        try:
+            for checkpoint in self._store.retain(self._options.retained):
+                self._discarded(checkpoint)
+        except CoordControlError as error:  # the next one tries again
+            _log.warning("= old checkpoints could not be removed: %s", error)
+
+    def _update(self, statistics: CheckpointStatistics) -> None:
+        self._history.update(statistics)
+        self._changed(statistics)
+
+    def _discarded(self, checkpoint: CheckpointId) -> None:
+        self._scheduler.forget(checkpoint)
+        self._history.discarded(checkpoint)
+        self._was_discarded(checkpoint)
+
+    def _finished(self, ticket: Ticket) -> None:
+        assert ticket.outcome is not None, "it has finished"
+        statistics = self._statistics_of(ticket)
+        for handle in self._handles.pop(ticket.id, ()):
+            handle.finish(ticket.outcome, ticket.checkpoint, statistics)
+
+    def _statistics_of(self, ticket: Ticket) -> CheckpointStatistics | None:
+        if ticket.checkpoint is None or not ticket.is_completed:
+            return None
+        return self._history.get(ticket.checkpoint) or self._stored_statistics(ticket.checkpoint)
+
+    def _stored_statistics(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
+        # An earlier driver has made it, for a request with the same key.
+        try:
+            entry = self._catalog.resolve(str(checkpoint))
+            return stored_statistics(self._catalog.read(entry), entry.path)
+        except Exception as error:  # it is complete all the same
+            _log.warning("= the statistics of checkpoint %d cannot be read: %s", checkpoint, error)
+            return None
+
+    def _abort(self, abort: Abort) -> None:
+        self._with(abort.checkpoint, lambda work: work.fail(abort.reason, abort.detail))
+
+    def _with(self, checkpoint: CheckpointId, call: Callable[[CheckpointWork], None]) -> None:
+        if (work := self._works.get(checkpoint)) is not None:
+            try:
+                call(work)
+            except Exception as error:
+                work.fail(reason_of(error), str(error))
+
+
+def _error_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None

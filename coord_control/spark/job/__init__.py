@@ -1,0 +1,1 @@
+"""The job: what users touch, and its wiring."""

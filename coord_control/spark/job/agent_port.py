@@ -1,0 +1,336 @@
+"""What an agent in the driver may know of its job, and may ask of it: the job seen by somebody who knows no Spark.
+
+News come to a :class:`~coord_control.protocol.job_facts.JobListener`; everything else is asked here.
+
+Events from outside are exactly once if their owner does its part (docs/protocol.md, "Commands from outside"):
+
+1. It numbers the events of each operator, above everything that it has numbered before and above
+   :meth:`AgentPort.feed_status`'s ``applied``, and makes event and number durable before it hands it over.
+2. It hands them over in the order of their numbers.
+3. When a feed opens (``on_feed_open``) it hands over again every event with a higher number, but for those that were
+   refused; also those that were reported durable, if it still has them: a restore takes the job back behind them, as it
+   takes back what was read from the sources.
+4. An event of :meth:`AgentPort.feed_status`'s ``refused`` has failed, also when it is reported durable. When that
+   outcome is durable, the owner says so (:meth:`AgentPort.forget_refusals`).
+
+Threads: any. Only the methods that say so wait.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.removal import dispose_without_owner
+from coord_control.durable.files.filesystem import Files
+from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.job_facts import (
+    ControlEvent,
+    EventSchema,
+    FeedStatus,
+    JobFacts,
+    JobListener,
+    OperatorFacts,
+    QueryFacts,
+)
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from coord_control.protocol.status import JobStatus
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.checkpoints.stop import savepoint_and_pause
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.control_feed import WaitingEvent
+from coord_control.spark.process import shutdown
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.job_driver import JobDriver
+
+__all__ = ["AgentPort"]
+
+#: How long a job may take to end when nobody says.
+STOP_SECONDS: Final = 30.0
+_SAVEPOINT_SECONDS: Final = 3600.0
+# A program that never waits for its job is ready this long after it has started its last query.
+_SETTLED_SECONDS: Final = 5.0
+
+
+class AgentPort:
+    """One job in one driver."""
+
+    def __init__(self, driver: JobDriver) -> None:
+        self._driver = driver
+        self._facts = _facts(driver)
+
+    @property
+    def facts(self) -> JobFacts:
+        return self._facts
+
+    @property
+    def files(self) -> Files:
+        """The storage of the job."""
+        return self._driver.files
+
+    def storage(self, path: str) -> Files:
+        """The storage that a path is on."""
+        return self._driver.storage(path)
+
+    # What the job does now.
+
+    def is_ready(self) -> bool:
+        """Whether the program has declared what it declares and started its queries."""
+        driver = self._driver
+        if driver.checkpoints.is_wanted:
+            return True
+        if driver.last_start is None or driver.declared.unused():
+            return False
+        return time.monotonic() - driver.last_start > _SETTLED_SECONDS
+
+    def queries(self) -> tuple[QueryFacts, ...]:
+        """The queries that were started."""
+        return tuple(
+            QueryFacts(
+                name=query.name,
+                query_id=query.lineage.query_id,
+                lineage=query.lineage.name,
+                checkpoint=query.lineage.checkpoint,
+                operators=tuple(query.operators),
+                state=query.state.value,
+            )
+            for query in list(self._driver.queries.values())
+        )
+
+    def operators(self) -> tuple[OperatorFacts, ...]:
+        """The operators that were declared."""
+        return tuple(self._operator(uid, bound) for uid, bound in list(self._driver.declared.coordinators.items()))
+
+    def status(self) -> JobStatus:
+        """What the job does now; waits a moment.
+
+        Raises:
+            JobClosed: it has ended.
+        """
+        return self._driver.status()
+
+    def metrics_address(self) -> str | None:
+        """Where its metrics are served, as ``host:port``; None: nowhere at the moment."""
+        return self._driver.metrics_address()
+
+    def add_listener(self, listener: JobListener) -> Callable[[], None]:
+        """Tell ``listener`` what happens from now on; returns what ends that."""
+        return self._driver.news.subscribe(listener)
+
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        """Whether the supervisor that has started this driver had started an earlier one as well; waits for the
+        storage.
+
+        Raises:
+            UnsupportedFormat, StoreUnavailable: the claim of that one cannot be read.
+        """
+        return self._driver.claim.has_same_supervisor(generation)
+
+    def was_released(self, generation: Generation) -> bool:
+        """Whether an earlier driver has said on the storage that it ended in good order; waits for the storage.
+
+        Raises:
+            StoreUnavailable: the storage.
+        """
+        return self._driver.claim.is_released(generation)
+
+    def is_current(self) -> bool:
+        """Whether, on the storage, no newer driver has claimed the job; waits for the storage.
+
+        Raises:
+            StoreUnavailable: the storage.
+        """
+        return self._driver.claim.is_current()
+
+    def is_fenced(self) -> bool:
+        """Whether the job knows of a newer driver, and ends for that."""
+        return isinstance(self._driver.error, Fenced)
+
+    # What can be asked of it.
+
+    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
+        """Ask for a checkpoint; refusals come out of the handle."""
+        self._driver.checkpoints.begin()
+        return self._driver.checkpoints.submit(request)
+
+    def abort(self, checkpoint: CheckpointId) -> bool:
+        """Give a checkpoint up that is under way; False: none of that number is. Waits a moment."""
+        return self._driver.checkpoints.abort(checkpoint)
+
+    def savepoint_and_pause(
+        self,
+        request: CheckpointRequest,
+        began: Callable[[CheckpointHandle], None] = lambda handle: None,
+        is_wanted: Callable[[], bool] = lambda: True,
+        timeout_seconds: float = _SAVEPOINT_SECONDS,
+    ) -> CompletedCheckpoint:
+        """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
+
+        Args:
+            began: told the handle as soon as there is one.
+            is_wanted: whether it still is; asked until then.
+
+        Raises:
+            CheckpointNotCompleted: there is none; the job runs on.
+            TimeoutError: there was none within the time; the job runs on.
+        """
+
+        def submit() -> CheckpointHandle:
+            handle = self.submit(request)
+            began(handle)
+            return handle
+
+        queries = self._driver.begin_pause()
+        try:
+            return savepoint_and_pause(queries, submit, is_wanted, self._epochs_in, timeout_seconds)
+        except BaseException:
+            self._driver.end_pause()
+            raise
+
+    def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
+        """End the job and wait for it.
+
+        Args:
+            grace_seconds: how long the running epochs may take.
+            restart: let the process end with the exit code that asks the supervisor for a new driver.
+        """
+        if restart:
+            shutdown.request_restart()
+        self._driver.stop(STOP_SECONDS if grace_seconds is None else grace_seconds)
+
+    def fenced(self, newest: int) -> None:
+        """Somebody knows a newer driver: the job stops itself, at once."""
+        self._driver.fence(Fenced(self._driver.name, self._driver.generation, newest))
+
+    # What is on the storage.
+
+    def dispose(self, reference: str) -> tuple[CheckpointId, str]:
+        """Remove a checkpoint or savepoint, and wait for it.
+
+        Returns:
+            Its number and path.
+
+        Raises:
+            CheckpointNotFound, CheckpointInUse: it cannot be removed.
+            Fenced: a newer driver owns the job.
+            StoreUnavailable: something may be left; repeat it.
+        """
+        entry = self._catalog().resolve(reference)
+        if entry.claim is not None:
+            self._driver.checkpoints.dispose(entry.checkpoint)
+        else:
+            dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
+            self._driver.news.on_checkpoint_discarded(entry.checkpoint)
+        return entry.checkpoint, entry.path
+
+    # Events from outside.
+
+    def check_event(self, operator: str, event_type: str, payload: object, subtask: int | None) -> ControlEvent:
+        """The event, if the operator can take it.
+
+        Args:
+            payload: of JSON: what the event's model is to be made of.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+            UndeclaredEvent: it has no such event.
+            EventInvalid, EventTooLarge: the payload does not fit.
+            NoSuchSubtask, SubtaskNotAllowed: it cannot go there.
+        """
+        bound = self._bound(operator)
+        event = bound.down.parse(event_type, json.dumps(payload, allow_nan=False).encode())
+        batch = bound.down.encode(event)
+        if subtask is not None and not 0 <= subtask < bound.parallelism:
+            raise NoSuchSubtask(operator, subtask, bound.parallelism)
+        bound.coordinator.check_control_event(event, subtask)
+        return ControlEvent(bound.uid, event_type, batch.payload, subtask)
+
+    def feed_status(self, operator: OperatorUid) -> FeedStatus:
+        """How far the events from outside have come.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+        """
+        return self._bound(operator).feed.status()
+
+    def feed(self, number: int, event: ControlEvent) -> bool:
+        """Hand an accepted event over; see the module for the rules.
+
+        Returns:
+            False: it was handed over or applied before, or the operator's query has not been started.
+
+        Raises:
+            OperatorNotFound, UndeclaredEvent, EventInvalid: the operator cannot take it any more.
+        """
+        bound = self._bound(event.operator)
+        batch = bound.down.encode(bound.down.parse(event.event_type, event.payload))
+        return bound.accept(number, WaitingEvent(batch, event.subtask))
+
+    def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
+        """Say that the outcomes of these refused events are durable: they need not be recorded with the coordinator's
+        state any more.
+
+        Raises:
+            OperatorNotFound: no operator of this name is declared.
+        """
+        self._bound(operator).forget_refusals(numbers)
+
+    # Parts.
+
+    def _epochs_in(self, completed: CompletedCheckpoint) -> Mapping[QueryName, Epoch]:
+        catalog = self._catalog()
+        metadata = catalog.read(catalog.resolve(completed.path))
+        return {query: snapshot.epoch for query, snapshot in metadata.queries.items()}
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self._driver.files, self._driver.folder, self._driver.storage)
+
+    def _bound(self, operator: str) -> BoundCoordinator:
+        coordinators = self._driver.declared.coordinators
+        if (bound := coordinators.get(OperatorUid(operator))) is None:
+            known = sorted(coordinators)
+            near = difflib.get_close_matches(operator, known)
+            raise OperatorNotFound("operator", operator, f"job {self._driver.name!r}", known, near)
+        return bound
+
+    def _operator(self, uid: OperatorUid, bound: BoundCoordinator) -> OperatorFacts:
+        record = self._driver.declared.record(uid)
+        return OperatorFacts(
+            uid=uid,
+            query=self._driver.declared.owner.get(uid),
+            parallelism=record.parallelism,
+            state=record.state,
+            events=tuple(EventSchema(name, schema) for name, schema in bound.down.schemas()),
+            up=record.up,
+        )
+
+
+def _facts(driver: JobDriver) -> JobFacts:
+    context = driver.spark.sparkContext
+    address = driver.endpoint.address
+    return JobFacts(
+        name=driver.name,
+        root=driver.root,
+        folder=driver.folder,
+        generation=driver.generation,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at_seconds=driver.started_at_seconds,
+        version=importlib.metadata.version("coord-control"),
+        python_version=platform.python_version(),
+        spark_version=driver.spark.version,
+        master=str(context.master),
+        address=address.host,
+        port=address.port,
+        tls=address.certificate is not None,
+    )

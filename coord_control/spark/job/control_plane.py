@@ -1,0 +1,120 @@
+"""The agent of a job, from its database's address to its end: all that a job has to know of the control plane.
+
+Threads: those of the job's start and end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from coord_control.control.agent.agent import Agent
+from coord_control.control.settings import ControlSettings
+from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
+from coord_control.errors import CoordControlError, Fenced, JobStopRequested, SupervisorLost
+from coord_control.exit_codes import NO_RESTART, exit_code_of
+from coord_control.metrics.snapshot import AgentSnapshot
+from coord_control.spark.process import shutdown
+from coord_control.storage.records import AgentMetrics, JobState
+from coord_control.storage.store import ControlStore
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.job_driver import JobDriver
+
+__all__ = ["ControlPlane"]
+
+_log = logging.getLogger("coord_control.control")
+
+
+class ControlPlane:
+    """The control plane of one job in one driver."""
+
+    def __init__(self, settings: ControlSettings, store: ControlStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._agent: Agent | None = None
+
+    @classmethod
+    def of(cls, url: str | None) -> ControlPlane | None:
+        """Read the settings; the database is not connected to yet. None: there is no control plane.
+
+        Raises:
+            ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: the settings cannot be used.
+        """
+        settings = ControlSettings.load(url)
+        if settings.is_off:
+            return None
+        return cls(settings, ControlStore(settings.open_database("coord-control driver")))
+
+    def start(self, driver: JobDriver) -> JobStopRequested | None:
+        """Begin, and wait a moment for the database.
+
+        Returns:
+            What to raise when the job has stopped: somebody has asked for that, and the last driver died on the way.
+        """
+        self._agent = Agent(
+            driver.port,
+            self._store,
+            self._settings,
+            is_supervised=_is_supervised,
+            log_file=os.environ.get(LOG_FILE_VARIABLE),
+        )
+        found = self._agent.start()
+        if found is None:
+            return None
+        error = JobStopRequested(driver.name, found.requested_by, found.requested_at.isoformat(timespec="seconds"))
+        _log.warning("x %s", error, extra={"action": "stop_requested", "job": driver.name})
+        return error
+
+    def metrics(self) -> AgentMetrics | None:
+        """How the agent fares with the database; None: it was not started."""
+        return None if self._agent is None else self._agent.metrics()
+
+    def snapshot(self) -> AgentSnapshot | None:
+        """All its numbers; None: it was not started. Any thread."""
+        if (agent := self._agent) is None:
+            return None
+        return AgentSnapshot(
+            is_connected=agent.is_connected,
+            numbers=agent.metrics(),
+            outcomes=agent.outcomes(),
+            under_way=agent.commands_under_way,
+        )
+
+    def close(self, driver: JobDriver) -> None:
+        """The job has ended, and its claim is released: say so, and give commands their outcomes."""
+        if self._agent is None:
+            return
+        error = driver.first_error() or driver.program_error or _abandoned(driver, self._agent)
+        self._agent.close(
+            JobState.ENDED if error is None else JobState.FAILED,
+            _end_reason(error),
+            is_clean=_is_released(driver),
+            is_fenced=isinstance(error, Fenced),
+            is_final=error is not None and (not _is_supervised() or exit_code_of(error) in NO_RESTART),
+        )
+
+
+def _is_supervised() -> bool:
+    return bool(os.environ.get(SUPERVISED_VARIABLE)) and shutdown.lost_supervisor() is None
+
+
+def _abandoned(driver: JobDriver, agent: Agent) -> SupervisorLost | None:
+    """Return the loss of the supervisor if the job would run on, or be started again, without it."""
+    if agent.is_restarting:
+        return shutdown.lost_supervisor()  # also one that came later: nobody starts the next driver
+    return None if agent.is_stopping else driver.lost_supervisor
+
+
+def _end_reason(error: Exception | None) -> str:
+    if error is None:
+        return "stopped"
+    return str(error) if isinstance(error, CoordControlError) else f"{type(error).__name__}: {error}"
+
+
+def _is_released(driver: JobDriver) -> bool:
+    try:
+        return driver.claim.is_released(driver.generation)
+    except CoordControlError:
+        return False

@@ -1,0 +1,149 @@
+"""The metrics of a job in its driver: what is read of it for a scrape, and the server that answers.
+
+A scrape changes nothing and waits for nothing that could hang: not for the storage, and not for the control database.
+An address that cannot be had keeps no job from running.
+
+Threads: start and end belong to whoever starts and ends the job; snapshots are read on the server's threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from coord_control.errors import JobClosed
+from coord_control.ids import CheckpointId
+from coord_control.metrics.address import Address
+from coord_control.metrics.driver import driver_families
+from coord_control.metrics.families import Family
+from coord_control.metrics.observer import Observed, Observer
+from coord_control.metrics.serving import MetricsServer
+from coord_control.metrics.snapshot import DriverSnapshot, EndpointSnapshot, WriterSnapshot
+from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.status import JobStatus
+from coord_control.spark.job.control_plane import ControlPlane
+from coord_control.spark.loop.group_writer import GroupWriter
+from coord_control.spark.wire.endpoint import Rejection, Stats
+from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.job_driver import JobDriver
+
+__all__ = ["JobMetrics", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
+
+# Below the ten seconds that Prometheus waits.
+_READ_SECONDS: Final = 5.0
+
+
+class JobMetrics:
+    """The metrics endpoint of one job."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._observer = Observer()
+        self._server: MetricsServer | None = None
+        self._unsubscribe: Callable[[], None] = _nothing
+
+    @classmethod
+    def of(cls, address: str | None) -> JobMetrics | None:
+        """Read the address; None: no metrics are wanted.
+
+        Raises:
+            MetricsAddressInvalid: it is no address.
+        """
+        found = Address.of_driver(address)
+        return None if found is None else cls(found)
+
+    def start(self, driver: JobDriver, plane: ControlPlane | None) -> None:
+        """Count from now on, and answer scrapes as soon as the address can be had."""
+        self._unsubscribe = driver.news.subscribe(self._observer)
+
+        def page(subtasks: int) -> Iterable[Family]:
+            return driver_families(snapshot_of(driver, plane, self._observer.observed()), subtasks)
+
+        self._server = server = MetricsServer(page, self._address)
+        server.start(must=False)
+        host = driver.port.facts.host
+
+        def advertised() -> str | None:
+            return None if server.address is None else str(server.address.seen_from_elsewhere(host))
+
+        driver.metrics_address = advertised
+
+    @property
+    def address(self) -> str | None:
+        """Where it answers, as ``host:port``; None: nowhere at the moment."""
+        found = None if self._server is None else self._server.address
+        return None if found is None else str(found)
+
+    def close(self) -> None:
+        """The job has ended. May be called twice."""
+        self._unsubscribe()
+        if self._server is not None:
+            self._server.close()
+
+
+def snapshot_of(driver: JobDriver, plane: ControlPlane | None, observed: Observed) -> DriverSnapshot:
+    """Read everything.
+
+    Raises:
+        TimeoutError: the driver's loop does not answer.
+    """
+    return DriverSnapshot(
+        facts=driver.port.facts,
+        protocol_version=PROTOCOL_VERSION,
+        is_up=driver.first_error() is None,
+        status=_status(driver),
+        queries=driver.port.queries(),
+        parallelism={uid: bound.parallelism for uid, bound in list(driver.declared.coordinators.items())},
+        feeds={uid: bound.feed.status() for uid, bound in list(driver.declared.coordinators.items())},
+        observed=observed,
+        endpoint=endpoint_snapshot(driver.endpoint.stats()),
+        writer=writer_snapshot(driver.runtime.writer),
+        callbacks_waiting=driver.thread.waiting,
+        recoveries_under_way=driver.recoveries.under_way,
+        progress=_progress(driver, [each.checkpoint for each in observed.in_progress]),
+        agent=None if plane is None else plane.snapshot(),
+    )
+
+
+def _status(driver: JobDriver) -> JobStatus | None:
+    try:
+        return driver.status_now(_READ_SECONDS)
+    except JobClosed:
+        return None
+
+
+def _progress(driver: JobDriver, checkpoints: list[CheckpointId]) -> dict[CheckpointId, Progress]:
+    if not checkpoints:
+        return {}
+    try:
+        found = driver.runtime.read(
+            lambda core, now: {each: core.checkpoint_progress(each) for each in checkpoints}, _READ_SECONDS
+        )
+    except JobClosed:
+        return {}
+    return {checkpoint: progress for checkpoint, progress in found.items() if progress is not None}
+
+
+def endpoint_snapshot(stats: Stats) -> EndpointSnapshot:
+    """What an endpoint has done so far."""
+    return EndpointSnapshot(
+        authenticated=stats.connections - stats.strangers,
+        strangers=stats.strangers,
+        accepted=stats.accepted,
+        frames_in=stats.frames_in,
+        frames_out=stats.frames_out,
+        dropped_answers=stats.dropped_answers,
+        held_bytes=stats.held_bytes,
+        rejected={reason.name.lower(): stats.rejected.get(reason, 0) for reason in Rejection},
+    )
+
+
+def writer_snapshot(writer: GroupWriter) -> WriterSnapshot:
+    """What was written to the epoch store so far."""
+    return WriterSnapshot(writes=writer.writes, records=writer.records, durations=writer.durations)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,175 @@
+"""A restore that the program of a job asks for, or whoever starts it: ``Job(restore_from=...)``.
+
+It takes place in three steps. Before the generation is claimed the checkpoint is found and read, because the claim must
+be above its generation. After the claim its files are checked and put into new lineages, which nobody looks at yet.
+When the program has started all queries of the checkpoint, and all of them fit (:mod:`.query_starts`), the restore is
+committed: before that, whatever goes wrong leaves the job as it was.
+
+A restore is applied once. A driver that is started again with the same ``restore_from`` resumes where the job stands,
+also when the job was restored to something else since, and when the checkpoint is gone. To go back to it again, say
+``coordctl restore``.
+
+Threads: those of the job's methods, which take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE, ALLOW_VARIABLE, RESTORE_VARIABLE
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.restore_log import RestoreRecord
+from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.restore.preflight_sources import check_sources
+from coord_control.durable.restore.prepared_restore import PreparedRestore, applied_restore, prepare_restore
+from coord_control.errors import CheckpointNotFound, MissingRecord
+from coord_control.ids import Generation
+from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.job.pending_restore import PendingRestore
+
+__all__ = ["JobRestore", "restore_settings"]
+
+_log = logging.getLogger("coord_control.job")
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRestore(PendingRestore):
+    """A restore that the program has requested.
+
+    Attributes:
+        ref: what was asked for.
+        files: the storage of the path.
+    """
+
+    is_applied = False
+
+    ref: str
+    files: Files
+    allow_missing_input: bool
+    _prepared: PreparedRestore | None = field(default=None)
+
+    @classmethod
+    def wanted(
+        cls,
+        job: str,
+        spark: SparkSession,
+        root: str,
+        ref: str,
+        *,
+        allow_non_restored_state: bool,
+        allow_missing_input: bool,
+    ) -> Self | None:
+        """Find what is to be restored; None: the job has done it already, and goes on.
+
+        Raises:
+            CheckpointNotFound: nothing, or more than one checkpoint, is meant.
+            MissingRecord, DamagedRecord, UnsupportedFormat: the checkpoint cannot be used.
+        """
+        folder, files = join(root, job), files_for(root, spark)
+        try:
+            path = Catalog(files, folder, lambda path: files_for(path, spark)).resolve(ref).path
+            storage = files_for(path, spark)
+            with open_checkpoint(storage, path) as source:
+                applied = applied_restore(files, folder, ref, source)
+                if applied is None:
+                    return cls(
+                        job=job,
+                        job_folder=folder,
+                        path=path,
+                        metadata=source.metadata,
+                        allow_non_restored_state=allow_non_restored_state,
+                        ref=ref,
+                        files=storage,
+                        allow_missing_input=allow_missing_input,
+                    )
+        except (CheckpointNotFound, MissingRecord):
+            if (applied := applied_restore(files, folder, ref, None)) is None:
+                raise
+        _log.info("= job %s was restored from %s before, and resumes where it stands", job, applied.path)
+        return None
+
+    @property
+    def above(self) -> Generation:
+        """The generation of the job must be above this."""
+        return self.metadata.generation
+
+    def prepare(self, files: Files, generation: Generation, spark: SparkSession, verify: Callable[[], None]) -> None:
+        """Check the checkpoint and build the lineages; the generation is claimed.
+
+        Args:
+            verify: raises when a newer driver has claimed.
+
+        Raises:
+            RestoreRefused: it cannot work.
+            DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
+        """
+        job_folder = self.job_folder
+        is_fork, root = self.metadata.job != self.job, job_folder.rstrip("/").rpartition("/")[0]
+
+        def storage(path: str) -> Files:
+            return files_for(path, spark)
+
+        with open_checkpoint(self.files, self.path) as source:
+            allow = self.allow_non_restored_state
+            checks = [
+                *check_files(source, verify=True),
+                *check_spark_version(source.metadata, spark.version),
+                *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
+                *check_sources(files, storage, root, source, allow_missing_input=self.allow_missing_input),
+                *check_sinks(files, job_folder, source, is_fork=is_fork),
+            ]
+            self._report(checks)
+            self._prepared = prepare_restore(
+                files,
+                job_folder,
+                source,
+                generation=generation,
+                verify_claim=verify,
+                ref=self.ref,
+                is_fork=is_fork,
+                allow_non_restored_state=allow,
+                allow_missing_input=self.allow_missing_input,
+            )
+
+    @property
+    def record(self) -> RestoreRecord:
+        assert self._prepared is not None, "it is prepared when the job is opened"
+        return self._prepared.record
+
+    def commit(self) -> None:
+        assert self._prepared is not None, "it is prepared when the job is opened"
+        self._prepared.commit()
+        self.is_committed = True
+        record = self.record
+        _log.info(
+            "= job %s goes on from checkpoint %d (%s)",
+            self.job,
+            record.checkpoint,
+            self.path,
+            extra={"action": "restored", "job": self.job, "checkpoint": record.checkpoint},
+        )
+
+
+def restore_settings(
+    restore_from: str | None, allow_non_restored_state: bool, allow_missing_input: bool
+) -> tuple[str | None, bool, bool]:
+    """Return what the program says, or else the environment."""
+    if restore_from is not None:
+        return restore_from, allow_non_restored_state, allow_missing_input
+    return (
+        os.environ.get(RESTORE_VARIABLE) or None,
+        allow_non_restored_state or _is_set(ALLOW_VARIABLE),
+        allow_missing_input or _is_set(ALLOW_MISSING_INPUT_VARIABLE),
+    )
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes")

@@ -1,0 +1,101 @@
+"""The user's handle of an operator: where it is put into a DataFrame.
+
+Identity (docs/protocol.md, section 4): a task's partition id is not the subtask id. So every row gets its subtask id
+in a column of its own, computed from the keys, and the rows are partitioned by exactly that column; the task reads
+its id from its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from coord_control.errors import NotStreaming, OperatorReused
+from coord_control.protocol.operator import OperatorSpec
+from coord_control.spark.worker.subtask import (
+    SUBTASK_COLUMN,
+    TaskPlan,
+    UserFunction,
+    operator_function_name,
+    task_function,
+)
+
+__all__ = ["Operator", "operators_in_plan"]
+
+_FUNCTION_PREFIX: Final = operator_function_name("")
+
+
+class Operator:
+    """One coordinated step of one query; made by :meth:`Job.operator`."""
+
+    def __init__(self, spec: OperatorSpec, plan: TaskPlan) -> None:
+        self.spec = spec
+        self.plan = plan  #: without the function, which apply() adds
+        self.is_applied = False
+
+    @property
+    def uid(self) -> str:
+        """Its name in this job, for ever: state is found by it."""
+        return self.spec.uid
+
+    def apply(
+        self,
+        frame: DataFrame,
+        function: UserFunction,
+        *,
+        schema: str | StructType,
+        partition_by: Sequence[str | Column],
+    ) -> DataFrame:
+        """Run ``function(subtask, batches)`` over the rows of ``frame``, one subtask per slice of the keys.
+
+        Args:
+            frame: a streaming DataFrame.
+            function: takes the subtask and an iterator of its record batches (at least one row in all), yields record
+                batches of ``schema``. It runs once per attempt: again after failures, with the same state, events and
+                rows.
+            schema: of what the function yields.
+            partition_by: columns whose values decide the subtask: rows that agree in them meet in one subtask. Empty
+                with parallelism 1 only.
+
+        Returns:
+            the streaming DataFrame of what the function yields; start it with ``job.start``.
+
+        Raises:
+            NotStreaming: ``frame`` is a batch DataFrame.
+            OperatorReused: the operator was applied before.
+        """
+        if not frame.isStreaming:
+            raise NotStreaming(self.uid)
+        if self.is_applied:
+            raise OperatorReused(self.uid, "the DataFrame it was applied to first", "another one")
+        parallelism = self.spec.parallelism
+        if not partition_by and parallelism > 1:
+            raise ValueError(
+                f"operator {self.uid!r}: partition_by is needed to spread rows over {parallelism} subtasks"
+            )
+        self.is_applied = True
+        keys = [sf.col(key) if isinstance(key, str) else key for key in partition_by]
+        subtask = sf.pmod(sf.hash(*keys), sf.lit(parallelism)) if keys else sf.lit(0)
+        # The last column: the task drops it without looking at the others.
+        numbered = frame.withColumn(SUBTASK_COLUMN, subtask)
+        placed = numbered.repartitionById(parallelism, sf.col(SUBTASK_COLUMN))
+        return placed.mapInArrow(task_function(self.plan.with_function(function)), schema)
+
+
+def operators_in_plan(frame: DataFrame) -> set[str]:
+    """The uids of the operators in a DataFrame's plan, found by the names of their functions."""
+    found: set[str] = set()
+    waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
+    while waiting:
+        node = waiting.pop()
+        if node.nodeName() == "MapInArrow":
+            name = str(node.functionExpr().name())
+            if name.startswith(_FUNCTION_PREFIX):
+                found.add(name.removeprefix(_FUNCTION_PREFIX))
+        children = node.children()
+        waiting += [children.apply(index) for index in range(children.size())]
+    return found

@@ -1,0 +1,229 @@
+"""A restore whose queries have not started: each query of the program is checked, and then all start together.
+
+The program asks for it (:mod:`.job_restore`): then it takes place when all queries have been checked. Or it has taken
+place without the program (``coordctl restore``, Dagster, a driver that was asked for it), and no query has run since
+(:class:`AppliedRestore`): the queries wait all the same, so if one is refused the restore can still be undone.
+
+Threads: those of the job's methods, which take turns.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from pyspark.sql import DataFrame
+
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, open_prepared
+from coord_control.durable.job_folder.lineage_record import query_folder, read_record
+from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
+from coord_control.durable.offline.undo import query_that_ran
+from coord_control.durable.restore.checks import Check, Verdict, refuse
+from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
+from coord_control.durable.restore.seeds import read_seed
+from coord_control.errors import RestoredQueryUnused, StateInvalid
+from coord_control.ids import OperatorUid, QueryName
+from coord_control.spark.worker.model_codec import StateType
+
+__all__ = ["AppliedRestore", "PendingRestore", "check_states", "count_sources", "declared_query"]
+
+_log = logging.getLogger("coord_control.job")
+
+_SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass")
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingRestore(abc.ABC):
+    """One restore of a job, until all of its queries have been checked.
+
+    Attributes:
+        path: the folder of the checkpoint.
+        metadata: of the checkpoint; of an applied restore without the files of its queries.
+        is_committed: it has taken place, and all queries of the checkpoint may start.
+    """
+
+    is_applied: ClassVar[bool]  #: It took place without the program, so what is refused can be undone.
+
+    job: str
+    job_folder: str
+    path: str
+    metadata: CheckpointMetadata
+    allow_non_restored_state: bool
+    is_committed: bool = False
+
+    @property
+    @abc.abstractmethod
+    def record(self) -> RestoreRecord:
+        """What the lineages of the queries are."""
+
+    @abc.abstractmethod
+    def commit(self) -> None:
+        """All queries have been checked: let the restore take place, if it has not.
+
+        Raises:
+            Fenced: a newer driver owns the job.
+            StoreUnavailable: it may have taken place or not.
+        """
+
+    def check(self, declared: DeclaredQuery, states: Mapping[OperatorUid, StateType[Any]]) -> None:
+        """Compare a query of the program with the checkpoint.
+
+        Args:
+            states: the state models of its operators.
+
+        Raises:
+            RestoreRefused: it does not fit.
+        """
+        checks = check_declared(self.metadata, declared, allow_non_restored_state=self.allow_non_restored_state)
+        self._report([*checks, *check_states(self.metadata, states)])
+
+    def check_plan(self, query: QueryName, refusal: str | None) -> None:
+        """Report what Spark says to a query's plan.
+
+        Args:
+            refusal: None: it has accepted it.
+
+        Raises:
+            RestoreRefused: it has not.
+        """
+        if refusal is not None:
+            way_out = "Spark keeps aggregations, joins and sources as they were: change the query back"
+            self._report([Check("plan", query, Verdict.REFUSED, f"Spark says: {refusal}", way_out)])
+
+    def open(
+        self,
+        files: Files,
+        query: QueryName,
+        operators: Mapping[OperatorUid, OperatorRecord],
+        checkpoint_location: str | None,
+        rescalable: Collection[OperatorUid],
+    ) -> Lineage | None:
+        """Open the new lineage of a query, which nothing uses yet; None if the checkpoint lacks it.
+
+        Raises:
+            LineageMismatch, NonRestoredState, ParallelismChanged, EventTypesChanged: the declaration does not fit.
+        """
+        if query not in self.metadata.queries:
+            return None
+        folder, name = query_folder(self.job_folder, query), self.record.queries[query]
+        return open_prepared(files, folder, name, operators, checkpoint_location, rescalable=rescalable)
+
+    def missing(self, declared: Collection[QueryName]) -> list[str]:
+        """The queries of the checkpoint that the program has not started yet, sorted."""
+        return sorted(str(query) for query in set(self.metadata.queries) - set(declared))
+
+    def check_none_missing(self, declared: Collection[QueryName]) -> None:
+        """The program has started all its queries.
+
+        Raises:
+            RestoredQueryUnused: one of the checkpoint is not among them, and must not be left out.
+        """
+        unused = self.missing(declared)
+        if unused and not self.allow_non_restored_state:
+            raise RestoredQueryUnused(self.path, unused, is_applied=self.is_applied)
+
+    def _report(self, checks: list[Check]) -> None:
+        for check in checks:
+            if check.verdict is Verdict.WARNING:
+                _log.warning("= job %s: %s", self.job, check)
+        refuse(self.path, checks, is_applied=self.is_applied)
+
+
+@dataclass(slots=True, kw_only=True)
+class AppliedRestore(PendingRestore):
+    """A restore that took place without the program, while no query has run in its lineages."""
+
+    is_applied = True
+
+    applied: RestoreRecord
+
+    @classmethod
+    def find(cls, files: Files, job: str, job_folder: str) -> Self | None:
+        """Return the newest restore of a job if its lineages are untouched, else None: then the queries just start.
+
+        Raises:
+            DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used.
+        """
+        newest = newest_restore(files, job_folder)
+        if newest is None or query_that_ran(files, job_folder, newest) is not None:
+            return None
+        parts, allows = [], False
+        for query, name in newest.queries.items():
+            folder = query_folder(job_folder, query)
+            record = read_record(files, folder, name)
+            # What an undo names may be a lineage that was never restored.
+            if record is not None and record.restored_from is not None:
+                parts.append(read_seed(files, join(folder, name)))
+                allows = allows or record.restored_from.allow_non_restored_state
+        if not parts:
+            return None
+        return cls(
+            job=job,
+            job_folder=job_folder,
+            path=newest.path,
+            metadata=_joined(parts),
+            allow_non_restored_state=allows,
+            applied=newest,
+        )
+
+    @property
+    def record(self) -> RestoreRecord:
+        return self.applied
+
+    def commit(self) -> None:
+        self.is_committed = True
+        _log.info("= job %s: all queries fit %s, from which it was restored, and start", self.job, self.path)
+
+
+def _joined(parts: Sequence[CheckpointMetadata]) -> CheckpointMetadata:
+    queries = {query: snapshot for part in parts for query, snapshot in part.queries.items()}
+    operators = {uid: snapshot for part in parts for uid, snapshot in part.operators.items()}
+    return parts[0].model_copy(update={"queries": queries, "operators": operators})
+
+
+def check_states(metadata: CheckpointMetadata, states: Mapping[OperatorUid, StateType[Any]]) -> list[Check]:
+    """Say whether the states in a checkpoint are valid for the models that the program has now."""
+    return [
+        _check_states(uid, state, metadata.operators[uid])
+        for uid, state in sorted(states.items())
+        if uid in metadata.operators
+    ]
+
+
+def _check_states(uid: OperatorUid, state: StateType[Any], snapshot: OperatorSnapshot) -> Check:
+    try:
+        for subtask, data in snapshot.subtask_states.items():
+            state.load(subtask, data)
+    except StateInvalid as error:
+        way_out = "let the model accept what an earlier one has saved"
+        return Check("states", uid, Verdict.REFUSED, str(error), way_out)
+    return Check("states", uid, Verdict.OK, f"{len(snapshot.subtask_states)} are valid for {state.model.__name__}")
+
+
+def declared_query(
+    name: QueryName,
+    frame: DataFrame,
+    operators: Mapping[OperatorUid, OperatorRecord],
+    rescalable: Collection[OperatorUid],
+) -> DeclaredQuery:
+    """Describe a query of the program for the preflight."""
+    conf = frame.sparkSession.conf
+    settings = {key: value for key in _SETTINGS if (value := conf.get(key, None)) is not None}
+    return DeclaredQuery(name, operators, rescalable, settings, count_sources(frame))
+
+
+def count_sources(frame: DataFrame) -> int:
+    """How many streaming sources a query reads, as Spark counts them: a source that is used twice counts twice."""
+    count = 0
+    waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
+    while waiting:
+        node = waiting.pop()
+        children = node.children()
+        waiting += [children.apply(index) for index in range(children.size())]
+        count += not children.size() and node.isStreaming()
+    return count

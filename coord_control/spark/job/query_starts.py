@@ -1,0 +1,238 @@
+"""Starting the queries of a job: at once, or together after a restore.
+
+While a restore is pending, starting a query only checks it: its declaration against the checkpoint, its states against
+the models, its plan by Spark itself, in lineages that are not in use yet. When all queries of the checkpoint have been
+checked the restore is committed, and they start. So whatever is refused before has changed nothing. A restore that took
+place without the program is pending until a query has run in one of its lineages, so it can be undone after a refusal.
+Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
+others: by waiting for the job's end, or by asking for a checkpoint.
+
+Threads: those of the job's methods, which take turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder.lineage import (
+    Lineage,
+    OperatorRecord,
+    has_location,
+    is_same_place,
+    open_lineage,
+    read_query_id,
+    recorded_lineage,
+)
+from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.errors import (
+    AdoptedQueryRunning,
+    CheckpointLocationConflict,
+    PlanRefused,
+    QueryNotRestored,
+    QueryNotStarted,
+)
+from coord_control.errors.going_on import UNDO
+from coord_control.ids import OperatorUid, QueryName
+from coord_control.spark.hadoop_files import absolute
+from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
+from coord_control.spark.queries.plan_check import check_plan
+from coord_control.spark.queries.writers import own_checkpoint, spark_name
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.job_driver import JobDriver
+
+__all__ = ["QueryStart", "QueryStarts"]
+
+_log = logging.getLogger("coord_control.job")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStart:
+    """A query as the program has declared it.
+
+    Attributes:
+        checkpoint_location: an existing Spark checkpoint directory to adopt.
+    """
+
+    name: QueryName
+    writer: DataStreamWriter
+    operators: Sequence[OperatorUid]
+    checkpoint_location: str | None
+
+
+class QueryStarts:
+    """Starts the queries of one job."""
+
+    def __init__(self, driver: JobDriver) -> None:
+        self._driver = driver
+        self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
+
+    @functools.cached_property
+    def _restore(self) -> PendingRestore | None:
+        """What the queries wait for, as it was before the first one was started."""
+        driver = self._driver
+        return driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)
+
+    def is_known(self, name: QueryName) -> bool:
+        """Whether a query of this name was started, or waits for the restore."""
+        return name in self._driver.queries or name in self._waiting
+
+    def start(self, start: QueryStart) -> StreamingQuery:
+        """Start a query, or check it and let it wait for the restore; see :meth:`coord_control.Job.start`."""
+        self._check_own_location(start)
+        restore = self._restore
+        if restore is None or (restore.is_committed and start.name in restore.metadata.queries):
+            return self._begin(start, self._open(start))
+        if restore.is_committed:
+            if not restore.allow_non_restored_state:
+                raise QueryNotRestored(start.name, restore.path, sorted(restore.metadata.queries))
+            return self._begin(start, self._open(start))
+        lineage = self._check(start, restore)
+        handle = _WaitingQuery(start.name, lambda: self._not_started(start.name))
+        self._waiting[start.name] = start, lineage, handle
+        for uid in start.operators:
+            self._driver.declared.owner[uid] = start.name
+        if missing := restore.missing(self._waiting):
+            _log.info("= query %s fits %s, and starts when %s do as well", start.name, restore.path, missing)
+            return handle
+        self._take_place(restore)
+        return handle.started()
+
+    def all_declared(self) -> None:
+        """The program has started all of its queries.
+
+        Raises:
+            RestoredQueryUnused: one of the checkpoint is not among them, and may not be left out; nothing was changed.
+        """
+        if self._waiting:
+            assert self._restore is not None, "only a restore lets a query wait"
+            self._restore.check_none_missing(self._waiting)
+            self._take_place(self._restore)
+
+    # Parts.
+
+    def _check(self, start: QueryStart, restore: PendingRestore) -> Lineage | None:
+        records, rescalable = self._records(start), self._rescalable(start)
+        states = {uid: self._driver.declared.state(uid) for uid in start.operators}
+        restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
+        lineage = restore.open(self._driver.files, start.name, records, start.checkpoint_location, rescalable)
+        if lineage is not None:
+            restore.check_plan(start.name, self._refusal(start, lineage))
+            self._driver.seed(lineage, start.operators)
+        return lineage
+
+    def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
+        name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
+        return check_plan(self._driver.files, start.writer, lineage, name)
+
+    def _take_place(self, restore: PendingRestore) -> None:
+        restore.commit()
+        waiting, self._waiting = self._waiting, {}
+        try:
+            for start, lineage, handle in waiting.values():
+                handle.become(self._begin(start, lineage or self._open(start)))
+        except Exception as error:
+            for start, _, _ in waiting.values():
+                if start.name not in self._driver.queries:  # it may be corrected, and started again
+                    self._driver.declared.disown(start.operators)
+            error.add_note(f"the job was restored from {restore.path} before; correct the query, or {UNDO}")
+            raise
+
+    def _open(self, start: QueryStart) -> Lineage:
+        folder = query_folder(self._driver.folder, start.name)
+        if start.checkpoint_location is not None and recorded_lineage(self._driver.files, folder, start.name) is None:
+            self._check_stopped(start.name, start.checkpoint_location)
+        lineage = open_lineage(
+            self._driver.files,
+            folder,
+            start.name,
+            self._records(start),
+            start.checkpoint_location,
+            rescalable=self._rescalable(start),
+        )
+        # Other queries have run since the restore. Before Spark plans anything here the program may still be corrected.
+        if lineage.restored is not None and (why := self._refusal(start, lineage)) is not None:
+            raise PlanRefused(start.name, why)
+        self._driver.seed(lineage, start.operators)
+        return lineage
+
+    def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
+        return self._driver.start_query(start.name, start.writer, start.operators, lineage).spark_query
+
+    def _records(self, start: QueryStart) -> dict[OperatorUid, OperatorRecord]:
+        return {uid: self._driver.declared.record(uid) for uid in start.operators}
+
+    def _rescalable(self, start: QueryStart) -> list[OperatorUid]:
+        return [uid for uid in start.operators if uid in self._driver.declared.rescales]
+
+    def _not_started(self, name: QueryName) -> QueryNotStarted:
+        assert self._restore is not None, "only a restore lets a query wait"
+        return QueryNotStarted(name, self._restore.path, self._restore.missing(self._waiting))
+
+    # A plain query becomes one of the job.
+
+    def _check_own_location(self, start: QueryStart) -> None:
+        """A state that the program means to go on from must not be left behind, nor a second one begun."""
+        own, by_session = own_checkpoint(start.writer, start.name)
+        said_by, location = "its writer", own
+        if own is None and by_session is not None and self._has_run(by_session):
+            said_by, location = "the session's spark.sql.streaming.checkpointLocation", by_session
+        if location is None:
+            return
+        location = absolute(location)
+        if (used := start.checkpoint_location) is None:
+            found = recorded_lineage(self._driver.files, query_folder(self._driver.folder, start.name), start.name)
+            if found is not None and (own is None or has_location(found[1], location)):
+                return  # what the session says was decided when the query was started first
+        elif own is None or is_same_place(location, used):
+            return
+        raise CheckpointLocationConflict(start.name, said_by, location, used)
+
+    def _has_run(self, location: str) -> bool:
+        location = absolute(location)
+        return self._driver.storage(location).exists(join(location, "metadata"))
+
+    def _check_stopped(self, name: QueryName, location: str) -> None:
+        try:
+            query_id = read_query_id(self._driver.files, location)
+        except FileNotFoundError:
+            return  # opening the lineage refuses it
+        session: Any = self._driver.spark._jsparkSession
+        active = session.sharedState().activeStreamingQueries()
+        if active.containsKey(self._driver.spark.sparkContext._jvm.java.util.UUID.fromString(query_id)):  # type: ignore[union-attr]
+            raise AdoptedQueryRunning(name, location, query_id)
+        _log.warning(
+            "= query %s takes over the checkpoint %s; make sure that the plain query has ended, which cannot be seen "
+            "if it ran in another process",
+            name,
+            location,
+        )
+
+
+class _WaitingQuery(StreamingQuery):
+    """The handle of a query that starts with the restore, and Spark's own from then on."""
+
+    def __init__(self, name: QueryName, not_started: Callable[[], QueryNotStarted]) -> None:
+        self._waiting_name = name
+        self._not_started = not_started
+        self._query: StreamingQuery | None = None
+
+    @property
+    def _jsq(self) -> Any:
+        return self.started()._jsq
+
+    def become(self, query: StreamingQuery) -> None:
+        self._query = query
+
+    def started(self) -> StreamingQuery:
+        if self._query is None:
+            raise self._not_started()
+        return self._query

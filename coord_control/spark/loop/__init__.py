@@ -1,0 +1,1 @@
+"""The threads of the driver around the protocol core."""

@@ -1,0 +1,245 @@
+"""What a coordinator acts with: its acts become posts in the job's first-in-first-out inbox (rule C2).
+
+A context belongs to one incarnation of its coordinator: after a reset there is a new one, and the old one does nothing.
+
+Threads: a coordinator uses it from any thread; what is posted runs on the loop. Which events from outside a snapshot
+contains is decided by the order of these posts, see :mod:`coord_control.protocol.control_events`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import BaseModel
+
+from coord_control.errors import CoordinatorFailed, NoSuchSubtask
+from coord_control.ids import BarrierId, SubtaskIndex
+from coord_control.protocol.job import JobCore
+from coord_control.protocol.records import EventBatch
+
+if TYPE_CHECKING:
+    from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+
+__all__ = ["Context", "Gateway", "Post", "Result"]
+
+_log = logging.getLogger("coord_control.coordinators")
+
+#: Posts a call on the core: ``post(function of the core and now)``. First in, first out, from any thread.
+Post: TypeAlias = Callable[[Callable[[JobCore, float], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Events of one type that a coordinator sends one after the other, by subtask; one post for all of them.
+
+    It is open until the loop comes to it or anything else is posted. A post and three objects for every event would
+    cost more than the event itself, and most of that would be the garbage collector's work.
+    """
+
+    type_index: int
+    payloads: defaultdict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Context:
+    """A coordinator's context for one incarnation; after a reset it does nothing."""
+
+    def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
+        self._bound = bound
+        self._dump, self._parallelism = (
+            bound.down.dump,
+            bound.parallelism,
+        )  # looked up once: for every event that is sent
+        self._incarnation = incarnation
+        self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
+        self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
+        self._closed = False
+        self._failed = False
+        self._lock = threading.Lock()
+        self._run: _Run | None = None  # the one that is open
+
+    @property
+    def operator(self) -> str:
+        return self._bound.uid
+
+    @property
+    def parallelism(self) -> int:
+        return self._bound.parallelism
+
+    def send(self, subtask: int, event: BaseModel) -> None:
+        if not 0 <= subtask < self._parallelism:
+            raise NoSuchSubtask(self._bound.uid, subtask, self._parallelism)
+        if self._run is None:  # otherwise it was open before
+            self._bound.check_open()
+        type_index, payload = self._dump(event)
+        if self._closed:
+            return
+        with self._lock:
+            if self._unmarked is not None:
+                self._mark_here()
+            run = self._run
+            if run is None or run.type_index != type_index:
+                run = self._run = _Run(type_index)
+                self._bound.post(partial(self._deliver, run))
+            run.payloads[subtask].append(payload)
+
+    def broadcast(self, event: BaseModel) -> None:
+        self._bound.check_open()
+        batch = self._bound.down.encode(event)
+        if self._closed:
+            return
+        uid, incarnation, parallelism = self._bound.uid, self._incarnation, self._bound.parallelism
+
+        def send(core: JobCore, now: float) -> None:
+            for subtask in range(parallelism):
+                core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
+
+        with self._lock:
+            self._mark_here()
+            self._run = None
+            self._bound.post(send)
+
+    def control_event_applied(self) -> None:
+        with self._lock:
+            self._mark_here()
+
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        self._bound.thread.submit(self._bound.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
+
+    def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
+        def work() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                self._fail("run_in_background", error)
+                return
+            if then is not None:
+                self.call_soon(then, result)
+
+        if not self._closed:
+            self._bound.thread.submit_background(work)
+
+    def fail_job(self, error: BaseException) -> None:
+        self._fail("fail_job", error)
+
+    def run(self, callback: str, call: Callable[[], object]) -> None:
+        """Run a callback, unless this incarnation is over or has failed already."""
+        if self._closed or self._failed:
+            return
+        try:
+            call()
+        except BaseException as error:
+            self._fail(callback, error)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether this incarnation is neither over nor failed."""
+        return not (self._closed or self._failed)
+
+    def apply(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
+        """Let the coordinator handle an event from outside, on its thread; returns what it raised.
+
+        It counts from the first thing that is sent because of it, at the latest when the call has ended. Then it also
+        counts as refused, if the call raised.
+
+        Args:
+            refused: the numbers of earlier events that are to be recorded as refused.
+        """
+        self._unmarked, self._refused = number, refused
+        try:
+            call()
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error))
+            _log.warning("= operator %r refuses control event %d:\n%s", self._bound.uid, number, trace)
+            with self._lock:
+                self._unmarked = None
+                self._mark(number, (*refused, number))
+            return error
+        finally:
+            self.control_event_applied()
+        return None
+
+    def complete(self, barrier: BarrierId, data: bytes) -> None:
+        uid, incarnation = self._bound.uid, self._incarnation
+        self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
+
+    def fail_snapshot(self, barrier: BarrierId, error: BaseException) -> None:
+        uid, incarnation = self._bound.uid, self._incarnation
+        failure = self._failure("checkpoint_coordinator", error)
+        self._post(lambda core, now: core.snapshot_failed(uid, incarnation, barrier, failure, now))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _post(self, call: Callable[[JobCore, float], None]) -> None:
+        # Whatever is sent from here on comes after the call, so the run ends (C2).
+        with self._lock:
+            self._run = None
+            self._bound.post(call)
+
+    def _mark_here(self) -> None:
+        # With the lock: nothing can be posted between the mark and what is posted next. Other threads send for
+        # reasons of their own.
+        if self._unmarked is None or not self._bound.thread.is_current():
+            return
+        number, self._unmarked = self._unmarked, None
+        self._mark(number, self._refused)
+
+    def _mark(self, number: int, refused: tuple[int, ...]) -> None:
+        self._run = None
+        uid, incarnation = self._bound.uid, self._incarnation
+        self._bound.post(lambda core, now: core.control_event(uid, incarnation, number, refused))
+
+    def _deliver(self, run: _Run, core: JobCore, now: float) -> None:
+        with self._lock:
+            if self._run is run:
+                self._run = None
+        uid, incarnation = self._bound.uid, self._incarnation
+        for subtask, payloads in run.payloads.items():
+            batch = EventBatch(run.type_index, len(payloads), b",".join(payloads))
+            core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
+
+    def _fail(self, callback: str, error: BaseException) -> None:
+        if self._closed or self._failed:
+            return
+        self._failed = True
+        uid, incarnation = self._bound.uid, self._incarnation
+        failure = self._failure(callback, error)
+        self._post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
+
+    def _failure(self, callback: str, error: BaseException) -> CoordinatorFailed:
+        # Also logged, because there may be no run left that could fail: the last epoch's events come after its end.
+        _log.error("the coordinator of operator %r failed in %s", self._bound.uid, callback, exc_info=error)
+        trace = "".join(traceback.format_exception(error))
+        failure = CoordinatorFailed(self._bound.uid, callback, trace)
+        failure.__cause__ = error
+        return failure
+
+
+class Result:
+    """The answer to one ``checkpoint_coordinator`` call; the first one counts."""
+
+    def __init__(self, context: Context, barrier: BarrierId) -> None:
+        self._context = context
+        self._barrier = barrier
+
+    def complete(self, data: bytes) -> None:
+        self._context.complete(self._barrier, bytes(data))
+
+    def fail(self, error: BaseException) -> None:
+        self._context.fail_snapshot(self._barrier, error)
+
+
+class Gateway:
+    def __init__(self, context: Context, subtask: SubtaskIndex) -> None:
+        self._context = context
+        self.subtask: int = subtask
+
+    def send(self, event: BaseModel) -> None:
+        self._context.send(self.subtask, event)

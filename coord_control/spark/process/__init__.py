@@ -1,0 +1,1 @@
+"""Programs that run as a process of their own (``python -m``), and how a driver's process ends."""

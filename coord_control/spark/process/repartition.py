@@ -1,0 +1,77 @@
+"""``python -m coord_control.spark.process.repartition``: has Spark rewrite the states of stopped queries.
+
+Reads a JSON array of what is to be done from its input, and prints one JSON object: query -> why Spark could not. The
+first that Spark refuses ends it: whoever asked throws all of them away.
+
+The interface of Spark is an experimental one, of classic sessions only (spark-facts 12).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from coord_control.durable.restore.shuffle_partitions import StateToRepartition
+from coord_control.ids import QueryName
+from coord_control.spark.session import storage_session
+
+__all__ = ["repartition"]
+
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+#: Spark does not look at this: it puts the only row where the query does not look for it.
+_GLOBAL = "an aggregation without keys is kept in one partition, whatever the setting says"
+
+
+def repartition(spark: SparkSession, states: Sequence[StateToRepartition]) -> dict[QueryName, str]:
+    """Have Spark rewrite states, until it refuses one.
+
+    Returns:
+        Why it refused, by query; empty: all are done.
+    """
+    for state in states:
+        session = spark.newSession()  # settings of its own
+        session.conf.set(_FORMAT, str(state.checkpoint_format))
+        try:
+            if any(not _has_keys(session, state, operator) for operator in state.aggregations):
+                return {state.query: _GLOBAL}
+            session._streamingCheckpointManager.repartition(_uri(state.checkpoint), state.partitions)
+        except (PySparkException, Py4JJavaError) as error:
+            return {state.query: _reason(error)}
+    return {}
+
+
+def _has_keys(spark: SparkSession, state: StateToRepartition, operator: int) -> bool:
+    reader = spark.read.format("statestore").option("path", _uri(state.checkpoint))
+    key = reader.option("operatorId", str(operator)).load().schema["key"].dataType
+    return not isinstance(key, StructType) or bool(key.fields)
+
+
+def _uri(path: str) -> str:
+    return f"file:{path}" if path.startswith("/") else path
+
+
+def _reason(error: PySparkException | Py4JJavaError) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def main() -> None:
+    states = [
+        StateToRepartition(**{**fields, "aggregations": tuple(fields["aggregations"])})
+        for fields in json.load(sys.stdin)
+    ]
+    spark = storage_session()
+    try:
+        print(json.dumps(repartition(spark, states)))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""``python -m coord_control.spark.process.state_check PATH``: can Spark load every state of a checkpoint or savepoint?
+
+Checksums say that files are what they were; only Spark can say that it understands them. Its state data source reads
+each store of each operator at the checkpoint's epoch, all partitions of it. It is given a directory of links that is
+removed afterwards, so the checkpoint itself is not touched.
+
+Prints one JSON array with a line per state: query, operator, name, state, rows, problem (null: loaded).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
+from coord_control.durable.checkpoints.metadata import QuerySnapshot, StateOperator
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.restore.export import export_query
+from coord_control.ids import QueryName
+from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.session import storage_session
+
+__all__ = ["LoadedState", "load_states"]
+
+_JOIN = "symmetricHashJoin"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """One state that Spark was asked to load.
+
+    Attributes:
+        state: which one of the operator's: a side of a join, a state variable; empty: its only one.
+        rows: how many keys, or entries, it has.
+        problem: why it could not be loaded.
+    """
+
+    query: str
+    operator: int
+    name: str
+    state: str
+    rows: int | None
+    problem: str | None = None
+
+
+def load_states(spark: SparkSession, source: CheckpointSource) -> Iterator[LoadedState]:
+    """Let Spark load all states of a checkpoint, one after the other."""
+    for query, snapshot in source.metadata.queries.items():
+        if not snapshot.state_operators:
+            continue
+        with tempfile.TemporaryDirectory(prefix="coordctl-state-") as folder:
+            directory = str(Path(folder) / "spark")
+            export_query(LocalFiles(), source, query, directory, new_id=True)
+            yield from _load_query(spark, query, snapshot, directory)
+
+
+def _load_query(
+    spark: SparkSession, query: QueryName, snapshot: QuerySnapshot, directory: str
+) -> Iterator[LoadedState]:
+    for operator in snapshot.state_operators:
+        for state, options in _states(operator):
+            reader = spark.read.format("statestore").option("path", f"file:{directory}")
+            reader = reader.options(operatorId=str(operator.id), batchId=str(snapshot.epoch), **options)
+            try:
+                rows = reader.load().count()
+            except (PySparkException, Py4JJavaError) as error:
+                yield LoadedState(query, operator.id, operator.name, state, None, _problem(error))
+            else:
+                yield LoadedState(query, operator.id, operator.name, state, rows)
+
+
+def _problem(error: PySparkException | Py4JJavaError) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+def _states(operator: StateOperator) -> Iterator[tuple[str, dict[str, str]]]:
+    variables = operator.properties.get("stateVariables")
+    if operator.name == _JOIN:
+        for side in ("left", "right"):
+            yield side, {"joinSide": side}
+    elif isinstance(variables, list) and variables:
+        for variable in variables:
+            name = str(variable.get("stateName", "")) if isinstance(variable, dict) else str(variable)
+            if name and not name.startswith("$"):  # Spark's own, of timers
+                yield name, {"stateVarName": name}
+    else:
+        yield "", {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Load every state of a checkpoint or savepoint with Spark.")
+    parser.add_argument("path")
+    path = str(parser.parse_args().path)
+    spark = storage_session()
+    try:
+        with open_checkpoint(files_for(path, spark), path, "its states are being loaded") as source:
+            print(json.dumps([asdict(state) for state in load_states(spark, source)]))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One streaming query, kept running."""

@@ -1,0 +1,499 @@
+"""One query of a job: started, watched, restarted in place, stopped at the end of an epoch.
+
+A failed batch ends Spark's StreamingQuery, not the driver: the operators recover from durable facts and the same
+writer is started again, in the same JVM, with capped exponential back-off. An epoch that is committed in between
+resets the count; too many restarts without one end the query for good, with the error that ended it.
+
+A query that is to stop or to pause ends at the end of its epoch (:mod:`.epoch_end`). While it pauses, Spark runs
+nothing of it and its operators stay open in the core: their coordinators go on, and a savepoint takes them as they are.
+When the pause is over, Spark is started again on the same operators; nothing was lost that they would have to recover.
+
+One thread per query waits for Spark; nothing here runs on the loop.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from coord_control.control.progress import with_newest_event
+from coord_control.durable.epochs.epoch_store import EpochStore
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import Lineage, spark_position
+from coord_control.errors import (
+    CommittedElsewhere,
+    CommitUnknown,
+    CoordControlError,
+    Fenced,
+    QueryFailed,
+    SparkLost,
+    UnsupportedOption,
+)
+from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
+from coord_control.protocol.cut import OperatorCut, cut_of
+from coord_control.protocol.records import Record
+from coord_control.protocol.recovery import Facts, recover
+from coord_control.protocol.status import QueryStatus
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.queries.epoch_end import end_after_epoch
+from coord_control.spark.queries.own_commits import OwnCommits
+from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.restart_policy import RestartPolicy, explained, may_retry
+from coord_control.spark.worker.subtask import RUN_PROPERTY
+
+__all__ = ["ManagedQuery", "QueryState"]
+
+_log = logging.getLogger("coord_control.query")
+
+_POLL_SECONDS: Final = 0.05
+
+
+class QueryState(enum.Enum):
+    """Where a query stands."""
+
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    PAUSED = "paused"  #: between two epochs, until a savepoint has been taken or has failed
+    STOPPED = "stopped"  #: on request
+    FINISHED = "finished"  #: by itself: its trigger has no more data to process
+    FAILED = "failed"
+
+
+class ManagedQuery:
+    """One started query."""
+
+    def __init__(
+        self,
+        name: QueryName,
+        writer: DataStreamWriter,
+        lineage: Lineage,
+        store: EpochStore | None,
+        operators: Sequence[OperatorUid],
+        files: Files,
+        runtime: JobRuntime,
+        policy: RestartPolicy,
+        started: Callable[[], None],
+        settled: Callable[[], None],
+        changed: Callable[[], None],
+        verify: Callable[[], None],
+        recoveries: Recoveries,
+    ) -> None:
+        self.name = name
+        self.lineage = lineage
+        self.store = store
+        self.operators = operators
+        self.state = QueryState.RUNNING
+        self.error: QueryFailed | None = None
+        self.restarts = 0  #: in all
+        self.last_failure: str | None = None
+        self.last_committed = NO_EPOCH
+        self.progress: dict[str, Any] = {}  #: Spark's newest progress event
+        self._last_reported = NO_EPOCH
+        self._batches = 0
+        self._rows = 0
+        self._batch_seconds = 0.0
+        self._writer = writer
+        self._files = files
+        self._runtime = runtime
+        self._policy = policy
+        self._started = started
+        self._settled = settled  # waits until the coordinators have seen what was committed
+        self._changed = changed  # told when the state is another one
+        self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
+        self._recoveries = recoveries
+        self._query: StreamingQuery | None = None
+        self._own = OwnCommits()
+        self._run: RunId | None = None  #: names the current run to its tasks
+        self._runs = 0
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._wishes = threading.Condition()  # told when it is to stop, to go on, or has failed
+        self._shall_pause = False
+        self._ending: StreamingQuery | None = None  # this run of Spark was told to end after its epoch
+        self._telling = threading.Lock()
+        self._committed_at_start = NO_EPOCH
+        self._planned_at_start = NO_EPOCH
+        self._fruitless = 0
+        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Recover, and start for the first time; what is wrong with the declaration is raised here."""
+        try:
+            self._begin()
+        except BaseException:
+            self._finish_run()
+            raise
+        self._thread.start()
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Spark's handle of the current run; another one after a restart."""
+        assert self._query is not None
+        return self._query
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query runs, pauses, or will run again by itself."""
+        return self.state in (QueryState.RUNNING, QueryState.RESTARTING, QueryState.PAUSED)
+
+    def status(self) -> QueryStatus:
+        """What it does now."""
+        return QueryStatus(
+            self.name,
+            self.state.value,
+            self.last_committed,
+            self.restarts,
+            self.last_failure,
+            self.progress,
+            self._batches,
+            self._rows,
+            self._batch_seconds,
+        )
+
+    def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
+        """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
+        self.progress = with_newest_event(progress, self.progress)
+        if epoch > self._last_reported:  # it is reported again while there is nothing to do
+            self._last_reported = epoch
+            self._batches += 1
+            self._rows += int(progress.get("numInputRows") or 0)
+            self._batch_seconds += float(progress.get("batchDuration") or 0.0) / 1000
+        self._own.hear(progress)
+        self._observe(epoch)
+
+    @property
+    def has_operators(self) -> bool:
+        return bool(self.operators)
+
+    def offline_cuts(self) -> tuple[Epoch, Epoch, tuple[OperatorCut, ...]]:
+        """Cut a query that has ended, from durable facts.
+
+        Returns:
+            Spark's last committed and last planned epoch, and the cuts of its operators there.
+
+        Raises:
+            StoreError: the facts cannot be read.
+        """
+        committed, planned = spark_position(self._files, self.lineage.checkpoint)
+        if self.store is None:
+            return committed, planned, ()
+        facts = Facts(tuple(self.store.read()), committed, planned)
+        return committed, planned, tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
+
+    def look(self) -> Epoch:
+        """See what Spark has committed by now, without waiting for its report. Returns the newest epoch.
+
+        Raises:
+            StoreError: the checkpoint cannot be read.
+        """
+        committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        if committed > self.last_committed:
+            self._observe(committed)
+        return committed
+
+    def look_for_next(self) -> None:
+        """As :meth:`look`, at the price of one look at a name: to be asked often, while the next commit is waited for.
+
+        Raises:
+            StoreError: the checkpoint cannot be read.
+        """
+        if self._files.exists(join(self.lineage.checkpoint, "commits", str(self.last_committed + 1))):
+            self.look()
+
+    def _observe(self, epoch: Epoch) -> None:
+        # Up to the epoch that a run of ours has committed: others' commits are found when the run has ended.
+        try:
+            epoch = self._own.look(epoch)
+            if epoch <= self.last_committed:
+                return
+            self._verify()
+        except Fenced as error:
+            self.fail(error)
+            return
+        self.last_committed = max(self.last_committed, epoch)
+        if self.store is not None:
+            self.store.committed(epoch)
+        self._recoveries.committed(self.name, epoch)
+        run = self._run
+        self._runtime.post(lambda core, now: core.committed(self.name, epoch, now, run))
+
+    def fail(self, error: BaseException) -> None:
+        """End the current run because of ``error``; never blocks."""
+        with self._wishes:
+            if self._failure is None:
+                self._failure = error
+            self._wishes.notify_all()
+        self._stop_spark_soon()
+
+    def pause(self, deadline: float, is_wanted: Callable[[], bool]) -> bool:
+        """Let the running epoch end and begin no other until :meth:`go_on`; wait for it until ``deadline`` (monotonic
+        seconds), or until it is not wanted any more.
+
+        An epoch that was planned before this run, or that fails, is run again and committed first.
+
+        Returns:
+            Whether nothing of it runs; False: not yet, but it will pause at the end of its epoch.
+
+        Raises:
+            Py4JError, OSError: the JVM is gone.
+        """
+        with self._wishes:
+            self._shall_pause = True
+        while self.state in (QueryState.RUNNING, QueryState.RESTARTING):
+            if time.monotonic() >= deadline or not is_wanted():
+                return False
+            is_caught_up = self.state is QueryState.RUNNING and self.last_committed >= self._planned_at_start
+            is_caught_up = is_caught_up and self._query is not None  # otherwise it is just being started
+            if not is_caught_up or self._end_after_epoch():
+                time.sleep(_POLL_SECONDS)
+        return True
+
+    def go_on(self) -> None:
+        """End a pause, or the wish for one; a query that has been stopped meanwhile stays so."""
+        with self._wishes:
+            self._shall_pause = False
+            self._wishes.notify_all()
+
+    def request_stop(self, deadline: float) -> None:
+        """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds) in the middle of it.
+
+        Returns when it has ended, or Spark was told to interrupt it.
+        """
+        with self._wishes:
+            self._stop.set()
+            self._wishes.notify_all()
+        if self._thread.ident is None:
+            return  # it is just being started, and sees that it must stop
+        try:
+            while time.monotonic() < deadline and self._thread.is_alive():
+                if self._end_after_epoch():
+                    self.join(_POLL_SECONDS)
+        except Exception as error:  # the JVM is gone, or this Spark keeps the state of a stream elsewhere
+            _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
+        if self._thread.is_alive():
+            self._stop_spark_soon()
+
+    def _end_after_epoch(self) -> bool:
+        # Whether its run will end. Otherwise called again: an epoch may take long.
+        with self._telling:
+            query = self._query
+            if query is None or self._ending is query:
+                return query is not None
+            self._ending = query  # first: it may have ended before it is known that it was told to
+            is_told = False
+            try:
+                is_told = end_after_epoch(query)
+            finally:
+                if not is_told:
+                    self._ending = None
+            return is_told
+
+    def join(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the query has ended. False: it has not within the time."""
+        if self._thread.ident is None:
+            return False  # it is just being started, and will see that it must stop
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    # On the query's own thread, but for the first start.
+
+    def _watch(self) -> None:
+        try:
+            self._run_until_end()
+        except Exception as error:  # nothing that went wrong here may leave a query that only looks alive
+            self._fail(error)
+        _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
+        self._changed()
+
+    def _run_until_end(self) -> None:
+        while True:
+            error = self._await_end()
+            if error is None and self._has_gone_on():
+                continue
+            self._finish_run(error)
+            error = self._failure or error  # the last epoch may have been found wanting only now
+            if error is None or (self._stop.is_set() and may_retry(error)):
+                self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
+                return
+            if not self._restart(error):
+                return
+
+    def _has_gone_on(self) -> bool:
+        # Whether Spark's run has ended for a pause only, which is over: then Spark runs again, on the same operators.
+        if self._ending is not self._query or self._must_end():
+            return False
+        self._settle_run()
+        with self._wishes:
+            if self._shall_pause and not self._must_end():
+                self.state = QueryState.PAUSED
+        if self.state is QueryState.PAUSED:
+            _log.info("= query %s pauses after epoch %d", self.name, self.last_committed)
+            self._changed()
+        with self._wishes:
+            self._wishes.wait_for(lambda: self._must_end() or not self._shall_pause)
+        if self._must_end():
+            return False
+        try:
+            self._query = self._start_spark()
+        except Exception as error:
+            self.fail(self._explained(error))
+            return False
+        self.state = QueryState.RUNNING
+        if self._must_end():  # since before Spark's handle was known
+            self._stop_spark_soon()
+        self._changed()
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        self.last_failure = str(error)
+        self.error = QueryFailed(self.name, self._fruitless, error)
+        self.error.__cause__ = error
+        self.state = QueryState.FAILED
+
+    def _restart(self, error: BaseException) -> bool:
+        # Until it runs again, or must not: then the state says which.
+        has_paused = self.state is QueryState.PAUSED
+        while True:
+            self.last_failure = str(error)
+            if not may_retry(error) or self._fruitless >= self._policy.max_restarts:
+                self._fail(error)
+                return False
+            delay = self._policy.delay(self._fruitless)
+            self._recoveries.query_failed(self.name, str(error))
+            _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
+            self.state = QueryState.RESTARTING
+            self._changed()
+            self._fruitless += 1
+            self.restarts += 1
+            self._stop.wait(delay)
+            if has_paused:  # its last epoch may be the last one of a savepoint: none may follow before the pause ends
+                with self._wishes:
+                    self._wishes.wait_for(lambda: self._stop.is_set() or not self._shall_pause)
+            if self._stop.is_set():
+                self.state = QueryState.STOPPED
+                return False
+            try:
+                self._begin()
+            except Exception as again:
+                error = self._explained(again)
+                self._finish_run()
+                continue
+            self.state = QueryState.RUNNING
+            self._changed()
+            return True
+
+    def _begin(self) -> None:
+        self._failure = None
+        # What is still on its way to the storage is written before anybody reads it: call() returns after that. A
+        # storage that hangs is waited for in turns, with back-off, as one that fails.
+        self._runtime.call(lambda core, now: None)
+        committed, planned = spark_position(self._files, self.lineage.checkpoint)
+        records: tuple[Record, ...] = ()
+        if self.store is not None:
+            self.store.committed(committed)
+            records = tuple(self.store.open())
+            self.store.check_reaches(committed)
+        facts = Facts(records, committed, planned)
+        self.last_committed = committed
+        self._own.recovered(committed)
+        self._committed_at_start = committed
+        self._planned_at_start = planned
+        if self.restarts:
+            self._recoveries.restarts(self.name, committed, planned)
+        else:
+            self._recoveries.driver_started(self.lineage, committed, planned)
+        self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
+        self._started()
+        self._query = self._start_spark()
+        if self._must_end():  # since before Spark's handle was known
+            self._stop_spark_soon()
+
+    def _start_spark(self) -> StreamingQuery:
+        # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
+        self._run = RunId(f"{self._runtime.generation}.{self._runs}")
+        self._runs += 1
+        context = self._writer._df.sparkSession.sparkContext
+        context.setLocalProperty(RUN_PROPERTY, self._run)
+        try:
+            query = self._writer.start()
+        finally:
+            context._jsc.setLocalProperty(RUN_PROPERTY, None)
+        kind = query._jsq.streamingQuery().getClass().getSimpleName()
+        if self.store is not None and kind.startswith("AsyncProgressTracking"):
+            query.stop()
+            why = "it commits epochs after the next one has begun; leave the option out"
+            raise UnsupportedOption("asyncProgressTrackingEnabled", why)
+        self._own.started(query, is_reported=not kind.startswith("Continuous"))
+        return query
+
+    def _must_end(self) -> bool:
+        return self._failure is not None or self._stop.is_set()
+
+    def _await_end(self) -> BaseException | None:
+        try:
+            self.spark_query.awaitTermination()
+        except Exception as error:
+            explained = self._explained(error)
+            if isinstance(explained, SparkLost):  # what it has committed last may never be reported
+                self._own.is_interrupted = True
+            return explained
+        return None
+
+    def _explained(self, error: Exception) -> Exception:
+        return explained(error, self.name, self._writer._df.sparkSession)
+
+    def _finish_run(self, failure: BaseException | None = None) -> None:
+        self._settle_run(failure)
+        try:
+            # Behind all that the coordinators have answered: what they failed on is known when the run ends.
+            self._runtime.call(lambda core, now: core.end_run(self.name, self._run, now))
+        except (CoordControlError, TimeoutError) as error:
+            _log.warning("= query %s: %s", self.name, error)
+
+    def _settle_run(self, failure: BaseException | None = None) -> None:
+        # What this run has committed counts, however it has ended.
+        try:
+            committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        except CoordControlError as error:  # the next run looks again before it begins
+            _log.warning("= query %s: %s", self.name, error)
+            committed = self.last_committed
+        own = self._own.wait(committed)
+        self.last_committed = max(self.last_committed, own)
+        if committed > self._committed_at_start:
+            self._fruitless = 0
+            self._recoveries.committed(self.name, committed)
+            self._committed_at_start = committed  # once: the next run may end before it has looked
+        try:
+            self._verify()
+            self._runtime.call(lambda core, now: core.committed(self.name, own, now, self._run))
+            self._settled()
+            if own < committed:
+                # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
+                why = "" if failure is None else str(failure).partition("\n")[0]
+                is_unknown = self._own.is_interrupted
+                self.fail(
+                    CommitUnknown(self.name, committed) if is_unknown else CommittedElsewhere(self.name, committed, why)
+                )
+        except (CoordControlError, TimeoutError) as error:
+            self.fail(error)
+
+    def _stop_spark_soon(self) -> None:
+        query = self._query
+        self._own.is_interrupted = True
+        if query is not None:
+            threading.Thread(target=_stop_quietly, args=(query,), name=f"coord-stop-{self.name}", daemon=True).start()
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:
+        # The query's own thread learns from Spark how it ended.
+        _log.debug("x stopping the query: %s", error)

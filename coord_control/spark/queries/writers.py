@@ -1,0 +1,67 @@
+"""What a ``DataStreamWriter`` of the user's says about itself, and where a query of a job puts its own settings.
+
+PySpark hands a writer's settings to the JVM and cannot tell them again, so they are read there.
+
+Threads: those that start queries, one at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from coord_control.durable.files.filesystem import join
+from coord_control.ids import QueryName
+
+__all__ = ["output_mode", "own_checkpoint", "place", "spark_name"]
+
+_LOCATION: Final = "checkpointLocation"
+_SESSION_LOCATION: Final = "spark.sql.streaming.checkpointLocation"
+#: Its table has the name of Spark's query, and a table's name has no dots.
+_MEMORY: Final = "memory"
+
+# A writer keeps what a job has set; started again it must not be taken for what the user has said.
+_placed: Final[weakref.WeakKeyDictionary[DataStreamWriter, str]] = weakref.WeakKeyDictionary()
+
+
+def own_checkpoint(writer: DataStreamWriter, query: QueryName) -> tuple[str | None, str | None]:
+    """Return where a plain start of this writer would keep its checkpoint.
+
+    Returns:
+        What its own option says, and what follows from the session's setting; each None when it says nothing.
+    """
+    options = _field(writer, "extraOptions")
+    location = _option(options, _LOCATION)
+    if location is not None and location == _placed.get(writer):
+        location = None
+    session = writer._df.sparkSession.conf.get(_SESSION_LOCATION, None)
+    return location, session and join(session, _option(options, "queryName") or query)
+
+
+def output_mode(writer: DataStreamWriter) -> str:
+    """Return its output mode: append, update or complete."""
+    return str(_field(writer, "outputMode")).lower()
+
+
+def spark_name(job: str, query: QueryName, writer: DataStreamWriter) -> str:
+    """Return the name that Spark gives a query of a job: unlike that of any other job's query in the session."""
+    return query if str(_field(writer, "source")).lower() == _MEMORY else f"{job}.{query}"
+
+
+def place(writer: DataStreamWriter, name: str, location: str) -> DataStreamWriter:
+    """Set the name and the checkpoint location that the job has chosen."""
+    _placed[writer] = location
+    return writer.queryName(name).option(_LOCATION, location)
+
+
+def _field(writer: DataStreamWriter, name: str) -> Any:
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    value = field.get(writer._jwrite)
+    return value.toString() if name == "outputMode" else value
+
+
+def _option(options: Any, key: str) -> str | None:
+    return str(options.apply(key)) if options.contains(key) else None

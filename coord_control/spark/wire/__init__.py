@@ -1,0 +1,1 @@
+"""The bytes between driver and executors, and the sockets that carry them."""

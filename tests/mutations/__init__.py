@@ -1,0 +1,1 @@
+"""Bugs that are put into the code on purpose: a test has to notice each."""

@@ -1,0 +1,166 @@
+"""The rules of starting a restored job, each left out or turned round, with the tests that have to notice.
+
+These rules concern the program and Spark, which the simulation does not have. A mutation is caught when its tests pass
+without it and fail with it; they are run in a process of their own, from the root of the checkout.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from coord_control.durable.job_folder.lineage_record import RestoredFrom
+from coord_control.durable.job_folder.restore_log import standing_restores
+from coord_control.durable.offline import undo
+from coord_control.durable.restore import prepared_restore
+from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
+from coord_control.spark.job.query_starts import QueryStarts
+from tests.mutations.mutation import Mutation
+
+__all__ = ["RESTORE_MUTATIONS", "fails", "main"]
+
+_UNDOING: Final = "tests/unit/durable/test_undo.py"
+_RESTORING: Final = "tests/unit/durable/test_prepared_restore.py"
+_PENDING: Final = "tests/unit/spark/test_pending_restore.py"
+_REFUSALS: Final = "tests/spark/test_restore_refusals.py"
+_TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
+_OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
+
+# Exit codes of pytest.
+_PASSED: Final = 0
+_FAILED: Final = 1
+
+#: Each with the tests that catch it.
+RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "let a restore take place when its first query has been checked",
+            QueryStarts.start,
+            "if missing := restore.missing(self._waiting):",
+            "if missing := []:",
+        ),
+        _TOGETHER,
+    ),
+    (
+        Mutation(
+            "let no query wait after a restore from outside",
+            vars(QueryStarts)["_restore"].func,
+            "driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)",
+            "driver.restore",
+        ),
+        _OUTSIDE,
+    ),
+    (
+        Mutation(
+            "do not let Spark check the plan of a restored query",
+            QueryStarts._check,
+            "restore.check_plan(start.name, self._refusal(start, lineage))",
+            "pass",
+        ),
+        _OUTSIDE,
+    ),
+    (
+        Mutation(
+            "start a query that the checkpoint refuses",
+            PendingRestore._report,
+            "refuse(self.path, checks, is_applied=self.is_applied)",
+            "pass",
+        ),
+        _PENDING,
+    ),
+    (
+        Mutation(
+            "leave queries of the checkpoint out without permission",
+            PendingRestore.check_none_missing,
+            "if unused and not self.allow_non_restored_state:",
+            "if False:",
+        ),
+        _PENDING,
+    ),
+    (
+        Mutation(
+            "let queries wait although one has run since the restore",
+            vars(AppliedRestore)["find"].__func__,
+            " or query_that_ran(files, job_folder, newest) is not None",
+            "",
+        ),
+        _PENDING,
+    ),
+    (
+        Mutation(
+            "take a lineage whose planned epoch may have been answered for untouched",
+            RestoredFrom.is_untouched_at,
+            "not self.is_seeded if",
+            "True if",
+        ),
+        _PENDING,
+    ),
+    (
+        Mutation(
+            "undo a restore although a query has run since",
+            undo._check,
+            "(query := query_that_ran(files, job_folder, newest)) is not None",
+            "query := None",
+        ),
+        _UNDOING,
+    ),
+    (
+        Mutation(
+            "take an undone restore for one that stands",
+            standing_restores,
+            "if not is_undone:",
+            "if True:",
+        ),
+        _UNDOING,
+    ),
+    (
+        Mutation(
+            "apply the restore of the program again after a later one",
+            prepared_restore.applied_restore,
+            "for restore in standing_restores(files, job_folder):",
+            "for restore in list(standing_restores(files, job_folder))[:1]:",
+        ),
+        _RESTORING,
+    ),
+    (
+        Mutation(
+            "apply `latest` again with every new checkpoint",
+            prepared_restore.applied_restore,
+            "if is_same or ref == restore.ref == LATEST:",
+            "if is_same:",
+        ),
+        _RESTORING,
+    ),
+)
+
+
+def fails(number: int | None) -> bool:
+    """Run the tests of a mutation with it, or with ``None`` all tests without any; return whether one fails.
+
+    Raises:
+        subprocess.CalledProcessError: they could not be run.
+    """
+    arguments = [] if number is None else [str(number)]
+    command = [sys.executable, "-m", "tests.mutations.restore_mutations", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (_PASSED, _FAILED):
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    return done.returncode == _FAILED
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run tests in this process; returns pytest's exit code."""
+    import pytest  # who uses the rest of this package need not have it
+
+    options = ["-x", "-q", "-p", "no:cacheprovider"]
+    if not arguments:
+        return pytest.main([*options, *sorted({tests for _, tests in RESTORE_MUTATIONS})])
+    mutation, tests = RESTORE_MUTATIONS[int(arguments[0])]
+    with mutation.applied():
+        return pytest.main([*options, tests])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

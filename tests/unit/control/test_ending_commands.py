@@ -1,0 +1,139 @@
+"""Commands that end a job: a restore does what it was asked for, and a job that pauses for its last savepoint ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coord_control.control.agent.ending_commands import StopExecution, StopWithSavepointExecution
+from coord_control.control.agent.execution import Ending
+from coord_control.control.agent.executor import Executor
+from coord_control.control.commands import Stop, StopWithSavepoint
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.generations import Holder, Process
+from coord_control.errors import CheckpointNotCompleted
+from coord_control.ids import CheckpointId
+from coord_control.protocol.failures import FailureReason
+from coord_control.spark.checkpoints.checkpoint_handle import CompletedCheckpoint
+from coord_control.storage.records import CommandKind, CommandState, Outcome
+from tests.unit.control.agent_world import World
+from tests.unit.durable.restore_kit import put_checkpoint
+
+
+def test_a_savepoint_whose_statistics_are_not_known_does_not_leave_the_job_paused() -> None:
+    """Bug: nobody ended the pause when the storage could not be read just after the savepoint."""
+    stopped: list[bool] = []
+    done = CompletedCheckpoint(CheckpointId(7), "/there")
+    port = SimpleNamespace(savepoint_and_pause=lambda *_: done, stop=lambda: stopped.append(True))
+    place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
+    execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
+    assert execution.work() is None
+    assert stopped == [True]
+    outcome = execution.job_ended()
+    assert outcome is not None
+    assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 7)
+    assert outcome.result is not None
+    assert (outcome.result["savepoint"]["path"], outcome.result["savepoint"]["kind"]) == ("/there", "savepoint")
+
+
+def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced() -> None:
+    """Bug: the request was refused, because its key had a savepoint that was not the last, and the job ran on."""
+    done: list[str] = []
+
+    def savepoint_and_pause(request: Any, began: Any, is_wanted: Any) -> CompletedCheckpoint:
+        number = CheckpointId(4 if done else 3)
+        began(SimpleNamespace(id=number))
+        if number == 3:
+            raise CheckpointNotCompleted("savepoint", FailureReason.KEY_REUSED.code, "epochs since")
+        return CompletedCheckpoint(number, "/there")
+
+    port = SimpleNamespace(
+        savepoint_and_pause=savepoint_and_pause,
+        dispose=lambda reference: done.append(f"dispose {reference}"),
+        stop=lambda: done.append("stop"),
+    )
+    place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
+    execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
+    assert execution.work() is None
+    assert done == ["dispose 3", "stop"]
+    outcome = execution.job_ended()
+    assert outcome is not None
+    assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
+
+
+@pytest.mark.parametrize(("is_refused", "is_followed"), [(False, False), (False, True), (True, True)])
+def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool, is_followed: bool) -> None:
+    """Bug: the stop was completed, and the job ran on. What has its outcome before the job fails keeps it."""
+    told: list[Outcome] = []
+    nothing: Any = lambda *_: None  # noqa: E731
+    port: Any = SimpleNamespace(stop=nothing, is_fenced=lambda: False)
+    executor = Executor(
+        port,
+        wake=nothing,
+        ended=lambda command, outcome: told.append(outcome),
+        record=nothing,
+        has_failed=nothing,
+        verified=nothing,
+        is_supervised=lambda: True,
+    )
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
+    execution = StopExecution(command, Stop(), executor._place)
+    executor._executions["1"] = (command, execution)
+    if is_refused:
+        executor._place.ending.begin(restart=True)
+    execution.begin()
+    execution._thread.join()
+    executor.job_ended(is_followed=is_followed)
+    expected = [] if is_followed else [CommandState.COMPLETED]
+    assert [outcome.state for outcome in told] == ([CommandState.REFUSED] if is_refused else expected)
+
+
+def damaged_savepoint(world: World) -> str:
+    """A savepoint in which one file has its size and another content."""
+    path = f"{world.folder}/saved"
+    put_checkpoint(LocalFiles(), path)
+    state = next(Path(path).rglob("*.zip"))
+    state.write_bytes(b"x" * state.stat().st_size)
+    return path
+
+
+def test_a_driver_reads_the_files_that_it_restores_unless_it_is_asked_not_to(world: World) -> None:
+    """Bug: ``--no-verify`` did not travel with the command."""
+    world.driver()
+    path = damaged_savepoint(world)
+
+    read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+
+    assert read.error is not None
+    assert (read.state, read.error.code) == (CommandState.REFUSED, "RESTORE_REFUSED")
+
+    not_read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", verify=False))
+
+    assert not_read.state is CommandState.COMPLETED, not_read.error
+
+
+def test_a_driver_fences_off_one_that_it_cannot_look_at_only_on_request(world: World) -> None:
+    """Bug: ``--force`` did not travel with the command."""
+    world.driver()
+    path = f"{world.folder}/saved"
+    put_checkpoint(LocalFiles(), path)
+    far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
+    theirs = generations.claim(LocalFiles(), f"{world.folder}/jobs/copy/generations", far)
+
+    refused = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+
+    assert refused.state is CommandState.FAILED
+    assert refused.error is not None
+    assert "say --force" in refused.error.message
+    assert theirs.is_current()
+
+    forced = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", force=True))
+
+    assert forced.state is CommandState.COMPLETED, forced.error
+    assert not theirs.is_current()
