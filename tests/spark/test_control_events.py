@@ -90,7 +90,7 @@ class Owner(JobListener):
         self._lock = threading.Lock()
 
     def attach(self, job: cc.Job) -> AgentPort:
-        self.port = job._driver.port
+        self.port = job._port
         self.port.add_listener(self)
         return self.port
 
@@ -304,7 +304,7 @@ def test_the_next_driver_knows_what_was_refused_until_that_outcome_is_durable(
 
 def test_what_an_operator_cannot_take_is_refused_before_it_is_accepted(make_job: MakeJob, source: FileStream) -> None:
     with make_job() as job:
-        port = job._driver.port
+        port = job._port
         config = cc.BroadcastConfig(Command(number=1))
         job.operator("op", config, parallelism=SUBTASKS, state=Seen, down=[Command])
         [facts] = port.operators()

@@ -178,7 +178,7 @@ def test_a_savepoint_that_ends_the_job_holds_a_query_that_was_just_being_started
     monkeypatch.setattr(job._driver, "start_query", slowly)
     late = aside.submit(job.start, "late", source.read().writeStream.format("noop"))
     assert is_starting.wait(SECONDS)
-    taken = aside.submit(job._driver.port.savepoint_and_pause, CheckpointRequest(kind=CheckpointKind.SAVEPOINT))
+    taken = aside.submit(job._port.savepoint_and_pause, CheckpointRequest(kind=CheckpointKind.SAVEPOINT))
     with pytest.raises(TimeoutError):
         taken.result(1.0)
     may_start.set()
@@ -234,7 +234,7 @@ def test_a_stop_with_savepoint_that_nobody_wants_any_more_does_not_wait_for_the_
     job.start("q", source.read().writeStream.foreachBatch(sink))
     assert entered.wait(SECONDS)
     request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, cause="test")
-    taken = aside.submit(job._driver.port.savepoint_and_pause, request, is_wanted=lambda: not is_unwanted.is_set())
+    taken = aside.submit(job._port.savepoint_and_pause, request, is_wanted=lambda: not is_unwanted.is_set())
     is_unwanted.set()
     with pytest.raises(CheckpointNotCompleted, match="aborted on request"):
         taken.result(SECONDS)

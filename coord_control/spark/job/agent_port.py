@@ -26,7 +26,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.removal import dispose_without_owner
@@ -46,12 +46,10 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.stop import savepoint_and_pause
+from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.control_feed import WaitingEvent
 from coord_control.spark.process import shutdown
-
-if TYPE_CHECKING:
-    from coord_control.spark.job.job_driver import JobDriver
 
 __all__ = ["AgentPort"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
 
 from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
@@ -15,12 +14,11 @@ from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
 from coord_control.errors import CoordControlError, Fenced, JobStopRequested, SupervisorLost
 from coord_control.exit_codes import NO_RESTART, exit_code_of
 from coord_control.metrics.snapshot import AgentSnapshot
+from coord_control.spark.job.agent_port import AgentPort
+from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.process import shutdown
 from coord_control.storage.records import AgentMetrics, JobState
 from coord_control.storage.store import ControlStore
-
-if TYPE_CHECKING:
-    from coord_control.spark.job.job_driver import JobDriver
 
 __all__ = ["ControlPlane"]
 
@@ -47,14 +45,14 @@ class ControlPlane:
             return None
         return cls(settings, ControlStore(settings.open_database("coord-control driver")))
 
-    def start(self, driver: JobDriver) -> JobStopRequested | None:
+    def start(self, port: AgentPort) -> JobStopRequested | None:
         """Begin, and wait a moment for the database.
 
         Returns:
             What to raise when the job has stopped: somebody has asked for that, and the last driver died on the way.
         """
         self._agent = Agent(
-            driver.port,
+            port,
             self._store,
             self._settings,
             is_supervised=_is_supervised,
@@ -63,8 +61,8 @@ class ControlPlane:
         found = self._agent.start()
         if found is None:
             return None
-        error = JobStopRequested(driver.name, found.requested_by, found.requested_at.isoformat(timespec="seconds"))
-        _log.warning("x %s", error, extra={"action": "stop_requested", "job": driver.name})
+        error = JobStopRequested(port.facts.name, found.requested_by, found.requested_at.isoformat(timespec="seconds"))
+        _log.warning("x %s", error, extra={"action": "stop_requested", "job": port.facts.name})
         return error
 
     def metrics(self) -> AgentMetrics | None:

@@ -35,6 +35,7 @@ from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.stop import stop_queries
 from coord_control.spark.hadoop_files import absolute
+from coord_control.spark.job.agent_port import AgentPort
 from coord_control.spark.job.control_plane import ControlPlane
 from coord_control.spark.job.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics
@@ -160,13 +161,14 @@ class Job:
             stop=self.stop,
         )
         self._starts = QueryStarts(self._driver)
+        self._port = AgentPort(self._driver)
         self.generation = self._driver.generation
         shutdown.register(self.stop)
         if self._metrics is not None:
-            self._metrics.start(self._driver, self._plane)
+            self._metrics.start(self._driver, self._port, self._plane)
         if self._plane is not None:
             self._driver.is_registered = True
-            requested = self._plane.start(self._driver)
+            requested = self._plane.start(self._port)
             if requested is not None:
                 self.stop()
                 raise requested
@@ -318,7 +320,7 @@ class Job:
         )
         self._check_open()
         self._all_declared()
-        completed = self._driver.port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
+        completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
         self.stop()
         return completed
 

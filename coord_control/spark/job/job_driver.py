@@ -50,7 +50,6 @@ from coord_control.protocol.status import JobStatus, OperatorStatus, operator_st
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.checkpoints.checkpoint_work import JobDescription
 from coord_control.spark.hadoop_files import absolute, files_for
-from coord_control.spark.job.agent_port import AgentPort
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.driver_takeover import cause_of, take_over
 from coord_control.spark.job.job_restore import JobRestore
@@ -164,7 +163,6 @@ class JobDriver:
             self.checkpoints = self._checkpoint_service(checkpoints)
             self.checkpoints.start()
             opened.callback(self.checkpoints.close, CLOSE_SECONDS)
-            self.port = AgentPort(self)
             self._opened = opened.pop_all()
         threading.Thread(target=self._watch, name="coord-watch", daemon=True).start()
         _log.info("= job %s generation %d", name, self.generation, extra={"action": "job_started", "job": name})

@@ -9,7 +9,7 @@ Threads: start and end belong to whoever starts and ends the job; snapshots are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coord_control.errors import JobClosed
 from coord_control.ids import CheckpointId
@@ -21,13 +21,12 @@ from coord_control.metrics.serving import MetricsServer
 from coord_control.metrics.snapshot import DriverSnapshot, EndpointSnapshot, WriterSnapshot
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.status import JobStatus
+from coord_control.spark.job.agent_port import AgentPort
 from coord_control.spark.job.control_plane import ControlPlane
+from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.loop.group_writer import GroupWriter
 from coord_control.spark.wire.endpoint import Rejection, Stats
 from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
-
-if TYPE_CHECKING:
-    from coord_control.spark.job.job_driver import JobDriver
 
 __all__ = ["JobMetrics", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
 
@@ -54,16 +53,16 @@ class JobMetrics:
         found = Address.of_driver(address)
         return None if found is None else cls(found)
 
-    def start(self, driver: JobDriver, plane: ControlPlane | None) -> None:
+    def start(self, driver: JobDriver, port: AgentPort, plane: ControlPlane | None) -> None:
         """Count from now on, and answer scrapes as soon as the address can be had."""
         self._unsubscribe = driver.news.subscribe(self._observer)
 
         def page(subtasks: int) -> Iterable[Family]:
-            return driver_families(snapshot_of(driver, plane, self._observer.observed()), subtasks)
+            return driver_families(snapshot_of(driver, port, plane, self._observer.observed()), subtasks)
 
         self._server = server = MetricsServer(page, self._address)
         server.start(must=False)
-        host = driver.port.facts.host
+        host = port.facts.host
 
         def advertised() -> str | None:
             return None if server.address is None else str(server.address.seen_from_elsewhere(host))
@@ -83,18 +82,18 @@ class JobMetrics:
             self._server.close()
 
 
-def snapshot_of(driver: JobDriver, plane: ControlPlane | None, observed: Observed) -> DriverSnapshot:
+def snapshot_of(driver: JobDriver, port: AgentPort, plane: ControlPlane | None, observed: Observed) -> DriverSnapshot:
     """Read everything.
 
     Raises:
         TimeoutError: the driver's loop does not answer.
     """
     return DriverSnapshot(
-        facts=driver.port.facts,
+        facts=port.facts,
         protocol_version=PROTOCOL_VERSION,
         is_up=driver.first_error() is None,
         status=_status(driver),
-        queries=driver.port.queries(),
+        queries=port.queries(),
         parallelism={uid: bound.parallelism for uid, bound in list(driver.declared.coordinators.items())},
         feeds={uid: bound.feed.status() for uid, bound in list(driver.declared.coordinators.items())},
         observed=observed,

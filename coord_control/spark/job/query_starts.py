@@ -16,7 +16,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -42,12 +42,10 @@ from coord_control.errors import (
 from coord_control.errors.going_on import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.hadoop_files import absolute
+from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
 from coord_control.spark.queries.plan_check import check_plan
 from coord_control.spark.queries.writers import own_checkpoint, spark_name
-
-if TYPE_CHECKING:
-    from coord_control.spark.job.job_driver import JobDriver
 
 __all__ = ["QueryStart", "QueryStarts"]
 

@@ -15,17 +15,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
 from coord_control.errors import CoordinatorFailed, NoSuchSubtask
-from coord_control.ids import BarrierId, SubtaskIndex
+from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
-
-if TYPE_CHECKING:
-    from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["Context", "Gateway", "Post", "Result"]
 
@@ -33,6 +32,19 @@ _log = logging.getLogger("coord_control.coordinators")
 
 #: Posts a call on the core: ``post(function of the core and now)``. First in, first out, from any thread.
 Post: TypeAlias = Callable[[Callable[[JobCore, float], None]], None]
+
+
+class Owner(Protocol):
+    """The operator whose coordinator a context serves."""
+
+    uid: OperatorUid
+    parallelism: int
+    down: EventTypes
+    thread: CoordinatorThread
+    post: Post
+
+    def check_open(self) -> None:
+        """Raise CoordinatorNotStarted when nothing can be sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,11 @@ class _Run:
 class Context:
     """A coordinator's context for one incarnation; after a reset it does nothing."""
 
-    def __init__(self, bound: BoundCoordinator, incarnation: int) -> None:
-        self._bound = bound
+    def __init__(self, owner: Owner, incarnation: int) -> None:
+        self._owner = owner
         self._dump, self._parallelism = (
-            bound.down.dump,
-            bound.parallelism,
+            owner.down.dump,
+            owner.parallelism,
         )  # looked up once: for every event that is sent
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
@@ -66,17 +78,17 @@ class Context:
 
     @property
     def operator(self) -> str:
-        return self._bound.uid
+        return self._owner.uid
 
     @property
     def parallelism(self) -> int:
-        return self._bound.parallelism
+        return self._owner.parallelism
 
     def send(self, subtask: int, event: BaseModel) -> None:
         if not 0 <= subtask < self._parallelism:
-            raise NoSuchSubtask(self._bound.uid, subtask, self._parallelism)
+            raise NoSuchSubtask(self._owner.uid, subtask, self._parallelism)
         if self._run is None:  # otherwise it was open before
-            self._bound.check_open()
+            self._owner.check_open()
         type_index, payload = self._dump(event)
         if self._closed:
             return
@@ -86,15 +98,15 @@ class Context:
             run = self._run
             if run is None or run.type_index != type_index:
                 run = self._run = _Run(type_index)
-                self._bound.post(partial(self._deliver, run))
+                self._owner.post(partial(self._deliver, run))
             run.payloads[subtask].append(payload)
 
     def broadcast(self, event: BaseModel) -> None:
-        self._bound.check_open()
-        batch = self._bound.down.encode(event)
+        self._owner.check_open()
+        batch = self._owner.down.encode(event)
         if self._closed:
             return
-        uid, incarnation, parallelism = self._bound.uid, self._incarnation, self._bound.parallelism
+        uid, incarnation, parallelism = self._owner.uid, self._incarnation, self._owner.parallelism
 
         def send(core: JobCore, now: float) -> None:
             for subtask in range(parallelism):
@@ -103,14 +115,14 @@ class Context:
         with self._lock:
             self._mark_here()
             self._run = None
-            self._bound.post(send)
+            self._owner.post(send)
 
     def control_event_applied(self) -> None:
         with self._lock:
             self._mark_here()
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        self._bound.thread.submit(self._bound.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
+        self._owner.thread.submit(self._owner.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
 
     def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
         def work() -> None:
@@ -123,7 +135,7 @@ class Context:
                 self.call_soon(then, result)
 
         if not self._closed:
-            self._bound.thread.submit_background(work)
+            self._owner.thread.submit_background(work)
 
     def fail_job(self, error: BaseException) -> None:
         self._fail("fail_job", error)
@@ -156,7 +168,7 @@ class Context:
             call()
         except Exception as error:
             trace = "".join(traceback.format_exception(error))
-            _log.warning("= operator %r refuses control event %d:\n%s", self._bound.uid, number, trace)
+            _log.warning("= operator %r refuses control event %d:\n%s", self._owner.uid, number, trace)
             with self._lock:
                 self._unmarked = None
                 self._mark(number, (*refused, number))
@@ -166,11 +178,11 @@ class Context:
         return None
 
     def complete(self, barrier: BarrierId, data: bytes) -> None:
-        uid, incarnation = self._bound.uid, self._incarnation
+        uid, incarnation = self._owner.uid, self._incarnation
         self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
 
     def fail_snapshot(self, barrier: BarrierId, error: BaseException) -> None:
-        uid, incarnation = self._bound.uid, self._incarnation
+        uid, incarnation = self._owner.uid, self._incarnation
         failure = self._failure("checkpoint_coordinator", error)
         self._post(lambda core, now: core.snapshot_failed(uid, incarnation, barrier, failure, now))
 
@@ -181,26 +193,26 @@ class Context:
         # Whatever is sent from here on comes after the call, so the run ends (C2).
         with self._lock:
             self._run = None
-            self._bound.post(call)
+            self._owner.post(call)
 
     def _mark_here(self) -> None:
         # With the lock: nothing can be posted between the mark and what is posted next. Other threads send for
         # reasons of their own.
-        if self._unmarked is None or not self._bound.thread.is_current():
+        if self._unmarked is None or not self._owner.thread.is_current():
             return
         number, self._unmarked = self._unmarked, None
         self._mark(number, self._refused)
 
     def _mark(self, number: int, refused: tuple[int, ...]) -> None:
         self._run = None
-        uid, incarnation = self._bound.uid, self._incarnation
-        self._bound.post(lambda core, now: core.control_event(uid, incarnation, number, refused))
+        uid, incarnation = self._owner.uid, self._incarnation
+        self._owner.post(lambda core, now: core.control_event(uid, incarnation, number, refused))
 
     def _deliver(self, run: _Run, core: JobCore, now: float) -> None:
         with self._lock:
             if self._run is run:
                 self._run = None
-        uid, incarnation = self._bound.uid, self._incarnation
+        uid, incarnation = self._owner.uid, self._incarnation
         for subtask, payloads in run.payloads.items():
             batch = EventBatch(run.type_index, len(payloads), b",".join(payloads))
             core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
@@ -209,15 +221,15 @@ class Context:
         if self._closed or self._failed:
             return
         self._failed = True
-        uid, incarnation = self._bound.uid, self._incarnation
+        uid, incarnation = self._owner.uid, self._incarnation
         failure = self._failure(callback, error)
         self._post(lambda core, now: core.coordinator_failed(uid, incarnation, failure))
 
     def _failure(self, callback: str, error: BaseException) -> CoordinatorFailed:
         # Also logged, because there may be no run left that could fail: the last epoch's events come after its end.
-        _log.error("the coordinator of operator %r failed in %s", self._bound.uid, callback, exc_info=error)
+        _log.error("the coordinator of operator %r failed in %s", self._owner.uid, callback, exc_info=error)
         trace = "".join(traceback.format_exception(error))
-        failure = CoordinatorFailed(self._bound.uid, callback, trace)
+        failure = CoordinatorFailed(self._owner.uid, callback, trace)
         failure.__cause__ = error
         return failure
 
