@@ -255,7 +255,7 @@ class TestCheckThenPut:
     def test_processes_that_claim_at_once_own_a_generation_each(self, tmp_path: Path) -> None:
         script = (
             "import sys; from coord_control.durable.files.filesystem import LocalFiles\n"
-            "from coord_control.durable import generations\n"
+            "from coord_control.durable.job_folder import generations\n"
             "from coord_control.errors import AlreadyExists\n"
             "class Files(LocalFiles):\n"
             "    def create(self, path, data):\n"
