@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _STOPPABLE = """
     import os, threading
-    from coord_control.spark import shutdown
+    from coord_control.spark.process import shutdown
     stopped = threading.Event()
     shutdown.register(lambda seconds: stopped.set())
     print("supervised", bool(os.environ["COORD_SUPERVISED"]), os.environ["COORD_LOG_FILE"], os.getpid(), flush=True)

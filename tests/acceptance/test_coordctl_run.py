@@ -26,7 +26,7 @@ _FAST = ["--backoff-initial", "10ms", "--backoff-max", "20ms"]
 # A script that has a job: stops when it is asked to, then ends by itself.
 _STOPPABLE = """
     import sys, threading
-    from coord_control.spark import shutdown
+    from coord_control.spark.process import shutdown
     stopped = threading.Event()
     def stop(seconds):
         print("asked to stop within", seconds, flush=True)
@@ -41,7 +41,7 @@ _STOPPABLE = """
 # The same, and it takes until its supervisor has been killed.
 _SLOW_TO_STOP = """
     import os, sys, threading, time
-    from coord_control.spark import shutdown
+    from coord_control.spark.process import shutdown
     supervisor, stopped = os.getppid(), threading.Event()
     def stop(seconds):
         print("stopping", flush=True)
@@ -170,7 +170,7 @@ def test_spark_connect_needs_no_java_here(
 
 def test_a_job_says_that_it_runs_and_how_to_look_at_it(script: Callable[[str], Path], start: Run) -> None:
     path = script("""
-        from coord_control.spark import beginning
+        from coord_control.spark.process import beginning
         beginning.tell("flights", 3, is_visible=True)
         beginning.tell("hidden", 1, is_visible=False)
         import no_such_module
@@ -283,7 +283,7 @@ def test_a_job_may_finish_stopping_after_the_script_s_last_line(script: Callable
     process = start(
         script("""
             import threading, time
-            from coord_control.spark import shutdown
+            from coord_control.spark.process import shutdown
             stopped, over = threading.Event(), threading.Event()
             def stop(seconds):
                 stopped.set()
@@ -327,7 +327,7 @@ def test_the_request_goes_to_the_driver_and_not_to_the_processes_beside_it(
     process = start(
         script("""
             import subprocess, sys, threading
-            from coord_control.spark import shutdown
+            from coord_control.spark.process import shutdown
             code = "import sys; print('ready', flush=True); sys.stdin.read(); print('end of input', flush=True)"
             stopped = threading.Event()
             shutdown.register(lambda seconds: stopped.set())  # before the child says that it is ready
@@ -371,7 +371,7 @@ def test_a_driver_that_somebody_else_stops_is_restarted(script: Callable[[str], 
     process = start(
         script("""
             import os, pathlib, signal, threading
-            from coord_control.spark import shutdown
+            from coord_control.spark.process import shutdown
             first = not pathlib.Path("mark").exists()
             pathlib.Path("mark").touch()
             stopped = threading.Event()

@@ -32,7 +32,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DRIVER: Final = """
     import sys
     from coord_control.control.settings import ControlSettings
-    from coord_control.spark import shutdown
+    from coord_control.spark.process import shutdown
     from coord_control.storage.records import JobState
     from tests.agent_kit import ScriptedDriver, make_agent, open_store
 

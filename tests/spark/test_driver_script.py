@@ -23,7 +23,7 @@ _SCRIPT = """
     import pyarrow as pa
     from pydantic import BaseModel, field_validator
     from pyspark.sql import SparkSession
-    from coord_control.spark import shutdown
+    from coord_control.spark.process import shutdown
 
     class Inner(BaseModel):
         factor: int = 2
