@@ -326,7 +326,7 @@ class ScriptedDriver:
         with self._lock:
             number = CheckpointId(checkpoint)
             handle = self._handles.pop(number)
-            path = self._checkpoints.complete(self._metadata(number, handle.request))
+            path = self._checkpoints.complete(self._metadata(number, handle.request)).path
             statistics = self._statistics(number, handle.request, CheckpointStatus.COMPLETED, path)
             self._tell(statistics)
             handle.finish(Outcome(path=path), number, statistics)

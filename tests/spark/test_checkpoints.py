@@ -82,6 +82,11 @@ def test_the_same_key_is_the_same_checkpoint(make_job: MakeJob, source: FileStre
     assert first.statistics is not None
     assert again.statistics is not None
     assert again.statistics.queries == first.statistics.queries, "they are part of the metadata"
+    assert (
+        again.statistics.metadata_bytes
+        == first.statistics.metadata_bytes
+        == Path(first.path, "_metadata").stat().st_size
+    )
     assert first.statistics.queries[0].pin_seconds
     assert job.trigger_savepoint(key="other").wait(SECONDS).id > first.id
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from coord_control import collector
 from coord_control.durable.checkpoints.checkpoint_folder import (
@@ -58,7 +59,19 @@ from coord_control.errors import (
 from coord_control.ids import CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 
-__all__ = ["CheckpointStore"]
+__all__ = ["CheckpointStore", "Written"]
+
+
+class Written(NamedTuple):
+    """A checkpoint that exists.
+
+    Attributes:
+        path: its folder.
+        metadata_bytes: the size of its ``_metadata``.
+    """
+
+    path: str
+    metadata_bytes: int
 
 
 class CheckpointStore:
@@ -206,11 +219,8 @@ class CheckpointStore:
         with collector.paused(len(live.infos) > MANY_FILES):
             return self._pin(checkpoint, record, query, live)
 
-    def complete(self, metadata: CheckpointMetadata) -> str:
+    def complete(self, metadata: CheckpointMetadata) -> Written:
         """Let a claimed checkpoint exist.
-
-        Returns:
-            Its folder.
 
         Raises:
             Fenced: a newer driver has claimed the job, or has given the checkpoint up.
@@ -220,7 +230,8 @@ class CheckpointStore:
         checkpoint = metadata.checkpoint
         record = self._pending[checkpoint]
         home = record.target or self._home(checkpoint)
-        self._create(self._storage(home), join(home, METADATA_NAME), encode_metadata(metadata))
+        content = encode_metadata(metadata)
+        self._create(self._storage(home), join(home, METADATA_NAME), content)
         if record.target is not None:
             try:
                 self._create(self._files, join(self._home(checkpoint), COMPLETED_NAME), encode_claim(record))
@@ -235,7 +246,7 @@ class CheckpointStore:
             if record.kind == "checkpoint":
                 self._retained.add(checkpoint)
                 self.shared.keep(checkpoint, shared_names(metadata))
-        return home
+        return Written(home, len(content))
 
     def discard(self, checkpoint: CheckpointId) -> None:
         """Remove a claimed checkpoint that was not completed.

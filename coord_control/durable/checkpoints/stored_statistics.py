@@ -11,7 +11,12 @@ from typing import Any
 
 import msgspec
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot
+from coord_control.durable.checkpoints.metadata import (
+    CheckpointMetadata,
+    OperatorSnapshot,
+    QuerySnapshot,
+    encode_metadata,
+)
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
 from coord_control.ids import CheckpointKind, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, SubtaskCut
@@ -47,6 +52,7 @@ def stored_statistics(metadata: CheckpointMetadata, path: str) -> CheckpointStat
         status=CheckpointStatus.COMPLETED,
         duration_seconds=max(0.0, (metadata.completed_at - metadata.triggered_at).total_seconds()),
         path=path,
+        metadata_bytes=len(encode_metadata(metadata)),
         queries=_measured(metadata.statistics) or _held(metadata),
     )
 

@@ -303,7 +303,7 @@ class _Saver:
             queries=self._queries,
             operators=self._operators,
         )
-        path = self._store.complete(metadata)
+        path = self._store.complete(metadata).path
         return OfflineSavepoint(path, metadata, self._linked, self._copied)
 
     def _add(self, lineage: Lineage, record: LineageRecord) -> None:

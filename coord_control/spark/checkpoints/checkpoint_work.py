@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
 from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
 from coord_control.durable.job_folder.lineage import OperatorRecord
@@ -318,8 +318,8 @@ class CheckpointWork:
         metadata = self._metadata()
 
         def write() -> None:
-            path = self.store.complete(metadata)
-            self.post(lambda: self._completed(path))
+            written = self.store.complete(metadata)
+            self.post(lambda: self._completed(written))
 
         self._spawn(write, self._not_written)
 
@@ -357,10 +357,11 @@ class CheckpointWork:
             cut=cut,
         )
 
-    def _completed(self, path: str) -> None:
+    def _completed(self, written: Written) -> None:
         self._threads -= 1
+        self._metadata_bytes = written.metadata_bytes
         self.runtime.post(lambda core, now: core.checkpoint_stored(self.checkpoint))
-        self.ended(self, Outcome(path=path))
+        self.ended(self, Outcome(path=written.path))
 
     def _not_written(self, error: Exception) -> None:
         self._threads -= 1

@@ -101,7 +101,7 @@ class Driver:
 
     def complete(self, checkpoint: CheckpointId, kind: Kind, snapshot: QuerySnapshot, **fields: str | None) -> str:
         self.doubtful.add(checkpoint)
-        path = self.store.complete(metadata_of(checkpoint, kind, self.generation, snapshot, **fields))
+        path = self.store.complete(metadata_of(checkpoint, kind, self.generation, snapshot, **fields)).path
         self.doubtful.discard(checkpoint)
         self.completed[checkpoint] = kind
         return path

@@ -54,7 +54,9 @@ class TestSavepoints:
         assert (pinned.linked_bytes, pinned.copied_bytes) == (0, pinned.live.size)
         snapshot = pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None)
         metadata = metadata_of(1, "savepoint", 1, snapshot)
-        assert store.complete(metadata) == "/archive/one"
+        written = store.complete(metadata)
+        assert written.path == "/archive/one"
+        assert written.metadata_bytes == len(archive.read("/archive/one/_metadata"))
         assert list(verify_files(archive, "/archive/one", metadata)) == []
         [entry] = Catalog(files, JOB, storage).entries()
         assert entry.is_completed
