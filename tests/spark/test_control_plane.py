@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,27 @@ def test_a_stop_with_a_savepoint_processes_nothing_after_it(
     again = make_job(control=url, restore_from=savepoint)
     assert again.generation == 2
     eventually(lambda: client.store.jobs.get("job").generation == 2)
+
+
+def test_a_savepoint_that_an_older_driver_had_begun_is_one_of_all_queries(
+    make_job: MakeJob, source: FileStream, url: str, client: Client
+) -> None:
+    """Bug: the next driver took it as soon as it lived, of the queries that happened to be started."""
+    first = make_job(control=url)
+    eventually(lambda: client.store.jobs.list())
+    command = client.submit(CommandKind.TRIGGER_SAVEPOINT, label="both", target=None)
+    assert client.store.commands.claim("job", first.generation, 1), "it is claimed, and its driver dies"
+    first.stop()
+    source.add(rows(1))
+    job = make_job(control=url)
+    for name in ("one", "two"):
+        job.start(name, write(source.read()))
+        eventually(lambda: job.status().queries[-1].committed >= 0)
+        assert not client.store.commands.get(command).is_finished
+    done = client.outcome(command)
+    assert done.result is not None, done.error
+    path = Path(done.result["path"], "_metadata")
+    assert set(json.loads(path.read_text())["queries"]) == {"one", "two"}
 
 
 def test_a_newer_generation_in_the_database_stops_a_driver_that_the_storage_does_not_tell(

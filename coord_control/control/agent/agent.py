@@ -62,6 +62,7 @@ from coord_control.storage.records import (
     JobState,
     LiveStatus,
     OperatorRecord,
+    Outcome,
     QueryRecord,
 )
 from coord_control.storage.store import ControlStore
@@ -124,6 +125,7 @@ class Agent:
         self._is_registered = False
         self._is_fenced = False
         self._may_have_commands = True
+        self._may_have_older = True  # claimed before this driver, or by it when the answer was lost
         self._next_heartbeat = 0.0
         self._written: tuple[Any, Any] = ((), ())  # queries and operators as they are in the database
         self._early_lock = threading.Lock()
@@ -270,6 +272,8 @@ class Agent:
     def _use_database(self, now: float) -> None:
         if not self._is_registered:
             self._resume()
+        if self._may_have_older:
+            self._take_older()
         self._reporter.flush(self._store)
         if now >= self._next_heartbeat:
             self._heartbeat(now)
@@ -291,23 +295,31 @@ class Agent:
         """At the start, and whenever the database was away."""
         self._register()
         self._written = ((), ())
-        now = self._store.jobs.heartbeat(self._facts.name, self._facts.generation).now
         reconcile(self._port, self._store)
-        # Claimed, but the answer was lost on its way to us.
-        for command in self._store.commands.claimed_by(self._facts.name, self._facts.generation):
-            self._executor.take(command)
-        for command in self._store.commands.claimed_by_older(self._facts.name, self._facts.generation):
-            self._take_over(command, now)
         self._is_registered = True
-        self._may_have_commands = True
+        self._may_have_commands = self._may_have_older = True
         self._next_heartbeat = 0.0
 
     def _register(self) -> None:
         is_new = self._contact.last_at is None
         register(self._port, self._store, self._registration(), may_create=is_new)
 
-    def _take_over(self, command: CommandRecord, now: datetime.datetime) -> None:
+    def _take_older(self) -> None:
+        # What is carried out waits for the queries of the program, as what is claimed does: a savepoint of those that
+        # happen to be started would not be one of the job.
+        name, generation, is_ready = self._facts.name, self._facts.generation, self._port.is_ready()
+        now = self._store.jobs.heartbeat(name, generation).now
+        for command in self._store.commands.claimed_by(name, generation) if is_ready else ():
+            self._executor.take(command)
+        for command in self._store.commands.claimed_by_older(name, generation):
+            self._take_over(command, now, is_ready)
+        self._may_have_older = not is_ready
+
+    def _take_over(self, command: CommandRecord, now: datetime.datetime, is_ready: bool) -> None:
         found = command_takeover.decide(self._port, command, now)
+        is_stop = isinstance(found, command_takeover.Stop) and self._is_early
+        if not (is_ready or is_stop or isinstance(found, Outcome)):
+            return
         if not self._store.commands.adopt(command.id, self._facts.generation):
             return
         with self._early_lock:
