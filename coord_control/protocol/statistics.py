@@ -72,7 +72,7 @@ class SubtaskStatistics:
     """
 
     subtask: SubtaskIndex
-    passed_seconds: float | None = None
+    passed_seconds: float | None  # not optional: a release that measured something else is recognized by its lack
     state_bytes: int = 0
     blocked_events: int = 0
     blocked_seconds: float = 0.0

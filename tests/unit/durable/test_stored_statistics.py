@@ -26,7 +26,18 @@ def test_what_was_measured_is_read_back() -> None:
     assert (found.label, found.key, found.cause) == ("before-the-upgrade", "k-1", "api")
 
 
-@pytest.mark.parametrize("statistics", [{}, {"queries": [{"query": 7}]}, {"queries": "of another release"}])
+def of_an_older_release() -> dict[str, Any]:
+    """Return measurements with the names that the fields of a subtask had at first."""
+    text = json.dumps(to_json(CHECKPOINT)).replace('"passed_seconds"', '"seconds"')
+    found: dict[str, Any] = json.loads(text.replace('"ack_seconds"', '"acknowledged_seconds"'))
+    return found
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [{}, {"queries": [{"query": 7}]}, {"queries": "of another release"}, of_an_older_release()],
+    ids=["none", "wrong", "no list", "older release"],
+)
 def test_without_measurements_it_is_what_the_checkpoint_holds(statistics: dict[str, Any]) -> None:
     held = full_metadata()
 

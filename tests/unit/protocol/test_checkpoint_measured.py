@@ -94,7 +94,7 @@ def test_a_coordinator_that_has_not_answered_was_asked_and_nothing_was_blocked()
         OP,
         asked_seconds=0.0,
         snapshot_seconds=None,
-        subtasks=(SubtaskStatistics(S0, ack_seconds=3.0), SubtaskStatistics(S1)),
+        subtasks=(SubtaskStatistics(S0, None, ack_seconds=3.0), SubtaskStatistics(S1, None)),
     )
 
 
@@ -103,7 +103,7 @@ def test_a_coordinator_that_owes_the_state_for_an_earlier_one_was_not_asked() ->
     stage.trigger_checkpoint(2)
     stage.trigger_checkpoint(1)
     [query] = aborted(stage, 1.0)
-    assert query.operators == (OperatorStatistics(OP, subtasks=(SubtaskStatistics(S0),)),)
+    assert query.operators == (OperatorStatistics(OP, subtasks=(SubtaskStatistics(S0, None),)),)
 
 
 def test_an_operator_that_is_cut_says_everything_while_another_one_of_its_query_is_not() -> None:
