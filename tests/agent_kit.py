@@ -23,6 +23,7 @@ from coord_control.control.settings import ControlSettings
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind, Trigger
+from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder import generations
@@ -236,8 +237,11 @@ class ScriptedDriver:
 
     def dispose(self, reference: str) -> tuple[CheckpointId, str]:
         entry = Catalog(self.files, self.folder, self.storage).resolve(reference)
-        self._checkpoints.dispose(entry.checkpoint)
-        self._discarded(entry.checkpoint)
+        if entry.claim is not None:
+            self._checkpoints.dispose(entry.checkpoint)
+            self._discarded(entry.checkpoint)
+        else:
+            dispose_without_owner(self.files, self.folder, entry, self.storage)
         return entry.checkpoint, entry.path
 
     def fenced(self, newest: int) -> None:

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from coord_control.control.agent import command_takeover
-from coord_control.control.agent.buffer import Buffer, SavepointVerified
+from coord_control.control.agent.buffer import Buffer
 from coord_control.control.agent.contact import Contact
 from coord_control.control.agent.driver_port import DriverPort
 from coord_control.control.agent.driver_records import live_status, operator_records, query_records
@@ -113,7 +113,7 @@ class Agent:
             ended=self._reporter.command_ended,
             record=self._record,
             has_failed=self._has_failed,
-            verified=lambda path, problems: self._buffer.add(SavepointVerified(path, problems)),
+            happened=self._buffer.add,
             is_supervised=is_supervised,
         )
         self._sampler = Sampler(self._facts.name, settings.sample_seconds)

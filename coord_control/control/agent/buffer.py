@@ -43,6 +43,7 @@ __all__ = [
     "Fact",
     "Recovered",
     "Sampled",
+    "SavepointDisposed",
     "SavepointVerified",
 ]
 
@@ -105,6 +106,17 @@ class Recovered(Fact):
 
     def write(self, store: ControlStore) -> None:
         store.recoveries.add(self.record)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointDisposed(Fact):
+    """What lay at a path was removed, whichever job it was of; nothing if no savepoint is known there."""
+
+    path: str
+
+    def write(self, store: ControlStore) -> None:
+        with contextlib.suppress(RecordNotFound):
+            store.savepoints.forget(self.path)
 
 
 @dataclass(frozen=True, slots=True)

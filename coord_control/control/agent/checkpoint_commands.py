@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from coord_control.control.agent.buffer import SavepointDisposed, SavepointVerified
 from coord_control.control.agent.driver_port import Completed, DriverPort, Handle
 from coord_control.control.agent.execution import ThreadedExecution, Workplace, job_closed
 from coord_control.control.agent.outcomes import cancelled, completed, outcome_of, refused
@@ -236,6 +237,7 @@ class DisposeExecution(ThreadedExecution):
         checkpoint, path = meant["checkpoint"], meant["path"]
         with contextlib.suppress(CheckpointNotFound):  # an earlier driver has done it, and died before it could say so
             port.dispose(path)
+        self._place.happened(SavepointDisposed(path))
         return completed(DisposeResult(path=path, checkpoint=checkpoint), checkpoint)
 
 
@@ -252,7 +254,8 @@ class VerifyExecution(ThreadedExecution):
             self.say(f"reads {entry.path}", checkpoint=int(entry.checkpoint))
             metadata = catalog.read(entry)
             problems = list(verify_files(catalog.files_of(entry), entry.path, metadata))
-        self._place.verified(entry.path, tuple(str(each) for each in problems if each.is_fatal))
+        fatal = tuple(str(each) for each in problems if each.is_fatal)
+        self._place.happened(SavepointVerified(entry.path, fatal))
         found = [
             {"path": each.path, "kind": each.kind.value, "detail": each.detail, "fatal": each.is_fatal}
             for each in problems

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from coord_control.control.agent.buffer import Fact
 from coord_control.control.agent.driver_port import DriverPort
 from coord_control.control.agent.outcomes import outcome_of, refused
 from coord_control.control.commands import Refusal
@@ -86,7 +87,7 @@ class Workplace:
         checkpoint_of: the checkpoint that another command on its way has started.
         has_failed: whether the history knows that a checkpoint failed.
         record: makes progress durable, and waits for that; by it the next driver knows what was meant.
-        verified: told the path of a checkpoint whose files were all read, and what must keep it from being restored.
+        happened: takes what a command found or did, to be written to the database.
     """
 
     port: DriverPort
@@ -97,7 +98,7 @@ class Workplace:
     checkpoint_of: Callable[[str], int | None]
     has_failed: Callable[[int], bool]
     record: Callable[[CommandRecord, dict[str, Any]], None]
-    verified: Callable[[str, tuple[str, ...]], None]
+    happened: Callable[[Fact], None]
 
 
 class ThreadedExecution(abc.ABC):

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coord_control.control.agent import command_takeover
+from coord_control.control.agent.buffer import Fact
 from coord_control.control.agent.checkpoint_commands import (
     AbortExecution,
     CheckpointExecution,
@@ -57,7 +58,7 @@ class Executor:
 
     Args:
         ended: told each outcome, once per command.
-        has_failed, record, verified: see :class:`Workplace`.
+        has_failed, record, happened: see :class:`Workplace`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Executor:
         ended: Callable[[str, Outcome], None],
         record: Callable[[CommandRecord, dict[str, Any]], None],
         has_failed: Callable[[int], bool],
-        verified: Callable[[str, tuple[str, ...]], None],
+        happened: Callable[[Fact], None],
         is_supervised: Callable[[], bool],
     ) -> None:
         self._ended = ended
@@ -83,7 +84,7 @@ class Executor:
             checkpoint_of=self._checkpoint_of,
             has_failed=has_failed,
             record=record,
-            verified=verified,
+            happened=happened,
         )
         self.desk = EventDesk(port, wake, self._event_ended)
         #: By kind and state, of commands that were given one here. A counter has to be there before its first increase.

@@ -227,8 +227,8 @@ class AgentPort:
         if entry.claim is not None:
             self._driver.checkpoints.dispose(entry.checkpoint)
         else:
+            # Not in this job's list: its number is that of another job, or its own one's path says where that lies.
             dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
-            self._driver.news.on_checkpoint_discarded(entry.checkpoint)
         return entry.checkpoint, entry.path
 
     # Events from outside.

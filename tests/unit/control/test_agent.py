@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coord_control.control.agent.buffer import SavepointVerified
+from coord_control.ids import CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
@@ -103,6 +105,27 @@ def test_verify_and_dispose(world: World) -> None:
     again = world.outcome(world.ask(CommandKind.DISPOSE, ref=str(first["checkpoint"])))
     assert again.error is not None
     assert again.error.code == "CHECKPOINT_NOT_FOUND"
+
+
+def test_a_savepoint_of_another_job_is_disposed_of_by_its_path(world: World) -> None:
+    """Bug: this job's checkpoint of the same number was marked as discarded, and its savepoint forgotten."""
+    other = ScriptedDriver(world.folder / "archive", "other")
+    theirs = other.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT)).wait(10)
+    other.stop()
+    world.driver()
+    mine = world.outcome(world.ask(CommandKind.TRIGGER_SAVEPOINT)).result
+    assert mine is not None
+    assert mine["checkpoint"] == theirs.id
+    [known] = world.store.savepoints.list(JOB)
+    world.store.savepoints.save(replace(known, path=theirs.path, job="other"), imported=True)
+
+    gone = world.outcome(world.ask(CommandKind.DISPOSE, ref=theirs.path))
+
+    assert gone.result == {"path": theirs.path, "checkpoint": theirs.id}, gone.error
+    eventually(lambda: [savepoint.path for savepoint in world.store.savepoints.list()] == [mine["path"]])
+    assert world.store.checkpoints.get(JOB, mine["checkpoint"]).state is CheckpointState.COMPLETED
+    assert (Path(mine["path"]) / "_metadata").exists()
+    assert not (Path(theirs.path) / "_metadata").exists()
 
 
 def test_what_a_verification_has_found_is_kept_for_savepoints_alone(world: World) -> None:

@@ -79,7 +79,7 @@ def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool,
         ended=lambda command, outcome: told.append(outcome),
         record=nothing,
         has_failed=nothing,
-        verified=nothing,
+        happened=nothing,
         is_supervised=lambda: True,
     )
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
