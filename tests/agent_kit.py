@@ -22,7 +22,13 @@ from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind, Trigger
+from coord_control.durable.checkpoints.metadata import (
+    CheckpointMetadata,
+    Kind,
+    Trigger,
+    decode_metadata,
+    encode_metadata,
+)
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
@@ -58,6 +64,7 @@ from coord_control.protocol.status import GatewayStatus, JobStatus, OperatorStat
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.storage.database import Database
 from coord_control.storage.store import ControlStore
+from tests.unit.durable.metadata_kit import full_metadata
 
 JOB: Final = "flights"
 OPERATOR: Final = "threshold"
@@ -445,6 +452,19 @@ class ScriptedDriver:
     def _check_open(self) -> None:
         if self.ended.is_set():
             raise JobClosed(self._facts.name)
+
+
+def damage_state(path: str) -> None:
+    """Let the metadata at ``path`` hold the state of a coordinator that cannot be taken apart, and no measurements."""
+    files = LocalFiles()
+    stored = decode_metadata(path, files.read(path))
+    held = full_metadata()
+    damaged = {
+        uid: operator.model_copy(update={"coordinator_state": b"\0coord_control:1:damaged"})
+        for uid, operator in held.operators.items()
+    }
+    update = {"queries": held.queries, "operators": damaged, "statistics": {}}
+    files.replace(path, encode_metadata(stored.model_copy(update=update)))
 
 
 def control_settings(database: Path | str, **values: Any) -> ControlSettings:

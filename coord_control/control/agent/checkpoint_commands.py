@@ -29,7 +29,13 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.checkpoints.verification import verify_files
-from coord_control.errors import CheckpointNotCompleted, CheckpointNotFound, CoordControlError
+from coord_control.errors import (
+    CheckpointNotCompleted,
+    CheckpointNotFound,
+    CoordControlError,
+    DamagedRecord,
+    UnsupportedFormat,
+)
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
@@ -99,7 +105,13 @@ def stored_result(catalog: Catalog, entry: CheckpointEntry) -> CheckpointResult:
         CheckpointNotFound: it was removed meanwhile.
         StoreUnavailable, DamagedRecord, UnsupportedFormat: its metadata cannot be read.
     """
-    return _result(stored_statistics(catalog.read(entry), entry.path), entry.path)
+    metadata = catalog.read(entry)
+    try:
+        return _result(stored_statistics(metadata, entry.path), entry.path)
+    except (DamagedRecord, UnsupportedFormat):  # of a coordinator's state: it is complete all the same
+        return CheckpointResult(
+            checkpoint=entry.checkpoint, kind=entry.kind, path=entry.path, duration_seconds=0.0, state_bytes=entry.size
+        )
 
 
 def _result(found: CheckpointStatistics, path: str) -> CheckpointResult:

@@ -43,6 +43,7 @@ Threads: the agent's; looks at the storage.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from dataclasses import dataclass
 
@@ -66,6 +67,7 @@ from coord_control.durable.job_folder.lineage import recorded_lineage, spark_pos
 from coord_control.durable.job_folder.lineage_record import query_folder
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore, newest_restore
 from coord_control.durable.restore.prepared_restore import queries_of
+from coord_control.errors import CheckpointNotFound
 from coord_control.ids import Generation, QueryName
 from coord_control.storage.records import CommandRecord, Outcome
 
@@ -122,15 +124,17 @@ def _has_ended(port: DriverPort, command: CommandRecord, now: datetime.datetime)
 
 def _stop_with_savepoint(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
     catalog = catalog_of(port)
-    entry = find_by_key(catalog, command)
+    savepoint, metadata = None, None
+    if (entry := find_by_key(catalog, command)) is not None:
+        with contextlib.suppress(CheckpointNotFound):  # it was removed meanwhile
+            savepoint, metadata = stored_result(catalog, entry), catalog.read(entry)
     if _has_ended(port, command, now):
-        if entry is None:
+        if savepoint is None:
             return job_closed(command)
-        savepoint = stored_result(catalog, entry)
         return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
-    if entry is None or not _is_last(port, catalog.read(entry)):
+    if metadata is None or not _is_last(port, metadata):
         return Again()
-    return Stop(stored_result(catalog, entry))
+    return Stop(savepoint)
 
 
 def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:

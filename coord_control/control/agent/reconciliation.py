@@ -2,7 +2,8 @@
 
 At the start of a driver, and after each time the database was away:
 
-* every complete checkpoint and savepoint on the storage is complete in the history, with its stored statistics;
+* every complete checkpoint and savepoint on the storage is complete in the history, with its stored statistics,
+  unless those cannot be read: nothing is restored by the history, so one damaged state keeps no job out of it;
 * one that the history calls complete and that the storage does not have any more was discarded;
 * one that an older driver had begun and that is not complete has failed with it: nobody will complete it.
 
@@ -11,6 +12,7 @@ Threads: the caller's; reads the storage, which may take a while on a remote one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -21,10 +23,13 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState as StoredState
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
+from coord_control.errors import CheckpointNotFound, DamagedRecord, UnsupportedFormat
 from coord_control.storage.records import CheckpointRecord, CheckpointState
 from coord_control.storage.store import ControlStore
 
 __all__ = ["catalog_of", "reconcile"]
+
+_log = logging.getLogger("coord_control.control")
 
 _PAGE: Final = 500
 _REASON: Final = "driver_ended"
@@ -66,8 +71,14 @@ def _is_kept(entry: CheckpointEntry | None) -> bool:
 
 
 def _complete(catalog: Catalog, store: ControlStore, job: str, entry: CheckpointEntry) -> None:
-    metadata = catalog.read(entry)
-    statistics = stored_statistics(metadata, entry.path)
+    try:
+        metadata = catalog.read(entry)
+        statistics = stored_statistics(metadata, entry.path)
+    except CheckpointNotFound:
+        return  # retention has removed it meanwhile
+    except (DamagedRecord, UnsupportedFormat) as error:
+        _log.warning("= job %s: the history lacks checkpoint %s: %s", job, entry.checkpoint, error)
+        return
     record = checkpoint_record(job, metadata.generation, statistics)
     store.checkpoints.save(job, record, subtask_records(statistics))
     if (savepoint := savepoint_record(record)) is not None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.agent.buffer import SavepointVerified
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
-from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent, open_store
+from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, damage_state, make_agent, open_store
 from tests.unit.control.agent_world import World, eventually
 
 
@@ -398,6 +399,52 @@ def test_what_completed_while_the_database_was_away_is_in_the_history_with_its_s
     assert found.state_bytes == 25 + Path(found.path, "_metadata").stat().st_size
     parts = world.store.checkpoints.subtasks(JOB, 1)
     assert [(each.subtask, each.passed_seconds, each.state_bytes) for each in parts] == [(0, 0.1, 10), (1, 0.1, 10)]
+
+
+def test_a_checkpoint_whose_state_is_damaged_keeps_no_job_from_its_database(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: the agent met it at each try, and never registered the job."""
+    lost = ScriptedDriver(world.folder / "jobs")
+    _submit_periodic(lost, 2)
+    damage_state(f"{lost.folder}/checkpoints/1/_metadata")
+
+    _, agent = world.driver()
+
+    assert agent.is_connected
+    assert [each.id for each in world.store.checkpoints.list(JOB)] == [2]
+    assert "the history lacks checkpoint 1: " in caplog.text
+    assert world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_no_outage(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: it was reported as an outage of the database."""
+    lost = ScriptedDriver(world.folder / "jobs")
+    _submit_periodic(lost, 2)
+    driver, agent = world.driver(is_ready_to_start=False)
+    driver.files = _RemovedWhenRead(f"{lost.folder}/checkpoints/1/_metadata")
+
+    world.start(driver, agent)
+
+    assert agent.is_connected
+    assert (agent.metrics().database_failures, caplog.text) == (0, "")
+    assert [each.id for each in world.store.checkpoints.list(JOB)] == [2]
+
+
+class _RemovedWhenRead(LocalFiles):
+    """Retention removes a file just after it has been read."""
+
+    def __init__(self, removed: str) -> None:
+        super().__init__()
+        self._removed = removed
+
+    def read(self, path: str) -> bytes:
+        data = super().read(path)
+        if path == self._removed:
+            self.delete(path)
+        return data
 
 
 def test_what_an_older_driver_had_begun_has_failed_and_what_is_gone_was_discarded(world: World) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from coord_control.control.agent import command_takeover
 from coord_control.control.agent.checkpoint_commands import command_key
+from coord_control.control.agent.reconciliation import catalog_of
 from coord_control.durable.checkpoints.metadata import encode_metadata
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore
@@ -22,7 +23,7 @@ from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import CheckpointId, CheckpointKind, Generation
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
-from tests.agent_kit import JOB, ScriptedDriver
+from tests.agent_kit import JOB, ScriptedDriver, damage_state
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable import restore_kit
 
@@ -152,6 +153,17 @@ def test_a_stop_with_a_savepoint_looks_at_both(tmp_path: Path, is_released: bool
         assert (found.savepoint.kind, found.savepoint.epochs) == ("savepoint", {"q": 1}), "as the metadata says it"
     else:
         assert found == command_takeover.Again()
+
+
+def test_a_savepoint_whose_state_is_damaged_was_taken_all_the_same(tmp_path: Path) -> None:
+    """Bug: each try to take the command over failed, and no command was taken any more."""
+    asked = command(CommandKind.STOP_WITH_SAVEPOINT)
+    driver = two(tmp_path, is_released=True, saves=asked)
+    [entry] = catalog_of(driver).entries()
+    damage_state(f"{entry.path}/_metadata")
+    found = decide(driver, asked)
+    assert isinstance(found, Outcome)
+    assert (found.state, found.checkpoint) == (CommandState.COMPLETED, entry.checkpoint)
 
 
 def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
