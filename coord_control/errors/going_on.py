@@ -36,8 +36,8 @@ class NonRestoredState(DeclarationError):
         found = [f"the state of {removed} would be left behind"] if removed else []
         found += [f"{added} would begin empty"] if added else []
         super().__init__(
-            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, restore "
-            f"with allow_non_restored_state, or {UNDO}"
+            f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
+            "restore with allow_non_restored_state"
         )
 
 
@@ -45,17 +45,20 @@ class RestoredQueryUnused(DeclarationError):
     """The program starts no query for one of the checkpoint that is to be restored, or was; nothing has run.
 
     Args:
-        is_applied: the restore has taken place without the program, and can be undone.
+        is_applied: the restore has taken place without the program.
+        can_undo: it can be undone.
     """
 
-    def __init__(self, checkpoint: str, queries: list[str], *, is_applied: bool = False) -> None:
+    def __init__(
+        self, checkpoint: str, queries: list[str], *, is_applied: bool = False, can_undo: bool = False
+    ) -> None:
         self.checkpoint, self.queries = checkpoint, queries
         found = (
             f"the program does not start the queries {queries} of it: their state would be left behind; start them, or "
             "restore with allow_non_restored_state"
         )
         super().__init__(
-            f"the job was restored from {checkpoint}, and no query has run since: {found}, or {UNDO}"
+            f"the job was restored from {checkpoint}, and no query has run since: {found}{_or_undo(can_undo)}"
             if is_applied
             else f"{checkpoint} was not restored, and nothing was changed: {found}"
         )
@@ -66,11 +69,18 @@ class RestoreRefused(DeclarationError):
 
     Args:
         is_damaged: files of the checkpoint are damaged or missing, as a record that cannot be read is.
-        is_applied: the restore has taken place without the program, which does not fit; it can be undone.
+        is_applied: the restore has taken place without the program, which does not fit.
+        can_undo: it can be undone.
     """
 
     def __init__(
-        self, checkpoint: str, problems: list[str], *, is_damaged: bool = False, is_applied: bool = False
+        self,
+        checkpoint: str,
+        problems: list[str],
+        *,
+        is_damaged: bool = False,
+        is_applied: bool = False,
+        can_undo: bool = False,
     ) -> None:
         self.checkpoint, self.problems = checkpoint, problems
         if is_damaged:
@@ -78,7 +88,7 @@ class RestoreRefused(DeclarationError):
         found = "; ".join(problems)
         super().__init__(
             f"the job was restored from {checkpoint}, and its program does not fit; no query has run since: {found}; "
-            f"change the program, or {UNDO}"
+            f"change the program{_or_undo(can_undo)}"
             if is_applied
             else f"{checkpoint} cannot be restored, and nothing was changed: {found}"
         )
@@ -195,3 +205,7 @@ class ForkNameTaken(DeclarationError):
             f"a fork needs a name of its own, and {job!r} is the job itself; to set that back, leave the name of the "
             "fork (--as, as_name) out; to let a new job go on beside it, choose another name"
         )
+
+
+def _or_undo(can_undo: bool) -> str:
+    return f", or {UNDO}" if can_undo else ""

@@ -140,8 +140,7 @@ class ParallelismChanged(DeclarationError):
     def __init__(self, operator: str, recorded: int, declared: int, *, is_restored: bool = False) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
         way_out = (
-            "give job.operator() a rescale function that redistributes them, or go back to where the job stood before "
-            "the restore: coordctl restore JOB --undo"
+            "give job.operator() a rescale function that redistributes them"
             if is_restored
             else "take a savepoint and restore it with a rescale function, or start under another uid and query name"
         )

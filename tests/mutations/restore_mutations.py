@@ -65,8 +65,17 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "start a query that the checkpoint refuses",
             PendingRestore._report,
-            "refuse(self.path, checks, is_applied=self.is_applied)",
+            "refuse(self.path, checks, is_applied=self.is_applied, can_undo=self.is_applied and self.can_undo)",
             "pass",
+        ),
+        _PENDING,
+    ),
+    (
+        Mutation(
+            "offer to undo a restore that cannot be undone",
+            vars(PendingRestore)["can_undo"].fget,
+            "bool(self.record.replaced)",
+            "True",
         ),
         _PENDING,
     ),

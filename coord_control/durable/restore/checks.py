@@ -59,23 +59,28 @@ class Check:
         return f"{self.name}{subject}: {self.found}{way_out}"
 
 
-def refuse(checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False) -> None:
+def refuse(checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False, can_undo: bool = False) -> None:
     """Raise if a check refuses.
 
     Args:
-        is_applied: the restore has taken place without the program, and can be undone.
+        is_applied: the restore has taken place without the program.
+        can_undo: it can be undone.
 
     Raises:
         RestoreRefused: with all that was found.
     """
-    if (error := refusal(checkpoint, checks, is_applied=is_applied)) is not None:
+    if (error := refusal(checkpoint, checks, is_applied=is_applied, can_undo=can_undo)) is not None:
         raise error
 
 
-def refusal(checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False) -> RestoreRefused | None:
+def refusal(
+    checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False, can_undo: bool = False
+) -> RestoreRefused | None:
     """Return what :func:`refuse` would raise."""
     refused = [check for check in checks if check.verdict is Verdict.REFUSED]
     if not refused:
         return None
     is_damaged = any(check.is_damage for check in refused)
-    return RestoreRefused(checkpoint, list(map(str, refused)), is_damaged=is_damaged, is_applied=is_applied)
+    return RestoreRefused(
+        checkpoint, list(map(str, refused)), is_damaged=is_damaged, is_applied=is_applied, can_undo=can_undo
+    )

@@ -43,11 +43,11 @@ class PendingRestore(abc.ABC):
 
     Attributes:
         path: the folder of the checkpoint.
-        metadata: of the checkpoint; of an applied restore without the files of its queries.
+        metadata: of the checkpoint; of an applied restore without the files and states of its queries.
         is_committed: it has taken place, and all queries of the checkpoint may start.
     """
 
-    is_applied: ClassVar[bool]  #: It took place without the program, so what is refused can be undone.
+    is_applied: ClassVar[bool]  #: It took place without the program.
 
     job: str
     job_folder: str
@@ -60,6 +60,11 @@ class PendingRestore(abc.ABC):
     @abc.abstractmethod
     def record(self) -> RestoreRecord:
         """What the lineages of the queries are."""
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether it can be undone once it has taken place, until a query runs: not a fork, nor an undo."""
+        return bool(self.record.replaced)
 
     @abc.abstractmethod
     def commit(self) -> None:
@@ -125,13 +130,13 @@ class PendingRestore(abc.ABC):
         """
         unused = self.missing(declared)
         if unused and not self.allow_non_restored_state:
-            raise RestoredQueryUnused(self.path, unused, is_applied=self.is_applied)
+            raise RestoredQueryUnused(self.path, unused, is_applied=self.is_applied, can_undo=self.can_undo)
 
     def _report(self, checks: list[Check]) -> None:
         for check in checks:
             if check.verdict is Verdict.WARNING:
                 _log.warning("= job %s: %s", self.job, check)
-        refuse(self.path, checks, is_applied=self.is_applied)
+        refuse(self.path, checks, is_applied=self.is_applied, can_undo=self.is_applied and self.can_undo)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +186,12 @@ class AppliedRestore(PendingRestore):
 
 
 def _joined(parts: Sequence[CheckpointMetadata]) -> CheckpointMetadata:
-    queries = {query: snapshot for part in parts for query, snapshot in part.queries.items()}
+    # Spark's own files say what it has kept of the state, and may have been rewritten: --shuffle-partitions.
+    queries = {
+        query: snapshot.model_copy(update={"state_operators": ()})
+        for part in parts
+        for query, snapshot in part.queries.items()
+    }
     operators = {uid: snapshot for part in parts for uid, snapshot in part.operators.items()}
     return parts[0].model_copy(update={"queries": queries, "operators": operators})
 

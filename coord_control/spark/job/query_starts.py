@@ -138,10 +138,11 @@ class QueryStarts:
             for start, lineage, handle in waiting.values():
                 handle.become(self._begin(start, lineage or self._open(start)))
         except Exception as error:
-            for start, _, _ in waiting.values():
-                if start.name not in self._driver.queries:  # it may be corrected, and started again
-                    self._driver.declared.disown(start.operators)
-            error.add_note(f"the job was restored from {restore.path} before; correct the query, or {UNDO}")
+            failed = [start for start, _, _ in waiting.values() if start.name not in self._driver.queries]
+            for start in failed:  # it may be corrected, and started again
+                self._driver.declared.disown(start.operators)
+            back = f", or {UNDO}" if restore.can_undo and len(failed) == len(waiting) else ""
+            error.add_note(f"the job was restored from {restore.path} before; correct the query{back}")
             raise
 
     def _open(self, start: QueryStart) -> Lineage:
@@ -173,7 +174,7 @@ class QueryStarts:
 
     def _not_started(self, name: QueryName) -> QueryNotStarted:
         assert self._restore is not None, "only a restore lets a query wait"
-        return QueryNotStarted(name, self._restore.path, self._restore.missing(self._waiting))
+        return QueryNotStarted(name, self._restore.path, self._restore.missing({*self._waiting, *self._driver.queries}))
 
     # A plain query becomes one of the job.
 

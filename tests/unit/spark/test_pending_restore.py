@@ -15,6 +15,7 @@ from coord_control.errors import RestoredQueryUnused, RestoreNotUndone, RestoreR
 from coord_control.ids import QueryName
 from coord_control.spark.job.pending_restore import AppliedRestore
 from tests.simulation.memory_files import MemoryFiles
+from tests.unit.durable.metadata_kit import full_metadata
 from tests.unit.durable.restore_kit import (
     JOB,
     OP,
@@ -79,6 +80,44 @@ def test_the_queries_are_compared_with_what_the_lineages_keep_of_the_checkpoint(
     with pytest.raises(RestoreRefused, match=r"Spark says: no.*coordctl restore JOB --undo"):
         restore.check_plan(QUERIES[1], "no")
     restore.check_plan(QUERIES[1], None)
+
+
+def test_a_way_back_is_offered_only_where_there_is_one(files: MemoryFiles) -> None:
+    """Bug: it was offered after a restore with which the job had begun, and was refused there."""
+    first = MemoryFiles()
+    restore = restored(first)
+    for refused in (restore.check, lambda declared, states: restore.check_none_missing(())):
+        with pytest.raises((RestoreRefused, RestoredQueryUnused), match="no query has run since") as error:
+            refused(DeclaredQuery(STRANGER, {}), {})
+        assert "--undo" not in str(error.value)
+    with pytest.raises(RestoreNotUndone):
+        undo_restore(first, JOB)
+    restored(files)
+    prepared(files, put_checkpoint(files, "/savepoints/two", checkpoint=8)).commit()
+    undo_restore(files, JOB)
+    again = found(files)
+    assert again is not None
+    with pytest.raises(RestoreRefused) as error:
+        again.check_plan(QUERIES[0], "no")
+    assert "--undo" not in str(error.value), "an undo cannot be undone"
+
+
+def test_partitions_that_the_restore_has_changed_are_no_surprise(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: Spark was said to stay with the number of the checkpoint."""
+    source = put_checkpoint(files, SAVEPOINT)
+    [held, *_] = full_metadata().queries.values()
+    assert held.state_operators
+    update = {"state_operators": held.state_operators, "shuffle_partitions": 200}
+    source.metadata.queries[QUERIES[0]] = source.metadata.queries[QUERIES[0]].model_copy(update=update)
+    prepared(files, source).commit()
+    restore = found(files)
+    assert restore is not None
+
+    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}, settings={"spark.sql.shuffle.partitions": "7"}), {})
+
+    assert caplog.text == ""
 
 
 def test_its_lineages_are_those_that_count(files: MemoryFiles) -> None:
