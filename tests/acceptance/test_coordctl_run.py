@@ -7,6 +7,7 @@ other lines are on standard error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -65,6 +66,16 @@ _STUBBORN = """
     threading.Event().wait()
 """
 
+# Before a script: its standard error takes nothing more, as at a terminal that was paused.
+_FULL = """
+    import contextlib, os
+    os.set_blocking(2, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(2, b"x")
+    os.set_blocking(2, True)
+"""
+
 Run = Callable[..., subprocess.Popen[str]]
 
 
@@ -112,6 +123,13 @@ def _line(process: subprocess.Popen[str], containing: str, *, errors: bool = Fal
         if containing in line:
             return line
     raise AssertionError(f"no line with {containing!r} in {seen}")
+
+
+def _kill(driver: psutil.Process) -> None:
+    """Kill what a failed test would leave behind."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (*driver.children(recursive=True), driver):
+            each.kill()
 
 
 def _is_running(pid: int) -> bool:
@@ -444,6 +462,38 @@ def test_a_driver_that_does_not_stop_ends_itself_when_its_supervisor_is_killed(
     out, _ = process.communicate()
 
     assert out == ""
+
+
+def test_a_driver_stops_when_its_supervisor_and_its_terminal_are_gone(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    """Bug: to say so failed, and the driver ran on without a supervisor."""
+    process = start(script(_STOPPABLE), options=["--grace", "1h"])
+    _line(process, "ready")
+    [driver] = psutil.Process(process.pid).children()
+    assert process.stderr is not None
+    process.stderr.close()
+    process.kill()
+    try:
+        driver.wait(30.0)
+    finally:
+        _kill(driver)
+    assert process.stdout is not None
+    assert "stopped cleanly the supervisor (coordctl run) was killed or crashed" in process.stdout.read()
+
+
+def test_a_driver_is_killed_after_its_supervisor_although_its_output_is_not_read(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    """Bug: to say that the supervisor is gone waited for the reader, and the driver ran on."""
+    process = start(script(_FULL + _STUBBORN), options=["--grace", "200ms"])
+    _line(process, "ready")
+    [driver] = psutil.Process(process.pid).children()
+    process.kill()
+    try:
+        driver.wait(30.0)
+    finally:
+        _kill(driver)
 
 
 def test_the_master_arrives_where_pyspark_looks_for_it(script: Callable[[str], Path], start: Run) -> None:

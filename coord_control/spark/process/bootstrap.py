@@ -46,6 +46,7 @@ __all__ = ["main"]
 
 _DEFAULT_GRACE_SECONDS: Final = 30.0
 _JOBS_SHARE: Final = 0.8  # of the grace period; the rest is for Spark's own shutdown
+_SAYING_SECONDS: Final = 1.0
 _REPORT_CHARACTERS: Final = 500
 
 
@@ -79,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
 class _Stopper:
     def __init__(self, grace: float) -> None:
         self._grace = grace
+        self._main = threading.get_ident()
         self.requested = False
         self._lost: SupervisorLost | None = None  # set before the signal that it is about
         self._stopping: threading.Thread | None = None
@@ -105,12 +107,21 @@ class _Stopper:
         with contextlib.suppress(OSError):
             while lifeline.recv(64):
                 pass
-        print("the supervisor is gone: stopping", file=sys.stderr)
+        saying = threading.Thread(target=_say_that_the_supervisor_is_gone, name="coord-last-words", daemon=True)
+        saying.start()
+        saying.join(_SAYING_SECONDS)  # a terminal or a pipe that is not read blocks
         if not self.requested:  # otherwise a stop was requested before
             self._lost = SupervisorLost()
-            os.kill(os.getpid(), signal.SIGTERM)
+            # To the main thread: one that starts another thread could take a signal to the process, and nothing would
+            # wake the main thread to run the handler.
+            signal.pthread_kill(self._main, signal.SIGTERM)
         time.sleep(self._grace)
         os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours alone, see driver_process
+
+
+def _say_that_the_supervisor_is_gone() -> None:
+    with contextlib.suppress(OSError, ValueError):  # the terminal may have died with it
+        print("the supervisor is gone: stopping", file=sys.stderr)
 
 
 def _open_lifeline() -> socket.socket | None:
