@@ -15,10 +15,11 @@ import typer
 
 from coord_control.cli.durations import parse_seconds
 from coord_control.cli.options import Control, Json
-from coord_control.cli.output import print_json, reported, say
+from coord_control.cli.output import print_json, reported, say, warn
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.database import Database
 from coord_control.storage.grants import grants
+from coord_control.storage.jobs import Jobs
 from coord_control.storage.retention import prune
 
 __all__ = ["app"]
@@ -30,14 +31,22 @@ app = typer.Typer(help="The control database: its tables, its history, its users
 def upgrade(control: Control = None, as_json: Json = False) -> None:
     """Bring the tables to the version of this release, in one transaction; make them if there are none.
 
-    Stop nothing for it: drivers of the older release keep running and write down later what they cannot write now.
+    Jobs run on. But a driver of an older release cannot use newer tables: what happens is not written down, and
+    commands wait, until the job is restarted with this release. The jobs with such a driver are named.
     """
     with _opened(control, as_json) as database:
         before = database.schema_version()
         database.upgrade()
         after = database.schema_version()
+        left_behind = [] if before == after else [job.name for job in Jobs(database).list() if job.is_alive]
+        if left_behind:
+            warn(
+                f"alive with a driver of an older release, which cannot use the new tables: {', '.join(left_behind)}; "
+                "what happens there is not written down, and commands wait, until the job is restarted with this "
+                "release. Restart it now; before the next upgrade, stop the jobs first"
+            )
         if as_json:
-            print_json({"database": database.display_url, "before": before, "after": after})
+            print_json({"database": database.display_url, "before": before, "after": after, "left_behind": left_behind})
         elif before == after:
             say(f"{database.display_url} has version {after} of the tables already")
         else:

@@ -4,10 +4,13 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from coord_control.storage.records import CheckpointState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import invoke, run, run_json
+from tests.storage.test_migrations import RELEASED
 
 
 def test_a_database_is_made_and_then_is_as_it_should_be(tmp_path: Path) -> None:
@@ -15,6 +18,23 @@ def test_a_database_is_made_and_then_is_as_it_should_be(tmp_path: Path) -> None:
     made = run_json(tmp_path, "db", "upgrade")
     assert (made["before"], made["after"]) == (None, run_json(tmp_path, "db", "check")["version"])
     assert "already" in run(tmp_path, "db", "upgrade")
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_upgrade_names_the_jobs_whose_drivers_cannot_use_the_new_tables(tmp_path: Path, *, is_alive: bool) -> None:
+    """Bug: they were said to write down later what they cannot write now, and did so only when started again."""
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        for name in ("sqlite.sql", "rows.sql"):
+            connection.executescript((RELEASED / "0003" / name).read_text(encoding="utf-8"))
+        if is_alive:
+            connection.execute("UPDATE jobs SET state = 'running', ended_at = NULL, heartbeat_at = datetime('now')")
+    connection.close()
+
+    shown = run(tmp_path, "db", "upgrade")
+
+    assert "upgraded from 0003" in shown
+    assert ("cannot use the new tables: flights; " in shown) is is_alive
+    assert "flights" not in run(tmp_path, "db", "upgrade"), "nothing was changed"
 
 
 def test_tables_of_another_release_are_said_with_what_to_do(tmp_path: Path, store: ControlStore) -> None:
