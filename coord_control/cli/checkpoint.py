@@ -37,8 +37,8 @@ def trigger(
 ) -> None:
     """Take a checkpoint of JOB now.
 
-    It replaces the oldest of those that the job keeps (CheckpointOptions(retained=...), by default one). What has to
-    stay is a savepoint.
+    When the job has as many checkpoints as it keeps (CheckpointOptions(retained=...), by default one), the oldest is
+    removed. What has to stay is a savepoint.
     """
     with connected(control, as_json) as client:
         command = client.trigger_checkpoint(job, label=label, key=key)

@@ -63,7 +63,7 @@ def known_row(one: SavepointRecord) -> tuple[object, ...]:
         human_time(one.created_at),
         human_bytes(one.size),
         "yes" if one.imported else "no",
-        "MISSING" if one.missing else verified,
+        verified,
         one.path,
     )
 

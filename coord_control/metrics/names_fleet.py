@@ -51,7 +51,7 @@ _JOBS: Final = (
     _gauge("lease_seconds", "For how long after a heartbeat the driver counts as alive."),
     _gauge(
         "job_end_timestamp_seconds",
-        "When the job ended, in seconds since 1970; no sample: it runs, or is dead.",
+        "When the job ended, in seconds since 1970; no sample: it runs, or is lost.",
     ),
     _gauge("agent_buffered_records", "Records that wait in the driver for the database."),
     _counter("agent_dropped_records_total", "Records that the driver has lost."),

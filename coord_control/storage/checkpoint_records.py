@@ -183,7 +183,6 @@ class SavepointRecord(Record):
     Attributes:
         summary: what its metadata says, for people: queries, operators, epochs.
         verified_at: when all its files were last looked at; ``verified_ok``: and were as they should be.
-        missing: it was not there when it was last looked for.
     """
 
     path: str
@@ -198,5 +197,4 @@ class SavepointRecord(Record):
     verified_at: datetime | None = None
     verified_ok: bool | None = None
     problems: tuple[str, ...] = ()
-    missing: bool = False
     id: int | None = None  #: the database gives it

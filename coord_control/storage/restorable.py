@@ -5,11 +5,11 @@ goes back to that number, and the events above it are given again. So an event c
 every checkpoint that may still be restored, and in the durable state of the job itself:
 
 - checkpoints and savepoints that are complete, and those in progress unless their driver is gone;
-- savepoints that were imported for this job and that were there at the last look;
+- savepoints that were imported for this job, until they are disposed of or forgotten;
 - what the job's operators have durably now: a restored job may be behind every checkpoint that is left.
 
 What a checkpoint does not say counts as 0, so it keeps every event. Savepoints that this database does not know, those
-that were disposed of or are missing, and those of forks keep nothing. Only numbers are compared: drivers and databases
+that were disposed of, and those of forks keep nothing. Only numbers are compared: drivers and databases
 have different clocks.
 
 Threads: any; within a transaction.
@@ -75,9 +75,7 @@ def _of_imported(transaction: Transaction, job: int) -> Iterator[Mapping[str, in
     taken_here = select(checkpoints.path).where(
         checkpoints.job_id == job, checkpoints.state == CheckpointState.COMPLETED, checkpoints.path.is_not(None)
     )
-    query = select(savepoints.summary).where(
-        savepoints.job_name == name, savepoints.missing.is_(False), savepoints.path.not_in(taken_here)
-    )
+    query = select(savepoints.summary).where(savepoints.job_name == name, savepoints.path.not_in(taken_here))
     for summary in transaction.execute(query).scalars():
         applied: Any = (summary or {}).get("applied_numbers") or {}
         yield {str(operator): int(number) for operator, number in applied.items()}

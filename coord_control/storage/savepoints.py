@@ -1,4 +1,4 @@
-"""Savepoints: where they lie, what they hold, and whether they were there and whole when somebody last looked.
+"""Savepoints: where they lie, what they hold, and whether they were whole when somebody last looked.
 
 Also those that no job of this database has taken: an import adds a path, and copies nothing. A savepoint outlives its
 job here, as it does on storage.
@@ -52,9 +52,8 @@ class Savepoints:
                 verified_at=savepoint.verified_at,
                 verified_ok=savepoint.verified_ok,
                 problems=to_json(savepoint.problems),
-                missing=savepoint.missing,
             )
-            new = {name: insert.excluded[name] for name in ("size", "created_at", "summary", "missing")}
+            new = {name: insert.excluded[name] for name in ("size", "created_at", "summary")}
             if not is_imported:
                 new |= {"imported": insert.excluded.imported}
             if savepoint.label is not None:
@@ -110,7 +109,6 @@ class Savepoints:
                 "verified_at": transaction.now,
                 "verified_ok": not problems,
                 "problems": to_json(list(problems[:100])),
-                "missing": False,
             }
             return self._change(transaction, path, changes)
 
@@ -130,5 +128,5 @@ class Savepoints:
 
 def _record(row: Row[Any]) -> SavepointRecord:
     values = dict(row._mapping)
-    del values["job_name"]
+    del values["job_name"], values["missing"]
     return SavepointRecord(**{**values, "job": row.job_name, "problems": tuple(row.problems)})

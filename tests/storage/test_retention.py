@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -258,7 +257,7 @@ def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_t
     store.savepoints.save(imported)
     prune(store.database, NOTHING, now=LATER)
     assert numbers(store) == [3, 4]
-    store.savepoints.save(replace(imported, missing=True))
+    store.savepoints.forget("/saved/one")
     prune(store.database, NOTHING, now=LATER)
     assert numbers(store) == [4]
 

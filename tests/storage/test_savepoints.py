@@ -33,11 +33,10 @@ def test_importing_what_a_job_has_taken_changes_nothing_of_that(store: ControlSt
     assert store.savepoints.save(SavepointRecord(path="/s/one", label="after")).label == "after"
 
 
-def test_a_savepoint_is_verified_missing_and_forgotten(store: ControlStore) -> None:
+def test_a_savepoint_is_verified_and_forgotten(store: ControlStore) -> None:
     store.savepoints.save(TAKEN)
-    assert store.savepoints.save(replace(TAKEN, missing=True)).missing
     whole = store.savepoints.mark_verified("/s/one")
-    assert (whole.verified_ok, whole.missing, whole.problems) == (True, False, ())
+    assert (whole.verified_ok, whole.problems) == (True, ())
     damaged = store.savepoints.mark_verified("/s/one", ["a: checksum"])
     assert (damaged.verified_ok, damaged.problems) == (False, ("a: checksum",))
     with pytest.raises(RecordNotFound, match="did you mean /s/one"):

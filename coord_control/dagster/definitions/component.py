@@ -147,5 +147,5 @@ def _translator(name: str) -> type[StreamingJobTranslator]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{name!r} cannot be imported ({error}); say it as package.module:Class") from error
     if not (isinstance(found, type) and issubclass(found, StreamingJobTranslator)):
-        raise ValueError(f"{name!r} is no subclass of dagster_defs.StreamingJobTranslator")
+        raise ValueError(f"{name!r} is no subclass of coord_control.dagster.StreamingJobTranslator")
     return found

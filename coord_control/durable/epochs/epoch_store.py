@@ -91,7 +91,10 @@ class EpochStore:
 
     @property
     def complete_from(self) -> Epoch:
-        """The earliest last commit of Spark that can still be recovered exactly; see :mod:`.liveness`."""
+        """The earliest last commit of Spark that can still be recovered exactly.
+
+        See :mod:`coord_control.protocol.liveness`.
+        """
         return liveness.complete_from(self._horizon)
 
     def committed(self, epoch: Epoch) -> None:

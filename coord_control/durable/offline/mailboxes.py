@@ -90,7 +90,7 @@ def drop_mailbox(
     """Give up what waits for a subtask of a job that does not run.
 
     Args:
-        force: as for :func:`.offline.own_job`.
+        force: as for :func:`.offline_savepoint.own_job`.
 
     Returns:
         What was given up; without events if nothing waited.

@@ -1,10 +1,9 @@
 """A restore of a job that does not run: ``coordctl restore``, without the job's program.
 
 The same steps as those of a driver (:mod:`coord_control.durable.restore.prepared_restore`): check, claim the
-generation, build, commit. One thing takes
-Spark: rewriting states into another number of partitions (:mod:`coord_control.durable.restore.shuffle_partitions`),
-between the last two. What only the program knows (operators, parallelism) is compared when it starts: until the first
-epoch is planned the restored lineage is open for that.
+generation, build, commit. One thing takes Spark, between the last two: rewriting states into another number of
+partitions (:mod:`coord_control.durable.restore.shuffle_partitions`). What only the program knows (operators,
+parallelism) is compared when it starts: until the first epoch is planned the restored lineage is open for that.
 
 Threads: the caller's.
 """

@@ -8,8 +8,8 @@ Not before the start, because only then it is known what the operators are now: 
 of those with another number of subtasks are redistributed by a function of the user's. As long as Spark has planned
 nothing, the records are written anew with each start; what an earlier one wrote is thrown away. So a crash, or a change
 of the program, between two starts does no harm. When Spark has planned the first epoch already, because the cut holds
-it, they are written anew until the query is started for the first time (:func:`.lineage.seeded`): its attempts may be
-answered from then on.
+it, they are written again until the query is started for the first time
+(:func:`coord_control.durable.job_folder.lineage.seeded`): its attempts may be answered from then on.
 
 Threads: one at a time, before the query starts.
 """
