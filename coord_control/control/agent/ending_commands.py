@@ -8,6 +8,7 @@ The agent is closed while the job ends, and reports the outcome as the last thin
                           command, and that was not the job's end: removed,
                           and another one is taken)
     restart               the next driver runs, and says so itself        -> completed, by that one
+                          (when no next driver is started: failed)
     restore               the job has ended, the storage is put back      -> completed; then the next driver starts
 
 A driver that dies on the way, or that cannot reach the database at the end, leaves the command to the next driver
@@ -171,13 +172,22 @@ class RestartExecution(ThreadedExecution):
     def job_ended(self) -> Outcome | None:
         if self._outcome is not None or not self._is_ending:
             return self._outcome or job_closed(self._command)
-        if self._place.is_supervised():
-            return None
-        return refused(
-            Refusal.NOT_SUPERVISED,
-            "the supervisor (coordctl run) was killed while the job was stopping for the restart, so the job does not "
-            "start again by itself; start it with coordctl run",
-        )
+        if not self._place.is_supervised():
+            return failed(
+                Refusal.NOT_SUPERVISED.value,
+                "the supervisor (coordctl run) was killed while the job was stopping for the restart, so the job does "
+                "not start again by itself; start it with coordctl run",
+                retry=True,
+            )
+        if self._place.ending.is_final:
+            return failed(
+                Refusal.JOB_NOT_RUNNING.value,
+                "the job failed while it was stopping for the restart, with an error that another start does not "
+                "help, so it does not start again by itself; look at the error with coordctl show, correct its cause, "
+                "then start the job with coordctl run",
+                retry=True,
+            )
+        return None
 
 
 class RestoreExecution(ThreadedExecution):

@@ -51,11 +51,15 @@ class Ending:
     """Which command ends the job. One that ends it for good and one that starts it again exclude each other.
 
     Threads: any.
+
+    Attributes:
+        is_final: the job has ended with an error after which no supervisor starts it again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._restarts: bool | None = None
+        self.is_final = False
 
     @property
     def has_begun(self) -> bool:

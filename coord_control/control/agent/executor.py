@@ -185,12 +185,14 @@ class Executor:
         for command in commands:
             self._cancel_found(command.id)
 
-    def job_ended(self, *, is_followed: bool = False) -> None:
+    def job_ended(self, *, is_followed: bool = False, is_final: bool = False) -> None:
         """Give the outcomes that are known now that the job has ended; the others are the next driver's.
 
         Args:
             is_followed: the job has failed, and its supervisor starts it again: nobody has stopped it yet.
+            is_final: the job has failed, and no supervisor starts it again.
         """
+        self._place.ending.is_final = is_final
         for command, execution in list(self._executions.values()):
             is_stop = command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT)
             try:

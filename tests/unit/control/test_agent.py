@@ -229,8 +229,27 @@ def test_a_restart_says_so_when_the_supervisor_is_killed_while_the_job_stops(wor
     done = world.outcome(world.ask(CommandKind.RESTART))
 
     assert done.error is not None
-    assert (done.state, done.error.code) == (CommandState.REFUSED, "NOT_SUPERVISED")
+    assert (done.state, done.error.code, done.error.retry) == (CommandState.FAILED, "NOT_SUPERVISED", True)
     assert "start it with coordctl run" in done.error.message
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_restart_fails_when_the_job_fails_meanwhile_and_nothing_starts_it_again(
+    world: World, *, is_final: bool
+) -> None:
+    """Bug: the next driver was to give the outcome, and there was none until a person started the job."""
+    driver, agent = world.driver(is_supervised=True)
+    driver.closing = lambda: agent.close(JobState.FAILED, "wrong", is_final=is_final)
+    command = world.ask(CommandKind.RESTART)
+    eventually(lambda: world.store.jobs.get(JOB).state is JobState.FAILED)
+
+    found = world.store.commands.get(command)
+    if not is_final:
+        assert found.state is CommandState.CLAIMED
+        return
+    assert found.error is not None
+    assert (found.state, found.error.code) == (CommandState.FAILED, "JOB_NOT_RUNNING")
+    assert "correct its cause, then start the job with coordctl run" in found.error.message
 
 
 def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: World) -> None:
