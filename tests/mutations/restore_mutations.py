@@ -81,6 +81,15 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "offer to undo a restore whose queries have started",
+            QueryStarts._take_place,
+            " and len(failed) == len(waiting)",
+            "",
+        ),
+        f"{_REFUSALS}::test_a_query_that_cannot_start_after_the_restore_says_how_to_go_on",
+    ),
+    (
+        Mutation(
             "leave queries of the checkpoint out without permission",
             PendingRestore.check_none_missing,
             "if unused and not self.allow_non_restored_state:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,28 @@ def test_a_job_does_what_is_asked_for_through_the_database(
     refused = client.ask(CommandKind.TRIGGER_CHECKPOINT, label=None)
     assert refused.error is not None
     assert refused.error.code == "JOB_NOT_RUNNING"
+
+
+def test_disposing_of_a_copy_leaves_the_savepoint_of_the_same_number(
+    make_job: MakeJob, source: FileStream, url: str, client: Client, tmp_path: Path
+) -> None:
+    """Bug: whatever lay at the path, the history marked the job's own checkpoint of that number as discarded."""
+    job = make_job(control=url)
+    _start(job, source, Listening())
+    saved, copy = tmp_path / "saved", tmp_path / "copy"
+    assert client.ask(CommandKind.TRIGGER_SAVEPOINT, target=str(saved), label=None).state is CommandState.COMPLETED
+    shutil.copytree(saved, copy)
+
+    gone = client.ask(CommandKind.DISPOSE, ref=str(copy))
+
+    assert gone.state is CommandState.COMPLETED, gone.error
+    assert not (copy / "_metadata").exists()
+    assert [each.state for each in client.store.checkpoints.list("job")] == [CheckpointState.COMPLETED]
+    assert [each.path for each in client.store.savepoints.list("job")] == [str(saved)]
+    own = client.ask(CommandKind.DISPOSE, ref=str(saved))
+    assert own.state is CommandState.COMPLETED, own.error
+    assert [each.state for each in client.store.checkpoints.list("job")] == [CheckpointState.DISCARDED]
+    assert client.store.savepoints.list("job") == ()
 
 
 def test_a_job_starts_and_checkpoints_without_its_database_and_reports_later(

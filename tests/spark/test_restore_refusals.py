@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,35 @@ def test_all_queries_of_a_checkpoint_start_together(
         assert not list((tmp_path / "jobs").rglob("plan-check"))
         with pytest.raises(QueryNotRestored, match=r"query 'c' is not in .* restored with"):
             job.start("c", write(other.read()))
+
+
+@pytest.mark.parametrize(("failing", "started"), [("a", []), ("c", ["a"])])
+def test_a_query_that_cannot_start_after_the_restore_says_how_to_go_on(
+    make_job: MakeJob,
+    source: FileStream,
+    other: FileStream,
+    savepoint: str,
+    tmp_path: Path,
+    failing: str,
+    started: list[str],
+) -> None:
+    """Bug: a way back was offered when queries had started, and their handles were called missing."""
+    with make_job(restore_from=savepoint, allow_non_restored_state=True) as job:
+        plain = write(source.read()).option("checkpointLocation", str(tmp_path / "plain"))
+        taken = plain.queryName(f"job.{failing}").start()  # Spark refuses a second query of its name
+        try:
+            handles = {"a": first(job, source), "c": job.start("c", write(other.read()))}
+            with pytest.raises(Exception, match=r"already active") as refused:
+                second(job, other)
+        finally:
+            taken.stop()
+        [note] = refused.value.__notes__
+        assert "correct the query" in note
+        assert ("--undo" in note) is (not started)
+        assert [query.name for query in job.status().queries] == started
+        missing = sorted({"a", "b"} - set(started))
+        with pytest.raises(QueryNotStarted, match=re.escape(f"{missing} are still missing")):
+            handles[failing].processAllAvailable()
 
 
 def test_a_mended_query_is_restored_by_the_same_driver(
