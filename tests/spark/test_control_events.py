@@ -265,6 +265,7 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
         event = feed.check_event("op", "Command", {"number": 99}, None)
         assert feed.feed(1, event)
         recorded(feed, source, 1)
+        eventually(lambda: other.recoveries)  # it is over when an epoch was committed
         assert [(fact.cause, fact.path) for fact in other.recoveries] == [(RecoveryCause.RESTORE, saved.path)]
     assert fork.state.numbers == [1, 2, 99]
 
