@@ -165,7 +165,7 @@ def test_events_of_subtasks_that_are_gone_still_arrive(files: MemoryFiles) -> No
 def test_operators_come_and_go_only_if_that_was_allowed(
     files: MemoryFiles, operators: dict[OperatorUid, OperatorRecord]
 ) -> None:
-    with pytest.raises(NonRestoredState, match="keep the operators' uids, or restore with allow_non_restored_state$"):
+    with pytest.raises(NonRestoredState, match=r"keep the operators' uids, or restore with allow_non_restored_state$"):
         opened(files, QUERY, operators=operators)
     source = put_checkpoint(files, "/savepoints/two", checkpoint=8)
     prepared(files, source, allow_non_restored_state=True).commit()
