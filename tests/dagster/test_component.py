@@ -113,7 +113,7 @@ def test_a_translator_by_its_name(tmp_path: Path) -> None:
     [
         ("nowhere:Names", "No module named 'nowhere'"),
         (f"{__name__}:Quiet", "has no attribute 'Quiet'"),
-        (f"{__name__}:load", "is no subclass of dagster_defs.StreamingJobTranslator"),
+        (f"{__name__}:load", "is no subclass of coord_control.dagster.StreamingJobTranslator"),
         ("Names", "No module named 'Names'"),
         ("", "say it as package.module:Class"),
     ],
