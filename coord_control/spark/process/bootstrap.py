@@ -5,8 +5,7 @@ Its command is ``python -m coord_control.spark.process.bootstrap SCRIPT [ARGS...
 What it adds to ``python SCRIPT``:
 
 - SIGTERM stops the jobs of the script cleanly (``coord_control.spark.process.shutdown``); the script then ends by
-itself. A
-  second SIGTERM, or one while no job runs, raises SystemExit in the main thread.
+  itself. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread.
 - The end of the supervisor, seen as the end-of-file of the lifeline, does the same, and kills the driver when the
   grace period is over, because nobody else is left to do it: a driver without a supervisor would run beside the next
   one. A job that ends for this reason has failed (``SupervisorLost``): nobody has asked for its end.

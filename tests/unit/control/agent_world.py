@@ -11,6 +11,7 @@ from typing import Any
 
 from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CommandKind, CommandRecord
 from coord_control.storage.store import ControlStore
@@ -86,3 +87,8 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "this did not happen in time"
         time.sleep(0.02)
+
+
+def submit_periodic(driver: ScriptedDriver, count: int) -> None:
+    for _ in range(count):
+        driver.submit(CheckpointRequest(periodic=True, cause="periodic"))
