@@ -1,7 +1,8 @@
-"""The rules of starting a restored job, each left out or turned round, with the tests that have to notice.
+"""Rules that the simulation does not have, each left out or turned round, with the tests that have to notice.
 
-These rules concern the program and Spark, which the simulation does not have. A mutation is caught when its tests pass
-without it and fail with it; they are run in a process of their own, from the root of the checkout.
+They concern the program, Spark and threads: how a restored job starts, and how a coordinator sends. A mutation is
+caught when its tests pass without it and fail with it; they are run in a process of their own, from the root of the
+checkout.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
+from coord_control.spark.loop.coordinator_context import Context
 from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS", "fails", "main"]
@@ -27,6 +29,8 @@ _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
 _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
+
+_SENDING: Final = "tests/unit/spark/test_coordinator_context.py"
 
 # Exit codes of pytest.
 _PASSED: Final = 0
@@ -150,6 +154,21 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if is_same:",
         ),
         _RESTORING,
+    ),
+    (
+        Mutation(
+            "forget an event that was added while the loop took the others", Context.send, "run.is_taken", "False"
+        ),
+        _SENDING,
+    ),
+    (
+        Mutation(
+            "deliver what the loop missed after what was sent later",
+            Context._send_missed,
+            "for subtask, payloads in run.take():",
+            "self._owner.post(partial(self._deliver, run))\n    for subtask, payloads in []:",
+        ),
+        _SENDING,
     ),
 )
 

@@ -33,7 +33,7 @@ def test_two_requests_in_one_packet_end_the_connection_even_with_a_prompt_driver
     handler = kit.Recorder(kit.large)
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
         client.send(frame_codec.encode(kit.hello()) * 2)
-        # Read nothing before: a client that reads at once may have the whole answer before the second request is looked at.
+        # Nothing is read before: who reads at once may have the whole answer before the second request is looked at.
         assert handler.gone.get(timeout=kit.SECONDS) is handler.next_token()
         assert endpoint.stats().rejected == {Rejection.PIPELINED: 1}
 
