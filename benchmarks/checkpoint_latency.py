@@ -33,7 +33,7 @@ _WAIT_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 0.5
 _WARM_UP: Final = 10  #: epochs that do not count
 _SEGMENT: Final = 20  #: epochs that count, of each variant in turn
-_SEGMENTS: Final = 8
+_SEGMENTS: Final = 5
 
 
 def idle(spark: SparkSession, root: str, quick: bool) -> Part:

@@ -33,6 +33,9 @@ TIERS: Final = {
     "acceptance": 900,
 }
 
+#: The file that takes longest by far; first of the Spark tests, because at the end one process would run it alone.
+LONGEST: Final = "kill/test_standalone.py"
+
 # Deadlines measure the machine, not the code: two processes share two cores here. In CI (the variable CI is set)
 # Hypothesis itself chooses derandomized examples, so that a submission is not failed by an unlucky draw.
 settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)
@@ -41,6 +44,14 @@ settings.load_profile("house")
 
 def _tier(item: pytest.Item) -> str:
     return item.path.relative_to(TESTS).parts[0]
+
+
+def _place(item: pytest.Item) -> tuple[int, bool]:
+    """Where an item stands in the order of a run."""
+    tiers = list(TIERS)
+    if item.path == TESTS / LONGEST:
+        return tiers.index("spark"), False
+    return tiers.index(_tier(item)) if _tier(item) in TIERS else len(tiers), True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,10 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # First, because pytest's own -m must already see the markers that are added here.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = list(TIERS)
-    items.sort(key=lambda item: order.index(_tier(item)) if _tier(item) in TIERS else len(order))
+    items.sort(key=_place)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIERS.get(_tier(item), TIERS[order[-1]])))
+            item.add_marker(pytest.mark.timeout(TIERS.get(_tier(item), max(TIERS.values()))))
