@@ -12,9 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from coord_control.ids import OperatorUid
-from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
-from coord_control.spark.loop.coordinator_context import Context
+from coord_control.spark.loop.coordinator_context import Context, Post
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Number, Other
@@ -33,12 +32,10 @@ class Loop:
         self.thread = CoordinatorThread()
         self.delivered: dict[int, list[int]] = {}
         self._posts: queue.SimpleQueue[Callable[[Any, float], None]] = queue.SimpleQueue()
+        self.post: Post = self._posts.put
 
     def check_open(self) -> None:
         """Events can be sent at any time."""
-
-    def post(self, call: Callable[[JobCore, float], None]) -> None:
-        self._posts.put(call)
 
     def run(self) -> bool:
         """Do what was posted first; returns whether there was anything."""
