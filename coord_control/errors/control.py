@@ -266,12 +266,18 @@ class SchemaMismatch(DatabaseError):
 
     fault = Fault.USER
 
-    def __init__(self, database: str, found: str | None, needed: str) -> None:
+    def __init__(self, database: str, found: str | None, needed: str, oldest: str) -> None:
         self.database, self.found, self.needed = database, found, needed
         if found is None:
             problem = (
                 f"has no tables yet (version {needed} is needed): a job that is just starting makes them, try again in "
                 "a moment; if none is, run: coordctl db upgrade"
+            )
+        elif found < oldest:
+            problem = (
+                f"has version {found} of the tables, from before the first release, and they cannot be upgraded: stop "
+                "its jobs, move this database away or name an empty one (--control, COORD_CONTROL), and run: coordctl "
+                "db upgrade; jobs that are started then enter the checkpoints of their storage again"
             )
         elif found < needed:
             problem = f"has version {found} of the tables, and this release needs {needed}; run: coordctl db upgrade"

@@ -84,7 +84,7 @@ class SubtaskRecord(Record):
         passed_seconds: until it passed its boundary and its gateway opened; None: it had not.
         blocked_seconds: for how long its gateway was closed before that, or before the checkpoint failed.
         ack_seconds: until its ack of the boundary epoch; None: there was none after the trigger, because it
-            was through before or had no rows, or it was recorded by an older release.
+            was through before or had no rows.
     """
 
     operator: str

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, CursorResult, Executable, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from coord_control.errors import DatabaseNotFound, DatabaseReadOnly, SchemaMismatch
+from coord_control.errors import DatabaseNotFound, DatabaseReadOnly
 from coord_control.storage import schema
 from coord_control.storage.engine import WRITE, display, make_engine, parse_url, sqlite_file
 from coord_control.storage.translation import translated
@@ -142,14 +142,11 @@ class Database:
         """Bring the tables to the version of this release, in one transaction; make them if there are none.
 
         Raises:
-            SchemaMismatch: they are newer.
+            SchemaMismatch: they are newer, or older than the first release.
         """
         self._make_file()
         with self._begin(is_writing=True) as connection:
-            found = schema.version(connection)
-            if found is not None and found > schema.NEWEST:
-                raise SchemaMismatch(self.display_url, found, schema.NEWEST)
-            schema.upgrade(connection)
+            schema.upgrade(connection, self.display_url)
 
     @contextlib.contextmanager
     def _begin(self, *, is_writing: bool) -> Iterator[Connection]:
@@ -167,12 +164,12 @@ class Database:
                 return
             self._make_file()
             with self._begin(is_writing=False) as connection:
-                found = schema.version(connection)
-            if found is None:
+                is_made = schema.version(connection) is not None
+                if is_made:
+                    schema.check(connection, self.display_url)
+            if not is_made:
                 with self._begin(is_writing=True) as connection:
                     schema.make_if_empty(connection, self.display_url)
-            elif found != schema.NEWEST:
-                raise SchemaMismatch(self.display_url, found, schema.NEWEST)
             self._is_ready = True
 
     def _make_file(self) -> None:

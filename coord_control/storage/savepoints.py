@@ -128,5 +128,5 @@ class Savepoints:
 
 def _record(row: Row[Any]) -> SavepointRecord:
     values = dict(row._mapping)
-    del values["job_name"], values["missing"]
+    del values["job_name"]
     return SavepointRecord(**{**values, "job": row.job_name, "problems": tuple(row.problems)})

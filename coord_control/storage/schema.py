@@ -21,10 +21,12 @@ from coord_control.errors import DatabaseDamaged, SchemaMismatch
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["NEWEST", "alembic_config", "check", "make_if_empty", "upgrade", "version"]
+__all__ = ["NEWEST", "OLDEST", "alembic_config", "check", "make_if_empty", "upgrade", "version"]
 
-#: The newest revision in ``migrations/versions``; a test holds the two together.
-NEWEST: Final = "0004"
+#: The first and the newest revision in ``migrations/versions``; a test compares them. Versions below the first were of
+#: commits before the first release.
+OLDEST: Final = "0005"
+NEWEST: Final = "0005"
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -49,7 +51,7 @@ def check(connection: Connection, database: str) -> None:
     """
     found = version(connection)
     if found != NEWEST:
-        raise SchemaMismatch(database, found, NEWEST)
+        raise SchemaMismatch(database, found, NEWEST, OLDEST)
 
 
 def make_if_empty(connection: Connection, database: str) -> None:
@@ -66,15 +68,22 @@ def make_if_empty(connection: Connection, database: str) -> None:
     foreign = inspect(connection).get_table_names()
     if foreign:
         raise DatabaseDamaged(database, f"it has tables of something else ({', '.join(sorted(foreign)[:3])}, ...)")
-    upgrade(connection)
+    upgrade(connection, database)
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring the tables to ``revision`` within the transaction of ``connection``."""
+def upgrade(connection: Connection, database: str) -> None:
+    """Bring the tables to the newest version within the transaction of ``connection``; make them if there are none.
+
+    Raises:
+        SchemaMismatch: they are newer, or older than the first release.
+    """
     from alembic import command
 
     _wait_for_others(connection)
-    command.upgrade(alembic_config(connection), revision)
+    found = version(connection)
+    if found is not None and not OLDEST <= found <= NEWEST:
+        raise SchemaMismatch(database, found, NEWEST, OLDEST)
+    command.upgrade(alembic_config(connection), "head")
 
 
 def alembic_config(connection: Connection) -> Config:

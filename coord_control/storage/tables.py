@@ -244,7 +244,6 @@ savepoints: Final = Table(
     Column("verified_at", UtcDateTime),
     Column("verified_ok", Boolean),
     Column("problems", JSON, nullable=False),
-    Column("missing", Boolean, nullable=False, default=False),  # of an early release; nothing reads it
     Index("ix_savepoints_job", "job_name", "checkpoint"),
 )
 

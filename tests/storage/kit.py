@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import pytest
 from sqlalchemy import Connection, Engine, event
 
+from coord_control.storage import schema
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -21,10 +25,33 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 
-__all__ = ["JOB", "NOW", "checkpoint", "register", "request", "statements"]
+__all__ = ["JOB", "NEXT_VERSION", "NOW", "become_next_release", "checkpoint", "register", "request", "statements"]
 
 JOB = "flights"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+#: The tables of the release that ``become_next_release`` makes up: jobs have a colour.
+NEXT_VERSION: Final = f"{int(schema.NEWEST) + 1:04}"
+_NEXT_MIGRATION: Final = f"""
+import sqlalchemy as sa
+from alembic import op
+
+revision = "{NEXT_VERSION}"
+down_revision = "{schema.NEWEST}"
+
+
+def upgrade() -> None:
+    op.add_column("jobs", sa.Column("colour", sa.String(16)))
+    op.execute("UPDATE jobs SET colour = 'red'")
+"""
+
+
+def become_next_release(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process the migrations of a release after this one; they are put into ``folder``."""
+    shutil.copytree(schema.MIGRATIONS, folder)
+    (folder / "versions" / f"v{NEXT_VERSION}_colour.py").write_text(_NEXT_MIGRATION, encoding="utf-8")
+    monkeypatch.setattr(schema, "MIGRATIONS", folder)
+    monkeypatch.setattr(schema, "NEWEST", NEXT_VERSION)
 
 
 @contextmanager

@@ -126,8 +126,8 @@ def test_processes_that_begin_at_the_same_moment_make_the_tables_once(opened: Op
     assert [job.name for job in ControlStore(database).jobs.list()] == ["job-0", "job-1", "job-2"]
 
 
-@pytest.mark.parametrize(("found", "words"), [("0000", "run: coordctl db upgrade"), ("9999", "upgrade coord-control")])
-def test_other_tables_are_an_error_that_says_what_to_do(opened: Opener, url: str, found: str, words: str) -> None:
+def test_newer_tables_are_an_error_that_says_what_to_do(opened: Opener, url: str) -> None:
+    found = "9999"
     database = opened(url)
     database.upgrade()
     with database.transaction() as transaction:
@@ -136,13 +136,11 @@ def test_other_tables_are_an_error_that_says_what_to_do(opened: Opener, url: str
         lambda: register(ControlStore(opened(url))),
         lambda: ControlStore(opened(url)).jobs.list(),
         opened(url).check_schema,
+        opened(url).upgrade,
     ):
-        with pytest.raises(SchemaMismatch, match=words) as caught:
+        with pytest.raises(SchemaMismatch, match="upgrade coord-control") as caught:
             attempt()
         assert (caught.value.found, caught.value.needed, caught.value.retry) == (found, schema.NEWEST, False)
-    if found == "9999":
-        with pytest.raises(SchemaMismatch, match="upgrade coord-control"):
-            opened(url).upgrade()
 
 
 def test_somebody_elses_database_is_left_alone(opened: Opener, url: str) -> None:

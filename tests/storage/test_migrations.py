@@ -1,4 +1,4 @@
-"""From every released version of the tables to today's, with the rows that were there.
+"""From every released version of the tables to today's, with the rows that were there; from today's to the next one.
 
 ``released/<version>`` holds the tables of a version as its release made them on each database, and a row of every
 table. A new revision adds a folder, and what its rows must read as below; no file of an older one is ever changed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.resources
 import sqlite3
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +19,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
+from coord_control.errors import SchemaMismatch
 from coord_control.storage import schema, tables
 from coord_control.storage.database import Database
 from coord_control.storage.records import CheckpointState, CommandState, JobState
 from coord_control.storage.store import ControlStore
+from tests.storage.kit import JOB, NEXT_VERSION, become_next_release, register
 
 RELEASED: Final = Path(__file__).parent / "released"
 VERSIONS: Final = sorted(path.name for path in RELEASED.iterdir())
@@ -100,7 +101,7 @@ def test_the_newest_revision_is_the_version_of_the_code_and_every_revision_has_a
     database.upgrade()
     with database.reading() as transaction:
         scripts = ScriptDirectory.from_config(schema.alembic_config(transaction.connection))
-    assert scripts.get_heads() == [schema.NEWEST]
+    assert (scripts.get_bases(), scripts.get_heads()) == ([schema.OLDEST], [schema.NEWEST])
     assert sorted(script.revision for script in scripts.walk_revisions()) == VERSIONS
 
 
@@ -127,46 +128,41 @@ def test_a_released_version_can_be_written_to_after_the_upgrade(database: Databa
     assert store.jobs.list() == ()
 
 
-def test_history_without_places_gets_them_by_its_time(url: str, database: Database) -> None:
-    folder = RELEASED / "0001"
-    script = (folder / f"{url.partition(':')[0]}.sql").read_text(encoding="utf-8")
-    rows = (folder / "rows.sql").read_text(encoding="utf-8")
-    row = next(line for line in rows.splitlines() if line.startswith("INSERT INTO checkpoints"))
-    begun, finished = "'2026-03-01 12:30:00.000000'", "'2026-03-01 12:30:01.500000'"
-    more = [
-        row.replace("(1, 7, ", "(1, 8, ").replace("'completed'", "'in_progress'").replace(finished, "NULL"),
-        row.replace("(1, 7, ", "(1, 9, ").replace("'completed'", "'failed'").replace(finished, "NULL"),
-        row.replace("(1, 7, ", "(1, 6, ").replace("'completed'", "'discarded'").replace("12:30", "12:01"),
-        row.replace("(1, 7, ", "(1, 5, ").replace(finished, "'2026-03-01 12:45:00.000000'"),
-    ]
-    assert begun in row
-    run_script(url, "\n".join([script, rows, *more]))
+def test_the_next_release_upgrades_the_tables_of_this_one_when_it_is_told_to(
+    url: str, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(ControlStore(database))
+    become_next_release(tmp_path / "migrations", monkeypatch)
+    newer = Database(url, application="tests")
+    for use in (lambda: register(ControlStore(newer)), lambda: ControlStore(newer).jobs.list(), newer.check_schema):
+        with pytest.raises(
+            SchemaMismatch, match=f"has version {VERSIONS[-1]} .* needs {NEXT_VERSION}; run: coordctl db"
+        ):
+            use()
+    assert newer.schema_version() == VERSIONS[-1], "nothing but an upgrade changes tables"
+
+    newer.upgrade()
+    newer.upgrade()
+
+    assert newer.schema_version() == NEXT_VERSION
+    assert ControlStore(newer).jobs.get(JOB).queries[0].name == "q"
+    with newer.reading() as transaction:
+        assert transaction.execute(text("SELECT colour FROM jobs")).scalar_one() == "red"
+    newer.close()
+
+
+def test_tables_from_before_the_first_release_are_left_alone_with_advice(url: str, database: Database) -> None:
     database.upgrade()
-    store = ControlStore(database)
-    changes = store.changes.list()
-    places = [each.checkpoint.id if each.checkpoint else "recovery" for each in changes]
-    assert places == [6, "recovery", 9, 7, 5]
-    assert [each.sequence for each in changes] == [1, 2, 3, 4, 5]
-    store.checkpoints.save("flights", replace(store.checkpoints.get("flights", 8), state=CheckpointState.FAILED))
-    [change] = store.changes.list(after=5)
-    assert (change.sequence, store.changes.newest()) == (6, 6)
-
-
-def test_subtasks_that_were_called_acknowledged_are_those_that_have_passed(url: str, database: Database) -> None:
-    folder = RELEASED / "0003"
-    script = (folder / f"{url.partition(':')[0]}.sql").read_text(encoding="utf-8")
-    rows = (folder / "rows.sql").read_text(encoding="utf-8")
-    operator = '"operators":[{"operator":"op","subtasks":3,"acknowledged":2}]'
-    assert '"operators":[]' in rows
-    run_script(url, script + rows.replace('"operators":[]', operator))
-
-    database.upgrade()
-
-    checkpoint = ControlStore(database).checkpoints.get("flights", 7)
-    [part] = checkpoint.queries[0].operators
-    assert (part.subtasks, part.passed_subtasks, checkpoint.passed_subtasks) == (3, 2, 2)
-    [subtask] = ControlStore(database).checkpoints.subtasks("flights", 7)
-    assert (subtask.passed_seconds, subtask.ack_seconds) == (0.4, 0.3)
+    before = f"{int(schema.OLDEST) - 1:04}"
+    with database.transaction() as transaction:
+        transaction.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+    older = Database(url, application="tests")
+    for use in (lambda: register(ControlStore(older)), lambda: ControlStore(older).jobs.list(), older.upgrade):
+        with pytest.raises(SchemaMismatch, match=r"before the first release.*move this database away") as caught:
+            use()
+        assert (caught.value.found, caught.value.needed, caught.value.retry) == (before, schema.NEWEST, False)
+    assert older.schema_version() == before
+    older.close()
 
 
 def _read_back(store: ControlStore) -> None:
@@ -203,4 +199,4 @@ def _read_back(store: ControlStore) -> None:
 
 def test_the_migrations_are_part_of_the_package() -> None:
     versions = importlib.resources.files("coord_control.storage") / "migrations" / "versions"
-    assert any(entry.name.startswith("v0001") for entry in versions.iterdir())
+    assert any(entry.name.startswith(f"v{schema.OLDEST}") for entry in versions.iterdir())

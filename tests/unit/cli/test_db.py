@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from coord_control.storage.records import CheckpointState
+from coord_control.storage.schema import NEWEST
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import invoke, run, run_json
-from tests.storage.test_migrations import RELEASED
+from tests.storage.kit import NEXT_VERSION, become_next_release
 
 
 def test_a_database_is_made_and_then_is_as_it_should_be(tmp_path: Path) -> None:
@@ -21,30 +22,32 @@ def test_a_database_is_made_and_then_is_as_it_should_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_an_upgrade_names_the_jobs_whose_drivers_cannot_use_the_new_tables(tmp_path: Path, *, is_alive: bool) -> None:
+def test_an_upgrade_names_the_jobs_whose_drivers_cannot_use_the_new_tables(
+    tmp_path: Path, store: ControlStore, monkeypatch: pytest.MonkeyPatch, *, is_alive: bool
+) -> None:
     """Bug: they were said to write down later what they cannot write now, and did so only when started again."""
-    with sqlite3.connect(tmp_path / "control.db") as connection:
-        for name in ("sqlite.sql", "rows.sql"):
-            connection.executescript((RELEASED / "0003" / name).read_text(encoding="utf-8"))
-        if is_alive:
-            connection.execute("UPDATE jobs SET state = 'running', ended_at = NULL, heartbeat_at = datetime('now')")
-    connection.close()
+    if not is_alive:
+        store.jobs.ended("flights", 1)
+    become_next_release(tmp_path / "migrations", monkeypatch)
 
     shown = run(tmp_path, "db", "upgrade")
 
-    assert "upgraded from 0003" in shown
+    assert f"upgraded from {NEWEST} to version {NEXT_VERSION}" in shown
     assert ("cannot use the new tables: flights; " in shown) is is_alive
     assert "flights" not in run(tmp_path, "db", "upgrade"), "nothing was changed"
 
 
-def test_tables_of_another_release_are_said_with_what_to_do(tmp_path: Path, store: ControlStore) -> None:
+@pytest.mark.parametrize(("found", "advice"), [("9999", "upgrade coord-control"), ("0004", "move this database away")])
+def test_tables_of_another_release_are_said_with_what_to_do(
+    tmp_path: Path, store: ControlStore, found: str, advice: str
+) -> None:
     store.close()
     with sqlite3.connect(tmp_path / "control.db") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE alembic_version SET version_num = ?", (found,))
     connection.close()
 
     for command in (("db", "check"), ("db", "upgrade"), ("jobs",)):
-        assert "upgrade coord-control" in run(tmp_path, *command, code=78)
+        assert advice in run(tmp_path, *command, code=78)
 
 
 def test_what_is_no_database_is_said(tmp_path: Path) -> None:

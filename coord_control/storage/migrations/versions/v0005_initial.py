@@ -1,6 +1,6 @@
-"""The first tables.
+"""The tables of the first release. Versions 0001 to 0004 were of commits before it; no way leads from them.
 
-Revision ID: 0001
+Revision ID: 0005
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0005"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -77,7 +77,6 @@ def upgrade() -> None:
         sa.Column("verified_at", _TIME),
         sa.Column("verified_ok", sa.Boolean()),
         sa.Column("problems", sa.JSON(), nullable=False),
-        sa.Column("missing", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_savepoints")),
         sa.UniqueConstraint("path", name=op.f("uq_savepoints_path")),
     )
@@ -88,6 +87,13 @@ def upgrade() -> None:
         sa.Column("at", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("duty", name=op.f("pk_upkeep")),
     )
+    op.create_table(
+        "counters",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_counters")),
+    )
+    op.execute("INSERT INTO counters (name, value) VALUES ('changes', 0)")
     op.create_table(
         "checkpoint_counts",
         sa.Column("job_id", _ID, nullable=False),
@@ -120,11 +126,12 @@ def upgrade() -> None:
         sa.Column("blocked_seconds", sa.Float(), nullable=False),
         sa.Column("snapshot_seconds", sa.Float(), nullable=False),
         sa.Column("subtasks", sa.Integer(), nullable=False),
-        sa.Column("acknowledged", sa.Integer(), nullable=False),
+        sa.Column("passed_subtasks", sa.Integer(), nullable=False),
         sa.Column("path", sa.String(4096)),
         sa.Column("reason", sa.String(64)),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("metadata_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("settled_sequence", sa.BigInteger()),
         sa.CheckConstraint("kind IN ('checkpoint', 'savepoint')", name=op.f("ck_checkpoints_kind")),
         sa.CheckConstraint(
             "state IN ('in_progress', 'failed', 'completed', 'discarded')", name=op.f("ck_checkpoints_state")
@@ -134,6 +141,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_checkpoints_newest", "checkpoints", ["job_id", "kind", "state", "checkpoint"])
     op.create_index("ix_checkpoints_triggered_at", "checkpoints", ["triggered_at"])
+    op.create_index("uq_checkpoints_settled_sequence", "checkpoints", ["settled_sequence"], unique=True)
     op.create_table(
         "commands",
         sa.Column("id", sa.String(36), nullable=False),
@@ -262,12 +270,14 @@ def upgrade() -> None:
         sa.Column("duration_seconds", sa.Float()),
         sa.Column("epochs_rerun", sa.Integer(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("sequence", sa.BigInteger()),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_recoveries_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_recoveries")),
     )
     op.create_index("ix_recoveries_checkpoint", "recoveries", ["job_id", "from_checkpoint"])
     op.create_index("ix_recoveries_newest", "recoveries", ["job_id", "id"])
     op.create_index("ix_recoveries_started_at", "recoveries", ["started_at"])
+    op.create_index("uq_recoveries_sequence", "recoveries", ["sequence"], unique=True)
     op.create_index(
         "uq_recoveries_once", "recoveries", ["job_id", "generation", "query", "cause", "started_at"], unique=True
     )
@@ -290,12 +300,13 @@ def upgrade() -> None:
         sa.Column("checkpoint", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("operator", sa.String(256), nullable=False),
         sa.Column("subtask", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("seconds", sa.Float()),
+        sa.Column("passed_seconds", sa.Float()),
         sa.Column("state_bytes", sa.BigInteger(), nullable=False),
         sa.Column("blocked_events", sa.BigInteger(), nullable=False),
         sa.Column("blocked_seconds", sa.Float(), nullable=False),
         sa.Column("down_bytes", sa.BigInteger(), nullable=False),
         sa.Column("up_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("ack_seconds", sa.Float()),
         sa.ForeignKeyConstraint(
             ["job_id", "checkpoint"],
             ["checkpoints.job_id", "checkpoints.checkpoint"],

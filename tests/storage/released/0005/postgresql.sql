@@ -1,4 +1,4 @@
--- The tables of version 0001 on PostgreSQL, as its release made them.
+-- The tables of version 0005 on PostgreSQL, as its release made them.
 SET TIME ZONE 'UTC';
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
@@ -58,7 +58,6 @@ CREATE TABLE savepoints (
     verified_at TIMESTAMP WITH TIME ZONE,
     verified_ok BOOLEAN,
     problems JSON NOT NULL,
-    missing BOOLEAN NOT NULL,
     CONSTRAINT pk_savepoints PRIMARY KEY (id),
     CONSTRAINT uq_savepoints_path UNIQUE (path)
 );
@@ -68,6 +67,12 @@ CREATE TABLE upkeep (
     at TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT pk_upkeep PRIMARY KEY (duty)
 );
+CREATE TABLE counters (
+    name VARCHAR(64) NOT NULL,
+    value BIGINT NOT NULL,
+    CONSTRAINT pk_counters PRIMARY KEY (name)
+);
+INSERT INTO counters (name, value) VALUES ('changes', 0);
 CREATE TABLE checkpoint_counts (
     job_id BIGINT NOT NULL,
     kind VARCHAR(16) NOT NULL,
@@ -98,11 +103,12 @@ CREATE TABLE checkpoints (
     blocked_seconds FLOAT NOT NULL,
     snapshot_seconds FLOAT NOT NULL,
     subtasks INTEGER NOT NULL,
-    acknowledged INTEGER NOT NULL,
+    passed_subtasks INTEGER NOT NULL,
     path VARCHAR(4096),
     reason VARCHAR(64),
     message TEXT NOT NULL,
     metadata_bytes BIGINT NOT NULL,
+    settled_sequence BIGINT,
     CONSTRAINT pk_checkpoints PRIMARY KEY (job_id, checkpoint),
     CONSTRAINT ck_checkpoints_kind CHECK (kind IN ('checkpoint', 'savepoint')),
     CONSTRAINT ck_checkpoints_state CHECK (state IN ('in_progress', 'failed', 'completed', 'discarded')),
@@ -110,6 +116,7 @@ CREATE TABLE checkpoints (
 );
 CREATE INDEX ix_checkpoints_newest ON checkpoints (job_id, kind, state, checkpoint);
 CREATE INDEX ix_checkpoints_triggered_at ON checkpoints (triggered_at);
+CREATE UNIQUE INDEX uq_checkpoints_settled_sequence ON checkpoints (settled_sequence);
 CREATE TABLE commands (
     id VARCHAR(36) NOT NULL,
     job_id BIGINT NOT NULL,
@@ -224,12 +231,14 @@ CREATE TABLE recoveries (
     duration_seconds FLOAT,
     epochs_rerun INTEGER NOT NULL,
     message TEXT NOT NULL,
+    sequence BIGINT,
     CONSTRAINT pk_recoveries PRIMARY KEY (id),
     CONSTRAINT fk_recoveries_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 CREATE INDEX ix_recoveries_checkpoint ON recoveries (job_id, from_checkpoint);
 CREATE INDEX ix_recoveries_newest ON recoveries (job_id, id);
 CREATE INDEX ix_recoveries_started_at ON recoveries (started_at);
+CREATE UNIQUE INDEX uq_recoveries_sequence ON recoveries (sequence);
 CREATE UNIQUE INDEX uq_recoveries_once ON recoveries (job_id, generation, query, cause, started_at);
 CREATE TABLE checkpoint_details (
     job_id BIGINT NOT NULL,
@@ -243,13 +252,14 @@ CREATE TABLE checkpoint_subtasks (
     checkpoint BIGINT NOT NULL,
     operator VARCHAR(256) NOT NULL,
     subtask INTEGER NOT NULL,
-    seconds FLOAT,
+    passed_seconds FLOAT,
     state_bytes BIGINT NOT NULL,
     blocked_events BIGINT NOT NULL,
     blocked_seconds FLOAT NOT NULL,
     down_bytes BIGINT NOT NULL,
     up_bytes BIGINT NOT NULL,
+    ack_seconds FLOAT,
     CONSTRAINT pk_checkpoint_subtasks PRIMARY KEY (job_id, checkpoint, operator, subtask),
     CONSTRAINT fk_checkpoint_subtasks_job_id_checkpoint FOREIGN KEY(job_id, checkpoint) REFERENCES checkpoints (job_id, checkpoint) ON DELETE CASCADE
 );
-INSERT INTO alembic_version (version_num) VALUES ('0001');
+INSERT INTO alembic_version (version_num) VALUES ('0005') RETURNING alembic_version.version_num;
