@@ -64,7 +64,7 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
                 self.state = config.model_copy(deep=True)
 
     def start(self) -> None:
-        """Give the first version, unless the job goes on from an earlier one."""
+        """Send the first version, unless the job resumes from an earlier one."""
         with self._lock:
             self._channel = self.context
             if not self._announced:
@@ -74,13 +74,13 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
         """Refuse a version for a single subtask.
 
         Raises:
-            SubtaskNotAllowed: that is what ``event`` is.
+            SubtaskNotAllowed: ``event`` addresses a single subtask.
         """
         if subtask is not None and isinstance(event, type(self._initial)):
             raise SubtaskNotAllowed(self.context.operator, type(event).__name__)
 
     def handle_control_event(self, event: BaseModel, subtask: int | None) -> None:
-        """A new version from outside is an :meth:`update`; events of other types are passed on."""
+        """Treat a new version from outside as an :meth:`update`; pass on events of other types."""
         self.check_control_event(event, subtask)
         if isinstance(event, type(self._initial)):
             self.update(event)

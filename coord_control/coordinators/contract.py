@@ -9,7 +9,7 @@ Order of the calls:
 2. ``handle_event_from_operator``, ``checkpoint_coordinator``, ``notify_checkpoint_complete`` as epochs go by;
 3. per attempt of a subtask: ``execution_attempt_ready`` -> ``execution_attempt_failed`` -> ``subtask_reset`` -> ready
    of the next one (C14), only for coordinators that override these;
-4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything goes on (C12);
+4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything continues (C12);
 5. ``close``.
 
 ``handle_control_event`` comes between any of these, once the coordinator has started.
@@ -76,7 +76,7 @@ class CoordinatorContext(Protocol):
         """Within :meth:`OperatorCoordinator.handle_control_event`: the event counts from here on. By itself it counts
         from the first thing that is sent because of it, or when the call ends.
 
-        Only for coordinators that answer ``checkpoint_coordinator`` from threads of their own, and change their state
+        Only for coordinators that answer ``checkpoint_coordinator`` from their own threads, and change their state
         because of an event without sending anything: they call this under the lock under which they change it.
         """
 
@@ -99,8 +99,8 @@ class SnapshotResult(Protocol):
 
 
 class OperatorCoordinator(abc.ABC):
-    """The coordinator of one operator. Implement it directly for full control; most use one of the classes beside
-    it."""
+    """The coordinator of one operator. Implement it directly for full control; most coordinators extend a base class of
+    :mod:`.stateful`."""
 
     context: CoordinatorContext  #: set before the first callback, renewed just before every reset
 
@@ -122,12 +122,12 @@ class OperatorCoordinator(abc.ABC):
         changes and what is sent because of it go together. When this has returned, everything is done that is ever
         done because of the event.
 
-        An exception refuses the event: whoever sent it is told the traceback, and it does not come again. The query
-        goes on, for the same event would fail it after every restart; so check first, and change something then.
+        An exception refuses the event: its sender receives the traceback, and it is not delivered again. The query
+        keeps running, because the same event would fail it after every restart; so validate first, then change state.
 
         Args:
             event: of one of the operator's ``down`` types.
-            subtask: for this one only; None: for all.
+            subtask: the only subtask it is for; None for all.
         """
         if subtask is None:
             self.context.broadcast(event)
@@ -151,16 +151,16 @@ class OperatorCoordinator(abc.ABC):
         Whatever was done after that checkpoint has not happened for any subtask. Events sent from here on, through
         the renewed ``context``, are after the restored checkpoint.
 
-        A coordinator with threads of its own keeps a reference to ``context`` beside its state and renews both here
-        under one lock: ``context`` is new before this call can wait for the lock, so another thread would send what
-        the old state says through the new context.
+        A coordinator with its own threads keeps a reference to ``context`` next to its state and replaces both here
+        under one lock: ``context`` is new before this call can wait for the lock, so another thread would send what the
+        old state says through the new context.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The epoch, or the checkpoint, is committed. May be missing after a crash."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete; its events go on as if it had not been asked for."""
+        """The checkpoint will not complete; its events are delivered as if it had not been requested."""
 
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
         """One subtask starts again from ``checkpoint_id`` (local failover); it will be served the same inputs."""

@@ -45,10 +45,10 @@ def parse_saved(model: type[State], data: bytes) -> State:
 
 
 def problems_of(error: ValidationError, skip: int = 0) -> str:
-    """Say which fields are wrong.
+    """Describe which fields are invalid.
 
     Args:
-        skip: leave out so many steps of the way to a field.
+        skip: number of leading steps to leave out of each field's path.
     """
     return "; ".join(
         f"field {'.'.join(map(str, problem['loc'][skip:])) or '(the whole)'}: {_message(problem)}"

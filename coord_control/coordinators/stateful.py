@@ -1,4 +1,4 @@
-"""Base classes for the common case: a coordinator without threads of its own."""
+"""Base classes for the common case: a coordinator that starts no threads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ State = TypeVar("State", bound=BaseModel)
 
 
 class SnapshotCoordinator(OperatorCoordinator):
-    """A coordinator that can give its state at once, as bytes."""
+    """A coordinator that can return its state immediately, as bytes."""
 
     @abc.abstractmethod
     def snapshot(self) -> bytes:
-        """The state, now."""
+        """Return the current state."""
 
     @abc.abstractmethod
     def restore(self, data: bytes | None) -> None:
-        """Go back to ``data``; None: begin empty."""
+        """Restore the state from ``data``, or start empty if it is None."""
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
         result.complete(self.snapshot())
@@ -66,7 +66,7 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         return data
 
     def restore(self, data: bytes | None) -> None:
-        """Go back to ``data``.
+        """Restore the state from ``data``, or the initial state if it is None.
 
         Raises:
             StateInvalid: what was saved does not fit the model any more, or has a field that it would drop.
