@@ -122,7 +122,7 @@ def stop_at_random_moments(make_job: MakeJob, spark: SparkSession, world: World,
     job, coordinator = make_job(root=str(root), restore_from=reference), Dialogue()
     for name, writer in shape(job, world, coordinator).items():
         job.start(name, writer.trigger(availableNow=True))
-    assert job.await_termination(SECONDS)
+    assert job.await_termination(SECONDS * world.files)  # at most one epoch for each
     job.stop()
     assert world.trail.entered == sorted(set(world.trail.entered)), "an epoch came again"
     assert sorted(world.trail.values) == world.values
