@@ -12,7 +12,7 @@ import pytest
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 #: Folders that contain none of these phrases.
-PLAIN: Final = ("coord_control/coordinators",)
+PLAIN: Final = ("coord_control/coordinators", "coord_control/durable")
 
 #: What to look for -> what to say instead. A blank also matches a line break inside a docstring, comment or message.
 BETTER: Final = {

@@ -1,4 +1,4 @@
-"""Which checkpoint somebody means: an id, a label, ``latest``, or the path of a savepoint.
+"""Resolve a reference to a checkpoint: an id, a label, ``latest``, or the path of a savepoint.
 
 Threads: reads; any thread.
 """
@@ -31,7 +31,7 @@ LATEST: Final = "latest"
 
 _WHY: Final = {
     CheckpointState.UNFINISHED: "it is not complete: it is being made, or its driver died",
-    CheckpointState.VOID: "it was given up before it was complete",
+    CheckpointState.VOID: "it was aborted before it was complete",
     CheckpointState.MISSING: "it was moved or removed, or its storage cannot be reached; name it by its path",
     CheckpointState.DAMAGED: "what it says about itself is damaged",
 }
@@ -43,7 +43,7 @@ class Catalog:
     Args:
         files: the job's storage.
         job_folder: the job's folder.
-        storage: which files a path is on; None: all on ``files``.
+        storage: returns the storage of a path; None if everything is on ``files``.
     """
 
     def __init__(self, files: Files, job_folder: str, storage: Storage | None = None) -> None:
@@ -52,16 +52,16 @@ class Catalog:
         self._storage = storage or (lambda path: files)
 
     def entries(self) -> list[CheckpointEntry]:
-        """All that there are, oldest first, with those that are not complete; not those that were given up."""
+        """Return all checkpoints and savepoints, oldest first, including incomplete ones but not aborted ones."""
         found = list_entries(self._files, self._folder, self._storage)
         return [entry for entry in found if entry.state is not CheckpointState.VOID]
 
     def labels(self) -> set[str]:
-        """Return the labels that are taken, by those that are not complete as well."""
+        """Return the labels that are taken, including those of incomplete checkpoints."""
         return {entry.label for entry in self.entries() if entry.label is not None}
 
     def resolve(self, reference: str) -> CheckpointEntry:
-        """Return the complete checkpoint or savepoint that is meant.
+        """Return the complete checkpoint or savepoint that ``reference`` names.
 
         ``latest`` is the one with the highest id, whatever it is. A reference with a ``/`` is the path of a folder, or
         of the ``_metadata`` in it. Digits are an id; anything else is a label.
@@ -100,7 +100,7 @@ class Catalog:
 
     @contextlib.contextmanager
     def hold(self, reference: str, purpose: str = "it is being restored") -> Iterator[CheckpointEntry]:
-        """Keep the one that is meant from being removed while the block runs; its files are there all the time.
+        """Protect the named checkpoint from removal while the block runs.
 
         Raises:
             As :meth:`resolve`.

@@ -1,4 +1,4 @@
-"""Where checkpoints and savepoints lie, and what can be found there.
+"""The layout of checkpoints and savepoints on the storage, and how to read it.
 
 ::
 
@@ -6,12 +6,12 @@
     <job>/checkpoints/<id>/_metadata    of a checkpoint; its files lie in <job>/shared/<query>/<lineage>/<path>.<tag>
     <job>/checkpoints/<id>/_completed   of a savepoint: it was complete, wherever its folder may be by now
     <savepoint>/_claim, _metadata, queries/<query>/spark/<path>     self-contained, can be moved
-    <either>/_holds/<n>                 somebody reads it right now (:mod:`.holds`)
+    <either>/_holds/<n>                 it is being read right now (:mod:`.holds`)
 
-A checkpoint is complete when ``_claim`` and ``_metadata`` are there. Both are made by create-if-absent. Who gives up
-somebody else's unfinished one makes its ``_metadata`` himself, void: of the two exactly one succeeds, so a driver that
-was believed dead either has completed it or never will. For a savepoint, whose ``_metadata`` can be moved away, that is
-decided by ``_completed`` in the same way.
+A checkpoint is complete when ``_claim`` and ``_metadata`` are there. Both are made by create-if-absent. A driver that
+aborts another driver's unfinished checkpoint creates its ``_metadata`` as void: exactly one of the two drivers
+succeeds, so a driver that was believed dead either has completed it or never will. For a savepoint, whose ``_metadata``
+can be moved away, that is decided by ``_completed`` in the same way.
 
 Threads: values and reads; any thread.
 """
@@ -66,7 +66,7 @@ CLAIM_NAME: Final = "_claim"
 COMPLETED_NAME: Final = "_completed"
 QUERIES_NAME: Final = "queries"
 
-#: The content of a `_metadata`, or `_completed`, that says: it was given up, and nobody can complete it any more.
+#: The content of a `_metadata`, or `_completed`, of an aborted checkpoint: no driver can complete it any more.
 VOID: Final = b'{"void":true}\n'
 
 _CLAIM_FORMAT: Final = 1
@@ -79,8 +79,8 @@ class ClaimRecord(pydantic.BaseModel):
     """The content of ``_claim``.
 
     Attributes:
-        target: the folder of a savepoint; None: a checkpoint.
-        requested_target: as it was asked for; None: the job's own place for savepoints.
+        target: the folder of a savepoint; None for a checkpoint.
+        requested_target: as requested; None for the job's default folder.
         token: tells this savepoint's folder from another one that stands in its place by now.
     """
 
@@ -98,11 +98,11 @@ class ClaimRecord(pydantic.BaseModel):
 
 
 class CheckpointState(enum.Enum):
-    """What one is."""
+    """The state of a stored checkpoint."""
 
     COMPLETED = "completed"
     UNFINISHED = "unfinished"  #: being made, or left by a driver that died
-    VOID = "void"  #: given up
+    VOID = "void"  #: aborted
     MISSING = "missing"  #: a savepoint that was moved or removed by hand, or whose storage cannot be reached
     DAMAGED = "damaged"  #: what it says about itself cannot be used
 
@@ -113,7 +113,7 @@ class CheckpointEntry:
 
     Attributes:
         path: the folder of its ``_metadata``.
-        claim: None: it is not in the job's list (a savepoint that was named by its path).
+        claim: None if it is not in the job's list (a savepoint that was named by its path).
         problem: what is damaged, or why it cannot be reached.
         epochs: the last epoch in it, by query.
         size: bytes of all its files.
@@ -135,7 +135,7 @@ class CheckpointEntry:
 
     @classmethod
     def of(cls, path: str, metadata: CheckpointMetadata, claim: ClaimRecord | None = None) -> CheckpointEntry:
-        """The entry of a complete one."""
+        """Return the entry of a complete checkpoint."""
         return cls(
             checkpoint=metadata.checkpoint,
             kind=metadata.kind,
@@ -203,10 +203,10 @@ def checkpoint_ids(files: Files, job_folder: str) -> list[CheckpointId]:
 
 
 def list_entries(files: Files, job_folder: str, storage: Storage | None = None) -> Iterator[CheckpointEntry]:
-    """All checkpoints and savepoints of a job that have a claim, in the order of their ids.
+    """Yield all checkpoints and savepoints of a job that have a claim, in the order of their ids.
 
     Args:
-        storage: for savepoints that lie elsewhere; None: everything is on ``files``.
+        storage: returns the storage of a savepoint's path; None if everything is on ``files``.
     """
     for checkpoint in checkpoint_ids(files, job_folder):
         found = look(files, job_folder, checkpoint, storage or (lambda path: files))
@@ -217,7 +217,7 @@ def list_entries(files: Files, job_folder: str, storage: Storage | None = None) 
 def look(
     files: Files, job_folder: str, checkpoint: CheckpointId, storage: Storage
 ) -> tuple[CheckpointEntry, CheckpointMetadata | None] | None:
-    """Look at one; the metadata if it is complete; None when nobody has claimed it."""
+    """Return a checkpoint's entry, and its metadata if it is complete; None if it has no claim."""
     folder = checkpoint_folder(job_folder, checkpoint)
     try:
         claim = read_claim(files, folder)
@@ -267,7 +267,7 @@ def encode_claim(claim: ClaimRecord) -> bytes:
 
 
 def read_claim(files: Files, folder: str) -> ClaimRecord | None:
-    """Read who claimed a folder; None: nobody.
+    """Read the claim of a folder, or return None if it has none.
 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
@@ -276,7 +276,7 @@ def read_claim(files: Files, folder: str) -> ClaimRecord | None:
 
 
 def read_metadata(files: Files, path: str) -> CheckpointMetadata | None:
-    """Read the metadata in a folder; None: it is void.
+    """Read the metadata in a folder, or return None if it is void.
 
     Raises:
         FileNotFoundError: there is none.

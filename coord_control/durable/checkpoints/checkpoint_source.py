@@ -1,4 +1,4 @@
-"""A checkpoint or savepoint that somebody reads: held, so that nobody removes it, and checked as far as it is read.
+"""Read a checkpoint or savepoint: it is held against removal meanwhile, and checked as far as it is read.
 
 Threads: any.
 """
@@ -43,14 +43,14 @@ class CheckpointSource:
 
 @contextlib.contextmanager
 def open_checkpoint(files: Files, path: str, purpose: str = "it is being restored") -> Iterator[CheckpointSource]:
-    """Read a checkpoint that nobody removes meanwhile.
+    """Open a checkpoint for reading, and protect it from removal meanwhile.
 
     Args:
         files: the storage of ``path``, the folder of its ``_metadata``.
-        purpose: what others are told who want to remove it.
+        purpose: the reason that an attempt to remove it reports.
 
     Raises:
-        MissingRecord: there is none, or it was given up.
+        MissingRecord: there is none, or it was aborted.
         DamagedRecord, UnsupportedFormat: what it says about itself cannot be used.
     """
     with hold(files, path, purpose):
@@ -62,7 +62,7 @@ def open_checkpoint(files: Files, path: str, purpose: str = "it is being restore
                 name, "there is no checkpoint here, or it was removed or never completed", _ANOTHER
             ) from None
         if metadata is None:
-            raise MissingRecord(name, "this checkpoint was given up before it was complete", _ANOTHER)
+            raise MissingRecord(name, "this checkpoint was aborted before it was complete", _ANOTHER)
         yield CheckpointSource(path, metadata, files)
 
 

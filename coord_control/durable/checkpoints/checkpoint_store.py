@@ -3,9 +3,9 @@
 **Making one.** ``claim`` takes the id, ``pin`` the files of each query, ``complete`` writes ``_metadata``: from then on
 it exists. Until then ``discard`` removes it; what a crash leaves is found by the next driver.
 
-**Removing one.** In this order, each step repeatable: ``_metadata``, then files that nobody names any more, then the
-folder with the claim, by which it is found again until everything is gone (FLINK-39439: a list entry that goes before
-the files leaves orphans). Nothing is removed that is being made, is being read (:mod:`.holds`), or is the newest
+**Removing one.** In this order, each step repeatable: ``_metadata``, then files that no checkpoint names any more, then
+the folder with the claim, by which it is found again until everything is gone (FLINK-39439: a list entry that goes
+before the files leaves orphans). Nothing is removed that is being made, is being read (:mod:`.holds`), or is the newest
 completed checkpoint (FLINK-40384, FLINK-38033). The folder of the highest id stays, so that no id is used twice.
 
 **Taking over.** The first call looks through what earlier drivers have left (:mod:`.leftovers`).
@@ -82,7 +82,8 @@ class CheckpointStore:
         folder: the job's folder.
         generation: this driver's, claimed.
         verify: raises Fenced when this driver does not own the job any more.
-        storage: which files a savepoint's target, or an adopted Spark directory, is on; None: all on ``files``.
+        storage: returns the storage of a savepoint's target, or of an adopted Spark directory; None if all are on
+            ``files``.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class CheckpointStore:
         self._storage = storage or (lambda path: files)
         self.shared = self._no_shared_files()
         self._lock = threading.RLock()
-        self._found: Found | None = None  #: of earlier drivers; None: nobody has looked yet
+        self._found: Found | None = None  #: of earlier drivers; None before the first look
         self._highest = CheckpointId(0)
         self._pending: dict[CheckpointId, ClaimRecord] = {}  #: being made
         self._retained: set[CheckpointId] = set()  #: completed checkpoints
@@ -155,7 +156,7 @@ class CheckpointStore:
         """Take an id, and the folder of a savepoint.
 
         Args:
-            target: the folder of a savepoint; None: below the job's folder.
+            target: the folder of a savepoint; None for one below the job's folder.
 
         Raises:
             Fenced: a newer driver has claimed the job.
@@ -181,7 +182,7 @@ class CheckpointStore:
             self._pending[checkpoint] = record
             self._highest = max(self._highest, checkpoint)
         try:
-            # Only now: whoever claims the job later than this look finds our claim.
+            # Only now: a driver that claims the job after this check finds our claim.
             self._verify()
             if record.target is not None:
                 self._claim_target(record.target, record)
@@ -223,8 +224,8 @@ class CheckpointStore:
         """Let a claimed checkpoint exist.
 
         Raises:
-            Fenced: a newer driver has claimed the job, or has given the checkpoint up.
-            StoreUnavailable: it does not exist, or nobody can know; discard it.
+            Fenced: a newer driver has claimed the job, or has aborted the checkpoint.
+            StoreUnavailable: it does not exist, or that is unknown; discard it.
         """
         self._verify()
         checkpoint = metadata.checkpoint
@@ -271,7 +272,7 @@ class CheckpointStore:
             Those that do not exist any more.
 
         Raises:
-            StoreUnavailable: some are left; the next call goes on.
+            StoreUnavailable: some are left; the next call continues.
         """
         self.open()
         self._finish_removals()
@@ -284,7 +285,7 @@ class CheckpointStore:
         return removed
 
     def dispose(self, checkpoint: CheckpointId) -> None:
-        """Remove one that somebody does not want any more. Repeatable.
+        """Remove a checkpoint that is no longer wanted. Repeatable.
 
         Raises:
             Fenced: a newer driver has claimed the job.
@@ -316,7 +317,7 @@ class CheckpointStore:
         try:
             self._verify_target(record, record.target)
         except Fenced:
-            storage.delete(target)  # whoever has removed the folder has not seen these
+            storage.delete(target)  # the driver that removed the folder has not seen these
             raise
         return pinned
 
@@ -362,7 +363,7 @@ class CheckpointStore:
                 existing = sorted(self._retained)
             if not existing or self._files.exists(join(self._home(existing[-1]), METADATA_NAME)):
                 return existing
-            self._retained.discard(existing[-1])  # somebody else has removed it
+            self._retained.discard(existing[-1])  # removed by another process
 
     def _condemn(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
         with self._lock:
@@ -382,7 +383,7 @@ class CheckpointStore:
         """Every step may be repeated.
 
         Raises:
-            CheckpointInUse: it does not exist any more, but somebody reads its files.
+            CheckpointInUse: it no longer exists, but its files are still being read.
         """
         if record.target is None:
             home = self._home(checkpoint)

@@ -1,11 +1,11 @@
-"""Holds: whoever reads a checkpoint for a while says so, and nobody removes it meanwhile.
+"""A reader's lease on a checkpoint, which protects it from removal.
 
-A hold is a small file beside the ``_metadata``. The order makes it safe without a lock: the reader first holds and then
-reads ``_metadata``; the remover first deletes ``_metadata`` and then looks for holds before it touches any other file.
-So either the reader finds that the checkpoint is gone, or the remover finds the hold.
+A hold is a small file next to the ``_metadata``. The order makes it safe without a lock: the reader first holds and
+then reads ``_metadata``; the remover first deletes ``_metadata`` and then looks for holds before it touches any other
+file. So either the reader finds that the checkpoint is gone, or the remover finds the hold.
 
 A hold counts until it is released, until its process is known to be dead, or until it expires: a machine that went away
-must not keep a checkpoint for ever.
+must not keep a checkpoint forever.
 
 Threads: any.
 """
@@ -35,10 +35,10 @@ HOLDS_NAME: Final = "_holds"
 #: Longer than any restore should take, and short enough for a machine that never comes back.
 DEFAULT_LEASE_SECONDS: Final = 6 * 3600.0
 
-#: An archive that nobody can write to needs no hold: nobody can remove it either.
+#: A read-only archive needs no hold: it cannot be removed either.
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
-_REMEDY: Final = "It said that somebody reads the checkpoint; remove it if nobody does"
+_REMEDY: Final = "It marks the checkpoint as being read; remove this file if it is not"
 
 Clock: TypeAlias = Callable[[], datetime.datetime]
 
@@ -58,7 +58,7 @@ class HoldRecord(pydantic.BaseModel):
     expires_at: pydantic.AwareDatetime
 
     def may_count(self, now: datetime.datetime) -> bool:
-        """Whether somebody may still read."""
+        """Return whether its holder may still be reading."""
         if now >= self.expires_at:
             return False
         return generations.may_live(self.holder) is not Aliveness.DEAD
@@ -81,11 +81,11 @@ def hold(
 
     Args:
         path: its folder.
-        purpose: what others are told who want to remove it.
-        lease_seconds: after so long it does not count any more.
+        purpose: the reason that an attempt to remove it reports.
+        lease_seconds: the hold expires after this time.
 
     Raises:
-        StoreUnavailable: it cannot be held, for another reason than that the storage is read-only.
+        StoreUnavailable: the hold cannot be written, although the storage is not read-only.
     """
     record = HoldRecord(
         holder=Holder.of([os.getpid()]),
@@ -114,10 +114,10 @@ def _create(files: Files, path: str, record: HoldRecord) -> str | None:
 
 
 def active_hold(files: Files, path: str, clock: Clock = _now) -> HoldRecord | None:
-    """Return a hold on a checkpoint or savepoint that may still count; None: nobody reads it.
+    """Return a hold on a checkpoint or savepoint that may still count, or None if it is not being read.
 
     Raises:
-        DamagedRecord: there is one that cannot be read, so somebody may.
+        DamagedRecord: a hold cannot be read, so the checkpoint may be in use.
     """
     now = clock()
     for name in files.list(join(path, HOLDS_NAME)):

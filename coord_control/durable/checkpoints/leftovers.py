@@ -1,11 +1,11 @@
-"""What a new driver does with the checkpoints that earlier ones have left.
+"""Take over the checkpoints that earlier drivers have left.
 
-The complete ones are counted: which shared files they need, and which requests they answered. Of the others nobody
-knows whether their driver is dead; so they are made void first, in a way in which that driver either was faster, and
-then they are complete, or can never complete them (:mod:`.checkpoint_folder`). Then they are removed, and with them the
-shared files that nobody names.
+The complete ones are counted: which shared files they need, and which requests they answered. The driver of an
+incomplete one may still be alive, so it is first made void: either that driver was faster, and then the checkpoint is
+complete, or it can never complete it (:mod:`.checkpoint_folder`). Then it is removed, together with the shared files
+that no checkpoint names.
 
-As long as the metadata of any checkpoint cannot be read, nobody knows what it needs, and all shared files of earlier
+As long as the metadata of any checkpoint cannot be read, what it needs is unknown, and all shared files of earlier
 drivers stay.
 
 Threads: one, before anything is made.
@@ -103,7 +103,7 @@ class _TakeOver:
         return self._found
 
     def _take(self, entry: CheckpointEntry, metadata: CheckpointMetadata | None) -> bool:
-        """Returns: whether it is known which shared files it needs."""
+        """Return whether it is known which shared files it needs."""
         if entry.generation is not None and entry.generation > self._generation:
             raise Fenced(self._folder.rstrip("/").rpartition("/")[2], self._generation, entry.generation)
         if entry.state is CheckpointState.COMPLETED:
@@ -132,7 +132,7 @@ class _TakeOver:
         self._shared.load(entry.checkpoint, zip(shared_names(metadata), checksums, strict=True))
 
     def _note_completed(self, claim: ClaimRecord) -> None:
-        """Its driver may have died between the two files."""
+        """Write the ``_completed`` that its driver may have died before writing."""
         path = join(checkpoint_folder(self._folder, claim.checkpoint), COMPLETED_NAME)
         if not self._files.exists(path):
             try:
@@ -141,13 +141,11 @@ class _TakeOver:
                 return
 
     def _clear(self, entry: CheckpointEntry, claim: ClaimRecord) -> bool:
-        """Remove what is not complete. Returns: as :meth:`_take`."""
+        """Remove an incomplete checkpoint. Return the same as :meth:`_take`."""
         if entry.state is CheckpointState.MISSING and not self._was_disposed_of(entry, claim):
             return True  # the user has moved it
         if active_hold(self._storage(entry.path), entry.path) is not None:
-            return (
-                entry.kind == "savepoint"
-            )  # it was disposed of while somebody was reading; the next driver looks again
+            return entry.kind == "savepoint"  # disposed of while it was being read; the next driver looks again
         if entry.state is CheckpointState.UNFINISHED and not self._make_void(claim):
             found = look(self._files, self._folder, entry.checkpoint, self._storage)
             return found is None or self._take(*found)
@@ -158,14 +156,14 @@ class _TakeOver:
         return True
 
     def _was_disposed_of(self, entry: CheckpointEntry, claim: ClaimRecord) -> bool:
-        """Its folder is where it was, without metadata: its removal was interrupted."""
+        """Return whether its removal was interrupted: its folder is still there, without metadata."""
         if entry.problem:
             return False  # its storage cannot be reached
         found = read_claim(self._storage(entry.path), entry.path)
         return found is not None and found.token == claim.token
 
     def _make_void(self, claim: ClaimRecord) -> bool:
-        """Returns: False: its driver was faster, it is complete."""
+        """Return False if its driver was faster: then it is complete."""
         name = METADATA_NAME if claim.kind == "checkpoint" else COMPLETED_NAME
         path = join(checkpoint_folder(self._folder, claim.checkpoint), name)
         try:
@@ -175,12 +173,12 @@ class _TakeOver:
         return True
 
     def _remove_remains(self, checkpoint: CheckpointId) -> None:
-        """Without a claim nothing counts: its removal was interrupted."""
+        """Remove a folder without a claim, left by an interrupted removal."""
         if checkpoint < self._found.highest:
             self._files.delete(checkpoint_folder(self._folder, checkpoint))
         else:
-            nobody = ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
-            self._found.emptied[checkpoint] = nobody
+            claim = ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
+            self._found.emptied[checkpoint] = claim
 
 
 def _request(entry: CheckpointEntry, claim: ClaimRecord) -> CheckpointRequest:

@@ -1,8 +1,8 @@
-"""``_metadata``: everything a checkpoint says about itself, as JSON that stays readable for ever.
+"""``_metadata``: everything a checkpoint says about itself, as JSON that every later release can read.
 
 It is written last and atomically: the checkpoint exists when this file does. It names each file that it needs, with
-size and checksum, and holds what no file of Spark holds: the state of the coordinators and subtasks, and what was on
-its way between them. The layout is plain, so that other tools can read it::
+size and checksum, and holds what no file of Spark holds: the state of the coordinators and subtasks, and what was in
+transit between them. The layout is plain, so that other tools can read it::
 
     {
     "format_version":1,
@@ -83,7 +83,7 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         path: relative to the query's Spark checkpoint directory.
         size: in bytes.
         crc32: of the content, eight hexadecimal digits.
-        tag: of a retained checkpoint: what its name among the shared files ends with; None: it lies in the savepoint.
+        tag: of a retained checkpoint: the suffix of its name among the shared files; None in a savepoint.
     """
 
     path: str
@@ -123,7 +123,7 @@ def _files(value: object) -> tuple[FileEntry, ...]:
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     for entry in files:
-        # Whoever restores writes to these paths.
+        # A restore writes to these paths.
         if entry.path.startswith("/") or ".." in entry.path.split("/"):
             raise ValueError(f"the path {entry.path!r} leaves the directory")
     return files
@@ -159,7 +159,7 @@ class Trigger(_Model):
     Attributes:
         cause: ``periodic``, ``api``, ``command``, ``stop``, ...
         key: the request's idempotency key: the same key never makes a second checkpoint.
-        details: whatever the requester wants to be told about it later.
+        details: what the requester wants to read back later.
     """
 
     cause: str
@@ -188,7 +188,7 @@ class QuerySnapshot(_Model):
     Attributes:
         epoch: the last epoch in it; -1: nothing was committed yet.
         lineage: the name of the lineage folder that it was taken from.
-        offsets: one per source, as the source wrote it; None: the source had none yet.
+        offsets: one per source, as the source wrote it; None for a source that had none yet.
         planned_offsets: those of the next epoch, which a restore runs again, or None if it is not included.
         batch_metadata: the rest of Spark's offset log entry: watermark, settings.
         commit: Spark's commit log entry.
@@ -225,7 +225,7 @@ class PlannedEpoch(_Model):
     """An operator's part of the epoch that is run again; see :class:`~coord_control.protocol.recovery.Replay`.
 
     Attributes:
-        barrier: None: it has no begin record, and is run again without inputs.
+        barrier: None if it has no begin record: it is run again without inputs.
         acks: count if Spark commits the epoch without running it.
     """
 
@@ -250,11 +250,11 @@ class OperatorSnapshot(_Model):
     Attributes:
         state: the name of the subtask state's model.
         down_types, up_types: names of the declared event types, in order: events name theirs by position.
-        coordinator_state: what the coordinator gave, as it was recorded (``coordinator_data`` is without the numbers of
-            events from outside); None: it has never given any, it starts empty.
-        subtask_states: JSON of those that have ever acknowledged; None: one still has its default.
-        down: events on their way to the subtasks, behind the inputs of the planned epoch.
-        up: events on their way to the coordinator, in order.
+        coordinator_state: the coordinator's state, as it was recorded (``coordinator_data`` is without the numbers of
+            events from outside); None if it has never returned any: it starts empty.
+        subtask_states: JSON of those that have ever acknowledged; None for a subtask that still has its default.
+        down: events in transit to the subtasks, behind the inputs of the planned epoch.
+        up: events in transit to the coordinator, in order.
         planned: its part of the planned epoch, if there is one.
     """
 
@@ -312,7 +312,7 @@ class OperatorSnapshot(_Model):
 
     @property
     def coordinator_data(self) -> bytes | None:
-        """What the coordinator gave, without what is recorded beside it.
+        """The coordinator's state, without what is recorded with it.
 
         Raises:
             DamagedRecord, UnsupportedFormat: it cannot be taken apart.
@@ -321,7 +321,7 @@ class OperatorSnapshot(_Model):
 
     @property
     def applied_events(self) -> Mapping[str, int]:
-        """The number of the last event from outside that is part of the coordinator's state, by job; none: 0.
+        """The number of the last event from outside that is part of the coordinator's state, by job; 0 if none is.
 
         Raises:
             DamagedRecord, UnsupportedFormat: it cannot be taken apart.

@@ -4,7 +4,7 @@ Spark never writes into a file that it has finished, it replaces it; so a hard l
 space, and no time that depends on its size. Every file goes into the manifest with its checksum. What is retained
 already is neither linked nor read again.
 
-While we work, the query goes on and Spark purges old versions. A file that vanished, or was replaced since the
+Meanwhile the query keeps running and Spark purges old versions. A file that vanished, or was replaced since the
 directory was listed, is :class:`~coord_control.errors.StateFileMissing`: the caller cuts again at a newer epoch.
 
 Threads: any; several queries may be pinned side by side.
@@ -68,7 +68,7 @@ class LiveFiles:
         seen: dict[str, FileInfo] = {}
 
         def read(path: str) -> bytes:
-            # Looked at before it is read: one that is replaced later names others than we are told here.
+            # Stat before reading, so that a later replacement, which names other files, is noticed.
             [seen[path]] = listing.infos([path])
             return files.read(join(folder, path))
 
@@ -119,7 +119,7 @@ class Pinned:
 
 
 def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[Checksum | None]) -> Pinned:
-    """Link or copy files into a folder of their own.
+    """Link or copy files into a separate folder.
 
     Args:
         target: the storage of that folder.
@@ -127,7 +127,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
 
     Raises:
         StateFileMissing: a file has vanished or was replaced.
-        StoreUnavailable: the storage; whoever owns the folder removes it.
+        StoreUnavailable: the storage; the owner of the folder removes it.
     """
     if _is_same_storage(live.files, target):
         names = [info.path for info in live.infos]
@@ -148,7 +148,7 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
 
     Args:
         shared: on the same storage as the live files.
-        owner: the checkpoint; release it when it is given up.
+        owner: the checkpoint; release it when it is aborted.
         prefix: query and lineage, the folder among the shared files.
 
     Raises:
@@ -209,7 +209,7 @@ def _completed(
 
 def _present(folder: str, name: str, checksum: Checksum | None) -> Checksum:
     if checksum is None:
-        raise StateFileMissing(join(folder, name), "somebody has removed it while the checkpoint was made")
+        raise StateFileMissing(join(folder, name), "it was removed while the checkpoint was being taken")
     return checksum
 
 

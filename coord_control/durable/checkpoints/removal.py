@@ -48,22 +48,22 @@ _UNFINISHED: Final = "it is being made, or a driver that died has left it: then 
 
 
 def refuse_if_held(storage: Storage, path: str) -> None:
-    """Raise CheckpointInUse when somebody reads it."""
+    """Raise CheckpointInUse if it is being read."""
     held = active_hold(storage(path), path)
     if held is not None:
         raise CheckpointInUse(path, str(held))
 
 
 def remove_savepoint(files: Files, path: str, claim: ClaimRecord | None = None) -> None:
-    """Remove a savepoint, complete or not; nothing if it is not there any more.
+    """Remove a savepoint, complete or not. Do nothing if it is already gone.
 
     Args:
         path: its folder.
-        claim: which one it must be; None: whatever savepoint lies there.
+        claim: the savepoint that it must be; None for any savepoint.
 
     Raises:
-        CheckpointInUse: it does not exist any more, but somebody reads its files: repeat it later.
-        DamagedRecord: nobody can tell whose folder it is.
+        CheckpointInUse: it no longer exists, but its files are still being read: repeat it later.
+        DamagedRecord: the folder's claim is unreadable.
     """
     found = read_claim(files, path)
     if claim is not None and found is not None and found.token != claim.token:
@@ -77,15 +77,15 @@ def remove_savepoint(files: Files, path: str, claim: ClaimRecord | None = None) 
     parent, _, name = path.rpartition("/")
     files.delete_all(parent, [f"{name}/{CLAIM_NAME}"])
     if claim is not None and claim.requested_target is None and not files.list(path):
-        files.delete(path)  # a place of the job's own: what is hidden there was left by a crash
+        files.delete(path)  # a folder of the job: what is hidden there was left by a crash
 
 
 def dispose_of_savepoint(files: Files, job_folder: str, claim: ClaimRecord, storage: Storage) -> None:
     """Remove a savepoint of the job's list, but for its claim. Repeatable.
 
     Raises:
-        CheckpointInUse: it does not exist any more, but somebody reads its files: repeat it later.
-        DamagedRecord: nobody can tell whose folder it is.
+        CheckpointInUse: it no longer exists, but its files are still being read: repeat it later.
+        DamagedRecord: the folder's claim is unreadable.
     """
     assert claim.target is not None, "savepoints have one"
     target = storage(claim.target)
@@ -93,7 +93,7 @@ def dispose_of_savepoint(files: Files, job_folder: str, claim: ClaimRecord, stor
     if found is not None and found.token == claim.token:
         target.delete(join(claim.target, METADATA_NAME))
         refuse_if_held(storage, claim.target)
-    # From here on it is told from one that the user has moved.
+    # This distinguishes it from a savepoint that the user has moved.
     files.replace(join(checkpoint_folder(job_folder, claim.checkpoint), COMPLETED_NAME), VOID)
     remove_savepoint(target, claim.target, claim)
 

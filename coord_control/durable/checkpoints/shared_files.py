@@ -2,15 +2,16 @@
 
 Whether a shared file is needed is never written down: it is the number of existing ``_metadata`` that name it, counted
 when a driver starts and kept in memory from then on. So no crash can make the count wrong; it can only leave files that
-nobody names, and these are found by listing.
+no checkpoint names, and these are found by listing.
 
-A name ends with a tag: size, modification time and generation, so a file that Spark wrote anew is another one. The
-generation makes it safe against a driver that does not know yet that it was fenced and removes what *it* believes to
-be superfluous: it only knows names of its own and older generations, and no checkpoint of ours rests on those. The
+A name ends with a tag: size, modification time and generation, so a file that Spark has rewritten is a different one.
+The generation makes it safe against a driver that does not know yet that it was fenced and removes what *it* believes
+to be superfluous: it only knows names of its generation and older ones, and no checkpoint of ours rests on those. The
 price is that the first checkpoint of a generation links every file again, or copies it where there are no links.
 Checksums are never computed again.
 
-Threads: any. A file that is being removed is never given to a new owner: who wants it waits, and links it again.
+Threads: any. A file that is being removed is never given to a new owner: :meth:`SharedFiles.acquire` waits, and the
+file is linked again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Acquired(NamedTuple):
 
     Attributes:
         tag: what its name ends with.
-        checksum: of its content; None: it was never read.
+        checksum: of its content; None if it was never read.
         is_missing: it has to be linked first.
     """
 
@@ -45,7 +46,7 @@ class Acquired(NamedTuple):
 
 @dataclass(slots=True)
 class _Shared:
-    checksum: Checksum | None  #: None: it is being pinned
+    checksum: Checksum | None  #: None while it is being pinned
     owners: int = 0
 
 
@@ -63,13 +64,13 @@ class SharedFiles:
         self._known: dict[str, _Shared] = {}
         self._owned: dict[CheckpointId, set[str]] = {}
         self._generations: set[str] = set()  #: of the known names
-        self._unneeded: set[str] = set()  #: nobody names them, and they are still there
+        self._unneeded: set[str] = set()  #: files that no checkpoint names, and that still exist
         self._keeps_older = False
         self._is_removing = False
         self._changed = threading.Condition()
 
     def load(self, owner: CheckpointId, files: Iterable[tuple[str, Checksum]]) -> None:
-        """A complete checkpoint needs these."""
+        """Count the files of a complete checkpoint."""
         with self._changed:
             owned = self._owned.setdefault(owner, set())
             for name, checksum in files:
@@ -78,12 +79,12 @@ class SharedFiles:
                 self._own(owned, name, shared)
 
     def keep_older(self) -> None:
-        """Somebody may need files of older generations that we do not know of: none of these is ever removed."""
+        """Never remove files of older generations: checkpoints that we do not know of may need them."""
         with self._changed:
             self._keeps_older = True
 
     def checksums(self, prefix: str, infos: Sequence[FileInfo]) -> list[Checksum | None]:
-        """What is known of the content of live files: they are immutable, so it was read once.
+        """Return the known checksums of live files, which are immutable; None for each that was never read.
 
         Args:
             prefix: of the names: query and lineage.
@@ -92,9 +93,9 @@ class SharedFiles:
             return [self._known_checksum(prefix, info) for info in infos]
 
     def acquire(self, owner: CheckpointId, prefix: str, infos: Iterable[FileInfo]) -> list[Acquired]:
-        """A checkpoint that is being made is going to need these; they are not removed from now on.
+        """Reserve files for a checkpoint that is being made; from now on they are not removed.
 
-        Those that are missing must be linked next, and told by :meth:`ready`.
+        Those that are missing must be linked next, and reported to :meth:`ready`.
         """
         with self._changed:
             while self._is_removing:
@@ -103,30 +104,30 @@ class SharedFiles:
             return [self._acquire(owned, prefix, info) for info in infos]
 
     def ready(self, names: Iterable[str], checksums: Iterable[Checksum]) -> None:
-        """These are in their places."""
+        """Record that these files exist under their shared names."""
         with self._changed:
             for name, checksum in zip(names, checksums, strict=True):
                 self._known[name].checksum = checksum
             self._generations.add(f"{self._generation:x}")
 
     def keep(self, owner: CheckpointId, names: Iterable[str]) -> None:
-        """A checkpoint is complete and needs just these; it may have acquired more when it was cut several times."""
+        """Keep just these files of a checkpoint, which is complete; it acquired more if it was cut several times."""
         with self._changed:
             kept = set(names)
             self._release(self._owned.get(owner, set()) - kept)
             self._owned[owner] = kept
 
     def release(self, owner: CheckpointId) -> None:
-        """A checkpoint does not exist any more, or never will; what nobody else needs is removed by the next
-        :meth:`remove_unneeded`."""
+        """Release the files of a checkpoint that is gone, or will never exist; the next :meth:`remove_unneeded` removes
+        those that no other checkpoint needs."""
         with self._changed:
             self._release(self._owned.pop(owner, ()))
 
     def remove_unneeded(self) -> None:
-        """Remove the files that nobody needs. May be repeated after an error.
+        """Remove the files that no checkpoint needs. May be repeated after an error.
 
         Raises:
-            StoreUnavailable: some may still be there.
+            StoreUnavailable: some files may remain.
         """
         with self._changed:
             while self._is_removing:
@@ -143,10 +144,10 @@ class SharedFiles:
         self._end_removing(doomed)
 
     def sweep(self) -> None:
-        """Remove what lies among the shared files and nobody needs: left by crashes. Only before anything is acquired.
+        """Remove shared files that no checkpoint needs, left by crashes. Call it before anything is acquired.
 
         Raises:
-            StoreUnavailable: some may still be there.
+            StoreUnavailable: some files may remain.
         """
         with self._changed:
             found = [info.path for info in self._files.walk(self.folder)]
@@ -156,7 +157,7 @@ class SharedFiles:
             self._files.delete_all(self.folder, orphans)
 
     def owners(self) -> dict[str, int]:
-        """By name of a shared file, how many checkpoints need it."""
+        """Return how many checkpoints need each shared file, by name."""
         with self._changed:
             return {name: shared.owners for name, shared in self._known.items() if shared.owners}
 
@@ -200,7 +201,7 @@ class SharedFiles:
                 self._unneeded.discard(name)
                 del self._known[name]
             if not removed:
-                # Some are gone, nobody knows which: should they be wanted again, they are linked again.
+                # Some are gone, but which ones is unknown: if needed again, they are linked again.
                 for name in self._unneeded:
                     self._known[name].checksum = None
             self._is_removing = False

@@ -1,7 +1,6 @@
 """Verify that a checkpoint or savepoint is what its manifest says: every file, its size, its checksum.
 
-That Spark can load what is in them is somebody else's question; a flipped bit that Spark would load without noticing is
-found here.
+Whether Spark can load them is not checked here; a flipped bit that Spark would load without noticing is found.
 
 Threads: any; memory does not grow with the size of the files.
 """

@@ -4,13 +4,13 @@
 passes everything that waits, so acks that arrive together share one write. Nothing is ever rewritten.
 
 **Fencing by construction.** A driver that opens the store copies all live records of the newest older generation into
-the base of its own folder and from then on reads only that one. What an older driver writes later lands in a folder
-that nobody reads again. It checks its claim after each write and before any answer, and the newer driver reads after
-it has claimed: so whatever was answered is in the copy.
+the base in its folder and from then on reads only that one. What an older driver writes later lands in a folder that is
+never read again. It checks its claim after each write and before any answer, and the newer driver reads after it has
+claimed: so whatever was answered is in the copy.
 
 That base is written even when there is nothing to copy: without it, records that a fenced driver of an older generation
-writes later would be found by the next generation and taken for this one's. Only generation 1 has nobody before it;
-there the first append is the base, and a query whose control plane is idle writes nothing at all.
+writes later would be found by the next generation and taken for this one's. Only generation 1 has no predecessor; there
+the first append is the base, and a query whose control plane is idle writes nothing at all.
 
 **Crashes.** The order is always: new base durable, then delete what it replaces. A crash leaves at worst files that the
 next open or compaction deletes.
@@ -18,7 +18,7 @@ next open or compaction deletes.
 **What can be noticed.** A flipped bit, a truncated, exchanged, foreign or missing file is an error that names the
 file. One loss leaves no trace for a new driver: the newest segments of a log, deleted as a whole.
 
-Threads: none of its own. ``committed`` may be called from any thread; the other calls must not overlap. Payloads are
+Threads: it starts none. ``committed`` may be called from any thread; the other calls must not overlap. Payloads are
 only held within a call.
 """
 
@@ -60,7 +60,7 @@ class EpochStore:
         folder: the lineage's ``epochs`` folder.
         generation: this driver's.
         retain_epochs: how many epochs Spark's checkpoint can be set back (``spark.sql.streaming.minBatchesToRetain``).
-        max_segments: compact when the log has more files than this after its base; more beside a large base.
+        max_segments: compact when the log has more files than this after its base; more if the base is large.
         min_compact_bytes: compact when the log after its base is larger than this and twice the base.
     """
 
@@ -105,7 +105,7 @@ class EpochStore:
         self._committed = max(self._committed, epoch)
 
     def open(self) -> list[Record]:
-        """Take over from the newest older generation, or go on with our own log; remove older generations.
+        """Take over from the newest older generation, or continue our own log; remove older generations.
 
         Returns:
             All live records in the order of the log; durable under this generation.
@@ -219,7 +219,7 @@ class EpochStore:
         return contents
 
     def _adopt(self, contents: Contents) -> list[Record]:
-        """Go on with our log as it is found on the storage."""
+        """Continue our log as it is found on the storage."""
         self._log.delete_covered()
         self._next_sequence = contents.next_sequence
         self._base_bytes = contents.base_bytes

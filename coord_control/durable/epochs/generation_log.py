@@ -3,12 +3,12 @@
 A folder holds ``<sequence>.log`` segments and ``<sequence>.base`` files. A base holds everything live up to its
 number, so the log is its newest base and the segments after it, without a gap. The first file is always a base.
 
-Whoever reads the folder of an older generation shares it with two others: the older driver, which may not know yet
-that it was fenced, and a driver in between, which may already be removing the folder. Listing a folder is not atomic.
-So files are deleted in one order: older bases before the segments that they need, and a whole folder beginning with
-its bases; and they are read in the same order: list, then the newest base, then its segments. Then a base that could
-be read proves that the listing before it missed nothing of what was durable when it began; and a file that vanished
-in between means: look again.
+A reader of an older generation's folder shares it with two others: the older driver, which may not know yet that it was
+fenced, and a driver in between, which may already be removing the folder. Listing a folder is not atomic. So files are
+deleted in one order: older bases before the segments that they need, and a whole folder beginning with its bases; and
+they are read in the same order: list, then the newest base, then its segments. Then a base that could be read proves
+that the listing before it missed nothing of what was durable when it began; and a file that vanished in between means:
+look again.
 
 Threads: one at a time.
 """
@@ -145,7 +145,8 @@ class GenerationLog:
         self._files.delete(self.folder)
 
     def _listing(self) -> _Listing:
-        # A listing that runs beside a compaction can miss the new base and the old one; two in a row cannot.
+        # A listing that runs in parallel with a compaction can miss both the new base and the old one; two in a row
+        # cannot.
         previous = None
         while True:
             found = [match for name in self._files.list(self.folder) if (match := _NAME.fullmatch(name))]

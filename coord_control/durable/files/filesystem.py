@@ -110,7 +110,7 @@ class Files(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all in it, in no particular order; absent is fine.
 
-        What somebody else writes into the folder meanwhile may stay.
+        Files that another process writes into the folder meanwhile may stay.
         """
         ...
 
@@ -383,7 +383,7 @@ def _reported(path: str, action: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _missing_below(folder: str, path: str) -> Iterator[None]:
-    """A file that is missing below a folder is told by its path of the storage, and is not the folder's fault."""
+    """Report a file that is missing below a folder by its path on the storage, instead of blaming the folder."""
     try:
         yield
     except FileNotFoundError as exc:

@@ -1,4 +1,4 @@
-"""Small records of ours in JSON: a pydantic model in a file of its own, with the version of its format.
+"""Small JSON records: one pydantic model per file, with the version of its format.
 
 Threads: any.
 """
@@ -26,7 +26,7 @@ def read_json_record(
     newest_version: int,
     upgraded: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda version, fields: fields,
 ) -> Record | None:
-    """Read a record; None: there is none.
+    """Read a record, or return None if there is none.
 
     Args:
         model: what it holds in the newest version.

@@ -5,9 +5,9 @@ folder and not once per file, nothing is read into more than one buffer per thre
 all its new names. Two threads work side by side on large files: blocks are read, written and summed up without Python's
 lock. Small files and links are the work of one: after each short system call two would wait for that lock.
 
-Everything here raises :class:`OSError`; what that means is said one layer above.
+Everything here raises :class:`OSError`; the layer above translates it.
 
-Threads: any; the functions for many files use two of their own and have ended them when they return.
+Threads: any; the functions for many files start two threads and end them before they return.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Linked(NamedTuple):
         size: in bytes.
         modified: of what was linked or copied, as in :class:`FileInfo`.
         is_linked: False: it was copied.
-        crc32: of what was copied, as in :class:`Checksum`; None: nobody has read it.
+        crc32: of what was copied, as in :class:`Checksum`; None if it was not read.
     """
 
     size: int
@@ -280,7 +280,8 @@ def _spread(
 
 
 def _link(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked | None]:
-    """Link by one thread, which is faster than two that hand Python's lock to each other; None: copy it instead."""
+    """Link in one thread, which is faster than two that hand Python's lock to each other; None for files to copy
+    instead."""
     linked: list[Linked | None] = []
     with contextlib.ExitStack() as stack:
         opened: tuple[str, str] | None = None
@@ -342,7 +343,7 @@ def _copy(source: str, target: str) -> Linked:
         try:
             with open(open_new(temporary), "wb", buffering=0) as writer:
                 while count := reader.readinto(buffer):
-                    # Computed while the bytes are at hand: whoever asks later would have to read them again.
+                    # Computed while the bytes are at hand: a later caller would have to read them again.
                     size, crc = size + count, zlib.crc32(buffer[:count], crc)
                     write_all(writer.fileno(), buffer[:count])
                 os.fsync(writer.fileno())

@@ -110,7 +110,7 @@ class Holder(_Model):
     boot: str | None  #: changes with each start of the machine
     namespace: str | None  #: process ids only mean something within it (containers)
     processes: tuple[Process, ...]
-    supervisor: str | None = None  #: the ``coordctl run`` that has started it; None: none has
+    supervisor: str | None = None  #: the ``coordctl run`` that started it, if any
 
     @classmethod
     def of(cls, pids: Iterable[int], supervisor: str | None = None) -> Holder:
@@ -151,7 +151,7 @@ class Claim:
     Attributes:
         generation: its number.
         previous: the claim before it; None for the first.
-        found: whether the driver before it still ran when this one came; kept by whoever has looked.
+        found: whether the driver before it still ran when this one came; kept by the caller that checked.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Claim:
         """Say whether the supervisor of this driver has started that of an earlier generation as well."""
         try:
             earlier = _read(self._files, self._folder, generation)
-        except (FileNotFoundError, DamagedRecord):  # long forgotten, or nobody can say
+        except (FileNotFoundError, DamagedRecord):  # removed long ago, or unreadable
             return False
         return self._supervisor is not None and earlier.holder.supervisor == self._supervisor
 
@@ -277,7 +277,7 @@ def claim(
     before_us: ClaimRecord | None = None
     while True:
         newest = max(_claimed(files, folder), default=0)
-        # Numbers of our own, also those that we did not get, are not those of a driver before us.
+        # Numbers that we tried to claim, including those that we did not get, are not those of a driver before us.
         if newest and (record := _read(files, folder, newest)).token != token:
             before_us = record
         mine = ClaimRecord(
@@ -297,7 +297,7 @@ def claim(
 
 
 def newest_claim(files: Files, folder: str) -> tuple[ClaimRecord, bool] | None:
-    """The newest claim, and whether its driver said that it has ended; None: nobody has ever claimed.
+    """Return the newest claim, and whether its driver recorded its end; None if there is no claim.
 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
@@ -331,7 +331,7 @@ def decide(previous: Holder, *, is_released: bool, here: Holder) -> Aliveness:
     """
     if is_released:
         return Aliveness.DEAD
-    # Only Linux tells these; elsewhere nobody can be declared dead.
+    # Only Linux provides these; elsewhere no process can be declared dead.
     if None in (previous.boot, previous.namespace):
         return Aliveness.UNKNOWN
     if (previous.host, previous.boot, previous.namespace) != (here.host, here.boot, here.namespace):

@@ -1,8 +1,8 @@
 """Where a query's durable facts lie: its lineage, and what Spark's own logs in it say.
 
-A lineage is one Spark checkpoint directory with what we keep beside it. Its ``lineage.json`` is written before the
-query starts for the first time, and says what must not change: the operators and their parallelism, the query id, the
-place. The query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start
+A lineage is one Spark checkpoint directory with the files that we keep next to it. Its ``lineage.json`` is written
+before the query starts for the first time, and says what must not change: the operators and their parallelism, the
+query id, the place. The query id is ours: Spark's ``metadata`` file, which holds it, is made before Spark's first start
 (spark-facts 10).
 
 A restore builds another lineage and leaves the old one alone. Which one counts is what the newest committed restore
@@ -101,14 +101,15 @@ def open_lineage(
     *,
     rescalable: Collection[OperatorUid] = (),
 ) -> Lineage:
-    """Go on with the query's lineage, or begin its first one.
+    """Continue the query's lineage, or begin its first one.
 
     Afterwards, when ``restored`` is set, the epoch store must be seeded (:mod:`coord_control.durable.restore.seeds`)
     before the query starts.
 
     Args:
         folder: the query's folder in the job's storage.
-        checkpoint_location: an existing Spark checkpoint directory to adopt; None: managed, inside the lineage.
+        checkpoint_location: an existing Spark checkpoint directory to adopt; None for a managed one, inside the
+            lineage.
         rescalable: operators that can take another parallelism after a restore.
 
     Raises:
@@ -142,7 +143,7 @@ def open_prepared(
     """
     recorded = read_record(files, folder, name)
     if recorded is None:
-        raise MissingRecord(record_path(folder, name), "the restore that is under way has made it")
+        raise MissingRecord(record_path(folder, name), "the restore in progress has made it")
     return _opened(files, folder, name, recorded, operators, checkpoint_location, rescalable)
 
 
@@ -187,7 +188,7 @@ def seeded(files: Files, lineage: Lineage) -> None:
 
 
 def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:
-    """The lineage that counts, as it was recorded; None: the query has none yet.
+    """Return the lineage that counts, as it was recorded, or None if the query has none yet.
 
     Raises:
         DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded cannot be used.
@@ -350,7 +351,7 @@ def _check_location(record: LineageRecord, declared: str | None) -> None:
 def has_location(record: LineageRecord, declared: str) -> bool:
     """Whether a lineage has its Spark checkpoint there, or had before it was restored."""
     known = {record.checkpoint_location}
-    # A program that adopted a directory goes on naming it after a restore, which has built another one.
+    # A program that adopted a directory keeps naming it after a restore, which has built another one.
     if record.restored_from is not None and record.restored_from.replaced is not None:
         known.add(record.restored_from.replaced)
     return any(is_same_place(declared, one) for one in known)

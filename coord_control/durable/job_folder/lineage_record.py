@@ -1,7 +1,7 @@
 """``lineage.json``: what a lineage remembers of itself, and where the job's lineages lie.
 
-Format 2 added ``restored_from``; records of format 1 are read as lineages that nobody restored. An older release
-refuses format 2, because it would take a restore that was never committed for the newest lineage. Format 3 tells of a
+Format 2 added ``restored_from``; records of format 1 are read as lineages that were not restored. An older release
+refuses format 2, because it would take a restore that was never committed for the newest lineage. Format 3 records a
 planned epoch that was restored; an older release would start its operators without the restored states.
 
 Threads: values and reads; any thread.
@@ -82,10 +82,10 @@ class RestoredFrom(BaseModel):
         planned: Spark's last planned epoch when the restore took place; ``None`` (format 2) means ``epoch``.
         is_seeded: the operators' states are in the epoch store for good. Only with a planned epoch: when its first
             attempt is answered, Spark still stands where it stood.
-        reached: how far the query had run in all its lineages when this one was restored; None: it is a fork, or was
+        reached: how far the query had run in all its lineages when this one was restored; None for a fork, or if it was
             not recorded (format 2).
         operators: as they were in the checkpoint.
-        replaced: the Spark checkpoint directory of the lineage before it; None: there was none.
+        replaced: the Spark checkpoint directory of the lineage before it, if there was one.
         allow_non_restored_state: operators may come and go in the first start.
     """
 

@@ -1,8 +1,8 @@
 """``<job>/restores/<n>.json``: the point at which a restore takes place, over all queries of a job at once.
 
-A restore builds its lineages beside the old ones, which takes as long as it takes and may end half way. They count from
-the moment on at which this file is created, and only if it names them: so either all queries stand where they stood,
-or all stand where the checkpoint was. What an uncommitted restore has left is ignored, and removed by the next one.
+A restore builds its lineages next to the old ones, which can take long and be interrupted. They count from the moment
+at which this file is created, and only if it names them: so either all queries stand where they stood, or all stand
+where the checkpoint was. What an uncommitted restore has left is ignored, and removed by the next one.
 
 Threads: any.
 """
@@ -44,7 +44,7 @@ class RestoreRecord(pydantic.BaseModel):
         allow_missing_input: files that a source was to read again could be gone.
         queries: the lineages that were built, by query.
         begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
-        replaced: the lineages that counted before, by query; None: it is not known, or is that of a restore undone.
+        replaced: the lineages that counted before, by query; None if unknown, or if the record undoes a restore.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -67,7 +67,7 @@ class RestoreRecord(pydantic.BaseModel):
     replaced: dict[str, str] | None = None
 
     def lineage_of(self, query: str) -> str | None:
-        """The lineage that this restore gives a query; None: it knows nothing of that query."""
+        """Return the lineage that this restore gives a query, or None if it does not include that query."""
         return self.queries.get(query) or self.begun.get(query)
 
     def is_of(self, path: str, checkpoint: CheckpointId, completed_at: datetime.datetime) -> bool:
@@ -77,7 +77,7 @@ class RestoreRecord(pydantic.BaseModel):
 
 
 def newest_restore(files: Files, job_folder: str) -> RestoreRecord | None:
-    """The restore that counts; None: nothing was ever restored.
+    """Return the restore that counts, or None if nothing was ever restored.
 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
@@ -112,7 +112,7 @@ def standing_restores(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
 
 
 def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | None:
-    """One committed restore; None: it was never committed.
+    """Return a committed restore, or None if it was never committed.
 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
@@ -124,7 +124,7 @@ def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecor
     """Let a restore take place.
 
     Raises:
-        Fenced: somebody else has committed one of that number meanwhile.
+        Fenced: another process has committed a restore of that number meanwhile.
     """
     try:
         files.create(_path(job_folder, record.number), record.model_dump_json(indent=2).encode())

@@ -87,13 +87,13 @@ def waiting(files: Files, job_folder: str) -> list[Mailbox]:
 def drop_mailbox(
     files: Files, job_folder: str, operator: OperatorUid, subtask: SubtaskIndex, *, force: bool = False
 ) -> Mailbox:
-    """Give up what waits for a subtask of a job that does not run.
+    """Drop the events that wait for a subtask of a job that does not run.
 
     Args:
         force: as for :func:`.offline_savepoint.own_job`.
 
     Returns:
-        What was given up; without events if nothing waited.
+        The mailbox with the dropped events; it is empty if nothing waited.
 
     Raises:
         MailboxNotFound: there is no such subtask, or its job was restored and has not run since.

@@ -37,12 +37,13 @@ class RestoreRequest:
     """What is to be restored into which job.
 
     Attributes:
-        job: whose checkpoint it is, when ``ref`` is an id, a label or ``latest``; and the job that goes on from it.
-        fork: another job that goes on from it, beside the original; None: the job itself. Not the job's own name.
+        job: whose checkpoint it is, when ``ref`` is an id, a label or ``latest``; and the job that resumes from it.
+        fork: name of a new job that resumes from it, in parallel with the original; None to restore the job itself.
+            Must differ from ``job``.
         allow_missing_input: also when files that a source would read again are gone; their rows are lost.
         verify: read all files and compare their checksums, not only their sizes.
         force: also when the job's driver runs where we cannot look.
-        shuffle_partitions: rewrite the states of Spark's operators into so many partitions; None: leave them.
+        shuffle_partitions: rewrite the states of Spark's operators into this many partitions; None to leave them.
         key: an idempotency key, by which ``find_restore`` finds it when it is done.
     """
 
@@ -65,7 +66,7 @@ class RestoreRequest:
 
     @property
     def target(self) -> str:
-        """The job that goes on."""
+        """The job that resumes from the checkpoint."""
         return self.fork or self.job
 
 
@@ -80,7 +81,7 @@ class OfflineRestore:
 
 
 def check_fork_name(job: str, fork: str | None) -> None:
-    """Refuse a fork that has the name of its original: whoever asks for one does not mean to set the job itself back.
+    """Refuse a fork that has the name of its original: a fork must not reset the job itself.
 
     Raises:
         ForkNameTaken: it has.
@@ -137,7 +138,7 @@ def restore_job(
                 allow_missing_input=request.allow_missing_input,
             )
             if request.shuffle_partitions is not None:
-                assert repartition is not None, "whoever asks for other partitions brings the function"
+                assert repartition is not None, "another number of partitions needs the function"
                 prepared.repartition(request.shuffle_partitions, repartition)
             prepared.commit()
     return OfflineRestore(prepared.record, tuple(checks), prepared.linked_bytes, prepared.copied_bytes)

@@ -1,10 +1,10 @@
-"""A savepoint of a job that does not run, and of a Spark checkpoint directory that no job owns: without Spark.
+"""Take a savepoint of a job that does not run, or of a Spark checkpoint directory that no job owns, without Spark.
 
 Everything that a savepoint needs is on the storage: Spark's logs say the last commit of each query, and the epoch that
 was planned and not committed; the epoch store what its operators recover from there. So a dead job is saved exactly as
 it would have recovered, on any machine that can read its storage.
 
-The job's generation is claimed first, like a driver does: nobody else changes anything meanwhile. A driver that is
+The job's generation is claimed first, as by a driver, so no other process changes anything meanwhile. A driver that is
 known to be alive is left alone; one that cannot be looked at is fenced off only if that is asked for.
 
 Threads: the caller's.
@@ -66,7 +66,7 @@ from coord_control.protocol.recovery import Facts, recover, recovery_marker
 
 __all__ = ["OfflineSavepoint", "adopt", "installed_spark", "own_job", "save"]
 
-#: Nothing is dropped from the records: an older commit may still be asked for by whoever drives the job next.
+#: Nothing is dropped from the records: the job's next driver may still need an older commit.
 _KEEP_ALL: Final = 1 << 31
 #: What was adopted has no place in a job's list.
 _UNNUMBERED: Final = CheckpointId(0)
@@ -94,7 +94,7 @@ class OfflineSavepoint:
 
 
 def installed_spark() -> str | None:
-    """The version of the Spark that is installed beside us; None: there is none."""
+    """Return the version of the Spark in this environment, or None if it has none."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -148,11 +148,11 @@ def save(
     requested_by: str | None = None,
     force: bool = False,
 ) -> OfflineSavepoint:
-    """Take a savepoint of a job that does not run: of each query what it would recover from.
+    """Take a savepoint of a job that does not run, with the state that each query would recover from.
 
     Args:
-        target: the savepoint's folder; None: below the job's.
-        storage: which files a path is on; None: all on ``files``.
+        target: the savepoint's folder; None for one below the job's.
+        storage: returns the storage of a path; None if everything is on ``files``.
         requested_by: the user, for the record.
         force: as for :func:`own_job`.
 

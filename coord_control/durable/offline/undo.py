@@ -1,8 +1,8 @@
-"""Undoing a restore: a job whose program does not fit what it was restored to goes back to where it stood.
+"""Undo a restore: a job whose program does not fit what it was restored to goes back to where it stood.
 
 A restore leaves the lineages before it alone, so as long as nothing has been processed since, one more record that
 names them again is all there is to do. It is committed like a restore: before it the restored lineages count,
-afterwards the old ones. What was built for the undone restore stays beside them, as every earlier lineage does.
+afterwards the old ones. The lineages that were built for the undone restore stay next to them, like all earlier ones.
 
 Threads: the caller's.
 """
@@ -24,7 +24,7 @@ __all__ = ["query_that_ran", "undo_restore"]
 
 
 def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> RestoreRecord:
-    """Let a job go on from where it stood before its newest restore.
+    """Let a job resume from where it stood before its newest restore.
 
     Args:
         force: also when the job's driver runs where we cannot look.

@@ -17,7 +17,7 @@ __all__ = ["ALLOW", "ALLOW_MISSING_INPUT", "Check", "Verdict", "refusal", "refus
 #: The way out when operators or queries have come or gone.
 ALLOW: Final = "restore with --allow-non-restored-state (allow_non_restored_state=True)"
 #: The way out when the rows of files that are gone may be lost.
-ALLOW_MISSING_INPUT: Final = "go on without their rows: --allow-missing-input (allow_missing_input=True)"
+ALLOW_MISSING_INPUT: Final = "continue without their rows: --allow-missing-input (allow_missing_input=True)"
 
 
 class Verdict(enum.Enum):

@@ -1,8 +1,8 @@
-"""Spark's files out of a checkpoint, in a directory from which Spark starts.
+"""Export Spark's files of a checkpoint into a directory from which Spark starts.
 
 Linked where source and target are on one storage that has links, copied and checked otherwise. Descriptions of
-operators name their schemas by absolute paths: they are written anew for their place. What is linked is compared with
-the manifest by its size; its content is checked by whoever wants that (:func:`.preflight.check_files`).
+operators name their schemas by absolute paths: they are rewritten for the new directory. Linked files are compared with
+the manifest by size; :func:`.preflight.check_files` checks their content.
 
 Threads: one at a time.
 """
@@ -49,7 +49,7 @@ class SparkFiles:
         snapshot = self.source.metadata.queries[query]
         base = self.source.folder_of(query)
         changed = self._relocate(base, snapshot.files, checkpoint)
-        # Spark's own checksum of a file that was written anew would not fit any more; without one it checks nothing.
+        # Spark's own checksum of a rewritten file would no longer match; without one Spark does not check it.
         skipped = {*changed, *(f"{path}.crc" for path in changed)}
         entries = [entry for entry in snapshot.files if entry.path not in skipped]
         if self._is_same_storage():
@@ -123,12 +123,12 @@ class SparkFiles:
 def export_query(
     files: Files, source: CheckpointSource, query: QueryName, target: str, *, new_id: bool = False
 ) -> SparkFiles:
-    """Make a Spark checkpoint directory that plain Spark can start from; no job of ours has anything to do with it.
+    """Make a Spark checkpoint directory that plain Spark can start from; it belongs to no job of ours.
 
     Args:
         files: the storage of the target.
         target: a folder that does not exist, or is empty.
-        new_id: give the query another id: it is to run beside the original.
+        new_id: give the query a new id, because it is to run in parallel with the original.
 
     Returns:
         What was linked and copied.

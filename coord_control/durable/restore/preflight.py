@@ -50,10 +50,10 @@ def check_files(source: CheckpointSource, *, verify: bool = False) -> list[Check
 
 
 def check_spark_version(metadata: CheckpointMetadata, installed: str | None) -> list[Check]:
-    """Compare the Spark that took the checkpoint with the one that would go on from it.
+    """Compare the Spark that took the checkpoint with the one that would resume from it.
 
     Args:
-        installed: None: there is none here.
+        installed: the version in this environment; None if it has no Spark.
     """
     return [_check_version(query, snapshot, installed) for query, snapshot in metadata.queries.items()]
 
@@ -61,11 +61,11 @@ def check_spark_version(metadata: CheckpointMetadata, installed: str | None) -> 
 def check_job(
     files: Files, job_folder: str, source: CheckpointSource, *, is_fork: bool, allow_non_restored_state: bool
 ) -> list[Check]:
-    """Look at the job that is to go on from the checkpoint, and at its neighbours.
+    """Check the job that is to resume from the checkpoint, and its neighbours.
 
     Args:
         files: the job's storage.
-        is_fork: the job is a new one beside the original.
+        is_fork: the job is a new one, in parallel with the original.
     """
     existing = queries_of(files, job_folder)
     checks = []
@@ -119,12 +119,12 @@ def _check_version(query: QueryName, snapshot: QuerySnapshot, installed: str | N
     taken = snapshot.spark_version
     if installed is None:
         return Check("Spark", query, Verdict.WARNING, f"taken with {taken}; none is installed here", "")
-    found = f"taken with {taken}, goes on with {installed}"
+    found = f"taken with {taken}, resumes with {installed}"
     before, now = _numbers(taken), _numbers(installed)
     if before == now or not before:
         return Check("Spark", query, Verdict.OK, found)
     if now < before:
-        way_out = f"go on with Spark {taken} or newer: an older one may not understand what a newer one has written"
+        way_out = f"resume with Spark {taken} or newer: an older one may not understand what a newer one has written"
         return Check("Spark", query, Verdict.REFUSED, found, way_out)
     way_out = "read Spark's migration guide; try it on a fork (--as NAME) first"
     return Check("Spark", query, Verdict.WARNING, found, way_out)
@@ -193,7 +193,7 @@ def _back_note(planned: Epoch, reached: Reached) -> tuple[str, str]:
     )
     way_out = (
         "right when these epochs hold the same rows again; when they must come out differently, set the sink back as "
-        "well, or restore as a fork (--as NAME) with an output of its own"
+        "well, or restore as a fork (--as NAME) with a separate output"
     )
     return found, way_out
 
@@ -204,12 +204,12 @@ def _epochs(first: int, last: int) -> str:
 
 def _fork_note(snapshot: QuerySnapshot) -> tuple[str, str]:
     found = (
-        f"the query gets a new id and goes on after epoch {snapshot.epoch}: sinks that remember (query id, batch id), "
+        f"the query gets a new id and resumes after epoch {snapshot.epoch}: sinks that remember (query id, batch id), "
         "as Delta and idempotent foreachBatch functions do, do not know it and take every epoch; the file sink "
         "remembers batch ids alone (_spark_metadata) and skips those that the original has written"
     )
     way_out = (
-        "let the fork write to a place of its own; the original may run on beside it. Spark's file sink cannot begin "
+        "let the fork write to a separate place; the original may keep running. Spark's file sink cannot begin "
         "in an empty folder at a later epoch: put the entries of the original's _spark_metadata up to "
         f"{snapshot.epoch} there first, or write with foreachBatch"
     )

@@ -23,7 +23,7 @@ __all__ = ["DeclaredQuery", "check_declared"]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
-    """A query as the program declares it; None: not known.
+    """A query as the program declares it; None marks what is unknown.
 
     Attributes:
         rescalable: operators with a function that redistributes their states.

@@ -3,10 +3,10 @@
 After a restore Spark lists a file source again and reads each file that the checkpoint does not know. A file that was
 read after the checkpoint and has been removed since (``cleanSource``, or by hand) is not missed by Spark: its rows are
 lost. The names of these files are in the logs of the sources: in the checkpoint, for an epoch that was planned when it
-was taken, and in each lineage of the job from that of the checkpoint on. Older lineages do not matter: what they had
-read and the checkpoint does not know was given up by an earlier restore.
+was taken, and in each lineage of the job from that of the checkpoint on. Older lineages do not matter: rows that they
+had read and the checkpoint does not know were already discarded by an earlier restore.
 
-Only file sources log what they have read. What another source no longer has is known to its connector alone.
+Only file sources log what they have read. For any other source, only its connector knows what it no longer has.
 
 Threads: reads; any thread.
 """

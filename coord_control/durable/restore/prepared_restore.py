@@ -2,12 +2,12 @@
 
 Nothing old is touched, neither the job's lineages nor the checkpoint. The new ones get links to the checkpoint's files
 (copies, where the storage has no links, or is another one): Spark replaces files and never writes into one, so a
-running query does not change what the checkpoint holds. Two things are written anew: the query id, and the descriptions
-of operators that name their schemas by absolute paths.
+running query does not change what the checkpoint holds. Two things are rewritten: the query id, and the descriptions of
+operators that name their schemas by absolute paths.
 
-**The query id** is chosen on purpose. A *resume* (the same job) keeps it: sinks that remember (query id, batch id) go
-on in their sequence, and skip what they have seen of the epochs that are run again. A *fork* (another job) gets a new
-one, and runs beside the original.
+**The query id** is chosen on purpose. A *resume* (the same job) keeps it: sinks that remember (query id, batch id)
+continue their sequence, and skip those of the repeated epochs that they have seen. A *fork* (another job) gets a new
+one, and runs in parallel with the original.
 
 **Crashes.** Each lineage's record is written first and says which restore it belongs to, so whatever is found half
 made is known for what it is. The restore takes place when its own record is created
@@ -62,7 +62,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PreparedRestore:
-    """New lineages that nobody looks at yet.
+    """New lineages that are not in use yet.
 
     Attributes:
         record: what is going to be committed.
@@ -78,7 +78,7 @@ class PreparedRestore:
     _verify_claim: Callable[[], None]
 
     def commit(self) -> None:
-        """Let it take place: from now on every query of the job goes on from the checkpoint.
+        """Commit the restore: from now on every query of the job resumes from the checkpoint.
 
         Raises:
             Fenced: a newer driver owns the job; nothing has changed.
@@ -148,11 +148,11 @@ def prepare_restore(
     allow_non_restored_state: bool = False,
     allow_missing_input: bool = False,
 ) -> PreparedRestore:
-    """Build the lineages of a restore; nothing changes for anybody before they are committed.
+    """Build the lineages of a restore; they have no effect before they are committed.
 
     Args:
         files: the job's storage.
-        job_folder: the folder of the job that is to go on from the checkpoint.
+        job_folder: the folder of the job that is to resume from the checkpoint.
         generation: ours; it was claimed before, and is above the checkpoint's.
         verify_claim: raises when a newer driver has claimed.
         ref: how the checkpoint was asked for.

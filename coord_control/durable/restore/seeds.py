@@ -1,12 +1,12 @@
-"""What a restored lineage knows of its operators, and how it gets into the epoch store.
+"""Keep the operators' part of a restored checkpoint, and put it into the epoch store.
 
-A restore keeps the operators' part of the checkpoint's metadata beside the lineage. When the query starts, and nothing
+A restore keeps the operators' part of the checkpoint's metadata next to the lineage. When the query starts, and nothing
 has run in that lineage yet, it becomes the first records of the epoch store: as if the boundary of the checkpoint were
 an epoch of this lineage. So recovery needs to know nothing of restores.
 
 Not before the start, because only then it is known what the operators are now: some may be gone or new, and the states
 of those with another number of subtasks are redistributed by a function of the user's. As long as Spark has planned
-nothing, the records are written anew with each start; what an earlier one wrote is thrown away. So a crash, or a change
+nothing, the records are written again at each start; those of an earlier start are thrown away. So a crash, or a change
 of the program, between two starts does no harm. When Spark has planned the first epoch already, because the cut holds
 it, they are written again until the query is started for the first time
 (:func:`coord_control.durable.job_folder.lineage.seeded`): its attempts may be answered from then on.
@@ -54,7 +54,7 @@ Rescale: TypeAlias = Callable[[Redistribution, int], Redistribution]
 
 
 def write_seed(files: Files, lineage: str, metadata: CheckpointMetadata, query: QueryName) -> None:
-    """Keep the operators' part of a checkpoint beside a new lineage, without the manifest of files."""
+    """Keep the operators' part of a checkpoint next to a new lineage, without the manifest of files."""
     part = metadata.model_copy(
         update={
             "queries": {query: metadata.queries[query].model_copy(update={"files": ()})},
@@ -112,7 +112,7 @@ def _write(
 ) -> None:
     metadata = read_seed(files, lineage.folder)
     boundary = metadata.queries[lineage.query].epoch
-    # Where no query ran, no barrier went through; a coordinator is told of one all the same, or else it is not reset.
+    # Where no query ran, no barrier went through; a coordinator still needs one, or else it is not reset.
     barrier = metadata.barrier if metadata.barrier != NO_CHECKPOINT else first_barrier(metadata.generation)
     records = [
         record

@@ -1,14 +1,14 @@
-"""Another number of shuffle partitions for a restored job: what is to be done, and whether it can be.
+"""Change the number of shuffle partitions of a restored job, if that is possible.
 
 Spark keeps a state in as many partitions as the query began with, whatever the session says later. It can rewrite the
-state of a stopped query into another number of them. A restore has that done to its new lineages before anybody looks
-at them, so an attempt that fails changes nothing.
+state of a stopped query into another number of them. A restore has that done to its new lineages before they are used,
+so an attempt that fails changes nothing.
 
 Spark writes the result as one epoch more, with the offsets of the last one: it has no input, no sink gets it, and no
 operator takes part in it. The next epoch's number is therefore higher by one than it would have been. What was linked
 from the checkpoint stays as it is, because Spark writes new files only.
 
-Only Spark can do this, so whoever restores brings the function that does (:data:`Repartition`).
+Only Spark can do this, so the caller of the restore passes the function that does it (:data:`Repartition`).
 
 Threads: any, one restore of a job at a time.
 """
@@ -39,7 +39,7 @@ _WAY_OUT: Final = "restore without --shuffle-partitions; the number of partition
 
 @dataclass(frozen=True, slots=True)
 class StateToRepartition:
-    """One query's state, in a Spark checkpoint directory that nobody uses yet.
+    """One query's state, in a Spark checkpoint directory that is not in use yet.
 
     Attributes:
         checkpoint: the directory.
@@ -82,7 +82,7 @@ def repartition_lineages(
     repartition: Repartition,
     path: str,
 ) -> None:
-    """Have the states of new lineages rewritten; nobody must look at them yet.
+    """Have the states of new lineages rewritten; they must not be in use yet.
 
     Args:
         lineages: their names, by query.
@@ -159,5 +159,5 @@ def _check_sink(files: Files, job_folder: str, query: QueryName, snapshot: Query
         "higher by one than it had: sinks that remember (query id, batch id) or batch ids take the rows of epoch "
         f"{reached} twice"
     )
-    way_out = "set the sink back as well, or restore as a fork (--as NAME) with an output of its own"
+    way_out = "set the sink back as well, or restore as a fork (--as NAME) with a separate output"
     return [Check("sink", query, Verdict.WARNING, found, way_out)]

@@ -6,14 +6,13 @@ entry of the offset log Spark would skip data (spark-facts 8). The rules:
 * ``offsets`` and ``commits``: *b*, and the newest entry before it (Spark asks the sources once more for the last
   batch). Of a query that does not run also ``offsets/b+1`` when there is one: a sink may have that epoch already, so it
   must be run again with the same rows.
-* ``sources/<i>``: a file source's log up to its offset in the newest of these entries (a number of its own, not the
+* ``sources/<i>``: a file source's log up to its offset in the newest of these entries (a separate number, not the
   epoch); its newest compacted entry holds all before it. Everything of other sources is kept: it is written once, at
   the first start, and says where reading begins.
 * ``state``: version *b* + 1 of every store (:mod:`~coord_control.durable.spark_layout.state_files`), and the
-descriptions and
-  schemas that were written up to *b* (:mod:`~coord_control.durable.spark_layout.stateful_operators`). Before the first
-  commit there is none.
-* What we do not know is kept. ``metadata`` is not: the query id is chosen by whoever restores.
+  descriptions and schemas that were written up to *b*
+  (:mod:`~coord_control.durable.spark_layout.stateful_operators`). Before the first commit there is none.
+* What we do not know is kept. ``metadata`` is not: the restore chooses the query id.
 
 Never included: hidden files (Hadoop's checksums, ``.<name>.crc``) and temporary ones. A visible ``<name>.crc`` is
 Spark's own checksum of ``<name>``, which it verifies; it goes with that file. Learnt from the sources of Spark 4.3

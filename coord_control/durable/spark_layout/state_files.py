@@ -136,7 +136,7 @@ class Stores:
 
 
 def _store_of(stores: dict[StoreKey, Store], folder: list[str]) -> Store | None:
-    """The store that a folder is of, made if need be; None: it is of no store."""
+    """Return the store that a folder belongs to, created on first use, or None if it belongs to none."""
     if len(folder) < 3 or not (folder[1].isdigit() and folder[2].isdigit()):
         return None
     named = len(folder) > 3 and folder[3] not in _INSIDE_A_STORE

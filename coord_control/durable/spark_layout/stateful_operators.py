@@ -5,9 +5,9 @@ or (``transformWithState``, join format 3) ``v2/<epoch>``, one for each start an
 counts. The schemas lie in ``_metadata/schema`` of the stores of partition 0, or in
 ``_stateSchema/<store>/<epoch>_<id>``.
 
-The second kind names its schema files with *absolute* paths, and Spark follows them when the directory has been
-copied: the copy reads schemas of the old place, and ``transformWithState`` does not start any more when that is
-gone. So whoever puts a checkpoint in another place passes each file through :func:`relocated`.
+The second kind names its schema files with *absolute* paths, and Spark follows them when the directory has been copied:
+the copy reads schemas of the old place, and ``transformWithState`` does not start any more when that is gone. So code
+that puts a checkpoint in another place must pass each file through :func:`relocated`.
 
 The number of partitions in a description is what Spark was configured with. An operator that needs all rows in one
 place (a global aggregate, a limit) has partition 0 alone.
@@ -42,7 +42,7 @@ Provider = Literal["hdfs", "rocksdb", "unknown"]
 PARTITIONS_SETTING: Final = "spark.sql.shuffle.partitions"
 PROVIDER_SETTING: Final = "spark.sql.streaming.stateStore.providerClass"
 
-# In every path that one of the next two matches: a hundred thousand others are told from them sooner.
+# Part of every path that one of the next two matches: rules out a hundred thousand others faster.
 _MARK: Final = "/_"
 _UNVERSIONED: Final = re.compile(r"state/(\d+)/(?:_metadata/metadata|\d+/(?:[^/]+/)?_metadata/schema)")
 _VERSIONED: Final = re.compile(r"state/(\d+)/(?:_metadata/v2/(\d+)|_stateSchema/[^/]+/(\d+)_[^/]+)")

@@ -282,5 +282,5 @@ def test_a_checkpoint_that_is_read_is_held(files: MemoryFiles, source: Checkpoin
     with pytest.raises(MissingRecord, match="coordctl savepoint list"), open_checkpoint(files, "/nowhere"):
         pass
     files.replace(f"{SAVEPOINT}/_metadata", b'{"void":true}\n')
-    with pytest.raises(MissingRecord, match="given up"), open_checkpoint(files, SAVEPOINT):
+    with pytest.raises(MissingRecord, match="aborted"), open_checkpoint(files, SAVEPOINT):
         pass
