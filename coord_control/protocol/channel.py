@@ -75,7 +75,7 @@ class OperatorChannel:
         return True
 
     def abort(self, barrier: BarrierId, now: float) -> None:
-        """Give up ``barrier`` wherever it stands; nothing is dropped (C6). Afterwards call :meth:`next_phase`."""
+        """Abort ``barrier`` in any state; nothing is dropped (C6). Afterwards call :meth:`next_phase`."""
         if barrier == self._asked:
             self._asked = None
         elif barrier in self._waiting:

@@ -1,9 +1,9 @@
-"""The checkpoints of a job that are under way, over all its queries and operators (protocol section 5).
+"""The checkpoints of a job that are in progress, over all its queries and operators (protocol section 5).
 
 Each is cut operator by operator (:mod:`.cut`); a query is captured when all its operators are, and what belongs to it
-is then made durable outside the core. Until then a checkpoint may be given up at any time: every gateway is opened for
-it in order, nothing is dropped. Several may be under way, each with a snapshot point and boundaries of its own; whoever
-means one names it by its id (never "the last one": hazard H2 of the reference).
+is then made durable outside the core. Until then a checkpoint may be aborted at any time: every gateway is opened for
+it in order, nothing is dropped. Several may be in progress, each with its own snapshot point and boundaries, so every
+call names its checkpoint by id (never "the last one": hazard H2 of the reference).
 
 Queries without operators have no part in this: they have no channels, their last commit is a consistent cut.
 
@@ -40,7 +40,7 @@ class _Checkpoint:
     barrier: BarrierId
     #: By query that is not captured yet.
     cuts: dict[QueryName, dict[OperatorUid, PendingCut]] = field(default_factory=dict)
-    #: The operators in the run in which they were cut: whoever has been restarted since is told nothing.
+    #: The operators in the run in which they were cut: one that was restarted since is not notified.
     operators: dict[OperatorUid, OperatorRun] = field(default_factory=dict)
 
     def measured(self, now: float) -> tuple[QueryStatistics, ...]:
@@ -52,7 +52,7 @@ class _Checkpoint:
 
 
 class Checkpoints:
-    """Those that are under way in one job."""
+    """The checkpoints in progress in one job."""
 
     __slots__ = ("_checkpoints",)
 
@@ -99,7 +99,7 @@ class Checkpoints:
                 operator.stored(pending.barrier, batch)
 
     def abort(self, checkpoint: CheckpointId, now: float, batch: Batch) -> tuple[QueryStatistics, ...]:
-        """Give a checkpoint up, wherever it stands. None of that id: late news.
+        """Abort a checkpoint in any state. Do nothing if none with that id is in progress.
 
         Returns:
             What has been measured of the queries that were not captured.
@@ -112,15 +112,15 @@ class Checkpoints:
         return measured
 
     def fail(self, checkpoint: CheckpointId, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
-        """Give a checkpoint up because of something that the core has noticed."""
+        """Abort a checkpoint because of a failure that the core has noticed."""
         if checkpoint in self._checkpoints:
             measured = self.abort(checkpoint, now, batch)
             batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail, measured))
 
     def fail_all(self, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
-        """Give all up, together with all runs: what they rest on may not be durable, or was never announced.
+        """Abort all checkpoints, together with all runs: what they rest on may not be durable, or was never announced.
 
-        Their coordinators are reset next, and told nothing: that they were asked may have been lost as well.
+        Their coordinators are reset next and not notified: that they were asked may have been lost as well.
         """
         batch.notices += [
             messages.CheckpointFailed(checkpoint, reason, detail, pending.measured(now))
@@ -129,7 +129,7 @@ class Checkpoints:
         self._checkpoints.clear()
 
     def run_ended(self, query: QueryName, operators: Iterable[OperatorUid], now: float, batch: Batch) -> None:
-        """A query's run has ended: what was not captured of it by then is given up; what was, stays good."""
+        """Handle the end of a query's run: checkpoints that have not captured it are aborted, others stay valid."""
         for checkpoint, pending in list(self._checkpoints.items()):
             if query in pending.cuts:
                 self.fail(checkpoint, FailureReason.QUERY_FAILED, f"query {query!r} has ended its run", now, batch)
@@ -141,7 +141,7 @@ class Checkpoints:
         return next((number for number, pending in self._checkpoints.items() if pending.barrier == barrier), None)
 
     def progress(self, checkpoint: CheckpointId) -> Progress | None:
-        """How far a checkpoint is, None when none of that id is under way."""
+        """Return the progress of a checkpoint, or None if none with that id is in progress."""
         if (pending := self._checkpoints.get(checkpoint)) is None:
             return None
         cuts = [(uid, cut) for cuts in pending.cuts.values() for uid, cut in cuts.items()]

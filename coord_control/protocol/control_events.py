@@ -1,7 +1,7 @@
 """Events from outside, applied to a coordinator exactly once: what of it is part of the coordinator's recorded state.
 
-Whoever accepts events from outside numbers them per operator (1, 2, ...), keeps them, and gives them to the operator's
-:class:`EventFeed`, which gives them to the coordinator in order. The number of the last one is recorded together with
+The receiver of events from outside numbers them per operator (1, 2, ...), keeps them, and passes them to the operator's
+:class:`EventFeed`, which passes them to the coordinator in order. The number of the last one is recorded together with
 the coordinator's state. After a recovery the coordinator is at an older state and an older number, and every event
 above that number is given to it again. So neither the crash between applying and recording nor a second one loses or
 doubles an event: state and number go back together.
@@ -10,29 +10,29 @@ doubles an event: state and number go back together.
 snapshot point is the call of ``result.complete`` (rule C2), which may come later, from any thread, and overtake or be
 overtaken by a callback. What decides is the order of posts in the job's first-in-first-out inbox, as for everything
 that a coordinator sends. An event's *mark* is posted together with the first thing that is sent because of it, in one
-step that no other post can divide, or when its callback ends if nothing is sent. The state is sealed with the number
-of the last mark that was posted before it, of its own incarnation. Hence:
+step that no other post can divide, or when its callback ends if nothing is sent. The state is sealed with the number of
+the last mark that the same incarnation posted before it. Hence:
 
 * A coordinator that only passes events on has no state that could disagree: event and mark are one post, so the event
   is before the snapshot point exactly when its number is.
-* A coordinator without threads of its own gives its state in a callback. Callbacks come one at a time, and all marks of
+* A coordinator that starts no threads returns its state in a callback. Callbacks come one at a time, and all marks of
   earlier ones were posted when they ended.
-* A coordinator that answers from threads of its own must, by rule C2 already, read its state and complete under the
-  lock under which it changes it and sends. Under that lock the change and the mark are one step too, if the change
-  sends something. If it sends nothing, the coordinator says where the event counts, under the same lock:
+* A coordinator that answers from its own threads must, by rule C2 already, read its state and complete under the lock
+  under which it changes it and sends. Under that lock the change and the mark are one step too, if the change sends
+  something. If it sends nothing, the coordinator says where the event counts, under the same lock:
   ``context.control_event_applied()``.
 * What a coordinator posted before a reset belongs to an incarnation that is over: its marks go with its events.
 
 **When can nothing undo an event?** When a begin record that contains it is durable: a recovery goes back to the newest
-one, or to a newer. A completed checkpoint that contains it is not enough, since the job does not recover from
-checkpoints unless somebody wants to go back to one.
+one, or to a newer. A completed checkpoint that contains it is not enough, since the job recovers from a checkpoint only
+on request.
 
 **And an event that was refused?** Its number is passed like any other, so after a recovery it looks like one that was
 applied. The owner of the events makes the refusal durable, and may not get to it: the driver dies, or the database is
-away. So the numbers of refused events are recorded with the state, beside the number of the last event, until their
-owner says that their outcomes are durable (:meth:`EventFeed.forget`). They are few: while :data:`MAX_REFUSALS` wait for
-that, no further event is applied. A refusal that is not recorded has not happened for a new driver, unless its owner
-knows of it: the event is above the recorded number, and is applied again.
+away. So the numbers of refused events are recorded with the state, next to the number of the last event, until their
+owner reports that their outcomes are durable (:meth:`EventFeed.forget`). They are few: while :data:`MAX_REFUSALS` wait
+for that, no further event is applied. A refusal that is not recorded has not happened for a new driver, unless its
+owner knows of it: the event is above the recorded number, and is applied again.
 
 Numbers are kept in an *envelope* around the user's bytes, and only when there are any, so an operator that was never
 sent an event from outside writes what it always wrote. They are kept per job: a fork under another name begins at 0,
@@ -44,7 +44,7 @@ follow the number of their job::
 
 A user's state that begins with the same characters is put into an envelope without numbers.
 
-Single-threaded values; who owns them says so.
+Single-threaded values; their owner names the thread.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Sealed:
     """A coordinator's recorded state.
 
     Attributes:
-        data: what the coordinator gave; None: it has never given any.
+        data: the coordinator's state; None if it has never returned any.
         numbers: of the last event from outside that is part of it, by job.
         refused: numbers of events that were refused and whose outcome may not be durable elsewhere, by job.
     """
@@ -171,8 +171,8 @@ class EventFeed(Generic[Event]):
     Its owner must call it from one thread at a time.
 
     Args:
-        limit: how many bytes of events may be applied and not durable; the others wait, because what nobody consumes
-            fills the channels.
+        limit: how many bytes of events may be applied and not durable; the others wait, because events that are not
+            consumed fill the channels.
     """
 
     __slots__ = ("_again", "_applied", "_durable", "_newest", "_outstanding", "_refused", "_waiting", "limit")
@@ -189,7 +189,7 @@ class EventFeed(Generic[Event]):
 
     @property
     def applied(self) -> int | None:
-        """The number of the last event that was applied; None: nobody knows before the first recovery."""
+        """The number of the last event that was applied; None before the first recovery."""
         return self._applied
 
     @property
@@ -235,8 +235,8 @@ class EventFeed(Generic[Event]):
         self._durable = number
 
     def take(self) -> Numbered[Event] | None:
-        """The next event to apply; it counts as applied from here on. None: there is none, or too much is on its
-        way, or the outcomes of too many refusals are not durable."""
+        """Return the next event to apply, which counts as applied from here on. Return None if there is none, if too
+        many bytes are in transit, or if the outcomes of too many refusals are not durable."""
         if not self._waiting or len(self._refused) >= MAX_REFUSALS:
             return None
         taken = self._waiting[0]

@@ -6,10 +6,10 @@ subtask 0        (a) -> [=== e ===]ack -> b is channel state of C, then c follow
 upstream                    x y (outbox of e) ... commit e -> x y are channel state: S_C is older than they are
 ```
 
-A checkpoint has one boundary per query: the end of the epoch that is under way when it is triggered, or the last
+A checkpoint has one boundary per query: the end of the epoch that is in progress when it is triggered, or the last
 commit when none is. The coordinator's snapshot point lies before the boundary or, when the coordinator takes its time,
-after it. Either way the cut is consistent, because nothing of a later epoch begins in between: its own snapshot is
-asked for after this one was answered.
+after it. Either way the cut is consistent, because nothing of a later epoch begins in between: its snapshot is
+requested after this one was answered.
 
 * A subtask passes the boundary with its ack, or with the commit when it had no rows. Then what waits in its mailbox was
   sent before the snapshot point and is not part of its state: channel state, downwards.
@@ -40,14 +40,14 @@ __all__ = ["OperatorCut", "PendingCut", "SubtaskCut", "cut_of", "seed"]
 
 @dataclass(frozen=True, slots=True)
 class SubtaskCut:
-    """How one subtask passed the boundary, or how far it is; for people.
+    """How one subtask passed the boundary, or its progress, for people.
 
     Attributes:
-        passed_seconds: from the trigger until it passed; None: it has not.
+        passed_seconds: from the trigger until it passed; None if it has not.
         blocked_events: events that waited for it behind this checkpoint.
         blocked_seconds: from the coordinator's snapshot point until it passed, or until it was looked at.
         ack_seconds: from the trigger until its ack of the boundary epoch, which is before it passed when the
-            coordinator was slower; None: there was none after the trigger.
+            coordinator was slower; None if there was none after the trigger.
     """
 
     subtask: SubtaskIndex
@@ -116,7 +116,7 @@ class PendingCut:
             self._acknowledged.setdefault(subtask, now - self.triggered_at)
 
     def passes(self, subtask: SubtaskIndex, gateway: Gateway, now: float) -> None:
-        """A subtask passes the boundary: keep what is on its way to it, and let it have what waits. More than once."""
+        """Let a subtask pass the boundary: record what is in transit to it, and release what waits. Repeatable."""
         if self.answered_at is None or subtask in self._passed:
             return
         if gateway.mailbox:

@@ -1,7 +1,7 @@
-"""How long something took, over all times that it happened: counts between fixed bounds, as monitoring wants them.
+"""Histograms of durations: counts between fixed bounds, as monitoring systems expect them.
 
 Fixed bounds, because counts of several drivers or moments can then be added and subtracted; a summary of the newest
-values cannot. A value, replaced with each duration: whoever copies what holds it has copied all of it.
+values cannot. A value, replaced with each duration: a shallow copy of its holder is a complete copy.
 
 Values; any thread.
 """

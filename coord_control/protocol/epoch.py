@@ -152,8 +152,8 @@ class OperatorEpoch:
         self.waiting: list[tuple[AttemptId, Token]] = []  #: hellos that came before the begin record
         self.before: Mapping[SubtaskIndex, Ack] = {}  #: acks from before a restart, as long as they may count
         self.run: RunId | None = None  #: the newest that has run it
-        self.started_at: float | None = None  #: the first hello; None: nobody has run it
-        self.begun_at: float | None = None  #: the coordinator's answer; None: before, or by an earlier run
+        self.started_at: float | None = None  #: the first hello; None if no attempt has run it
+        self.begun_at: float | None = None  #: the coordinator's answer; None before it, or if an earlier run got it
         self.acked_at: float | None = None  #: the newest ack
         self._participants: dict[SubtaskIndex, Participant] = {}
 

@@ -11,10 +11,10 @@ barrier 2          marked    closed . . . . . . . . . open -> d
 mailbox      a b                          c            d
 ```
 
-Each barrier has a state of its own at each gateway; there may be several at once (C11). Events are held by the
-*newest* closed barrier; when a barrier opens they move to the next older one that is still closed, or to the mailbox,
-so the order never changes (scenarios S2-S6 of the reference). Aborts name their barrier: nothing is targeted by "the
-last one" (hazard H2).
+Each barrier has a separate state at each gateway; there may be several at once (C11). Events are held by the *newest*
+closed barrier; when a barrier opens they move to the next older one that is still closed, or to the mailbox, so the
+order never changes (scenarios S2-S6 of the reference). Aborts name their barrier: nothing is targeted by "the last one"
+(hazard H2).
 
 Single-threaded; owned by the protocol core. Time comes in as ``now`` in seconds of any monotonic clock.
 """

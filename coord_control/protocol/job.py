@@ -173,14 +173,15 @@ class JobCore:
         }
 
     def fail_all(self, error: CoordControlError, now: float) -> None:
-        """What was to be durable is lost: every query that has started ends its run and must recover.
+        """Handle the loss of records that were to become durable: every started query ends its run and must recover.
 
-        What has not been taken yet may rest on it and is lost too: whoever would have been answered is refused.
+        Output that was not taken yet may rest on them and is lost too: the requests that it would have answered are
+        refused.
         """
         lost, self._batch = self._batch, Batch()
         refused = messages.Refused("the driver could not make it durable")
         self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
-        told = (messages.FailQuery, messages.CheckpointFailed)  # nobody would ever hear of them again
+        told = (messages.FailQuery, messages.CheckpointFailed)  # these are never repeated
         self._batch.notices += [notice for notice in lost.notices if isinstance(notice, told)]
         self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), now, self._batch)
         for query in self._queries.values():
@@ -189,10 +190,10 @@ class JobCore:
                 self._batch.notices.append(messages.FailQuery(query.name, error))
 
     def committed(self, name: QueryName, epoch: Epoch, now: float, run: RunId | None = None) -> None:
-        """Spark's ``commits/epoch`` exists: settle everything up to it. May be told twice, or late.
+        """Settle everything up to ``epoch``, whose file in Spark's ``commits`` exists. Calls may be repeated, or late.
 
         Args:
-            run: the run of this driver that has committed it, by Spark's own report; None: only the file was seen,
+            run: the run of this driver that has committed it, as reported by Spark; None if only the file was seen,
                 which any driver may have written. Then the query fails (CommittedElsewhere) and nothing is settled.
         """
         query = self._queries[name]
@@ -316,8 +317,8 @@ class JobCore:
     def trigger_checkpoint(self, checkpoint: CheckpointId, names: Iterable[QueryName], now: float) -> BarrierId:
         """Begin a checkpoint of these queries; announced query by query with QueryCaptured.
 
-        Its boundary in a query is the end of the epoch that is under way, or the last commit when none is. A query that
-        does not run fails it at once (CheckpointFailed). Queries without operators have no part in it.
+        Its boundary in a query is the end of the epoch in progress, or the last commit when none is. A query that does
+        not run fails it at once (CheckpointFailed). Queries without operators have no part in it.
 
         Returns:
             What coordinators see as its id.
@@ -335,19 +336,19 @@ class JobCore:
         return barrier
 
     def checkpoint_stored(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint is durable: its coordinators are told that it is complete. Late news do nothing."""
+        """Notify the coordinators of a durable checkpoint that it is complete. Late calls do nothing."""
         self._checkpoints.stored(checkpoint, self._batch)
 
     def abort_checkpoint(self, checkpoint: CheckpointId, now: float) -> tuple[QueryStatistics, ...]:
-        """Give up a checkpoint wherever it stands: its gateways open in order, its coordinators are told.
+        """Abort a checkpoint in any state: its gateways open in order, its coordinators are notified.
 
         Returns:
-            What has been measured of the queries that were not captured; nothing when it is not under way.
+            The measurements of the queries that were not captured; empty if it is not in progress.
         """
         return self._checkpoints.abort(checkpoint, now, self._batch)
 
     def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
-        """How far a checkpoint is, None when it is not under way."""
+        """Return the progress of a checkpoint, or None if it is not in progress."""
         return self._checkpoints.progress(checkpoint)
 
     # For people.
@@ -357,7 +358,7 @@ class JobCore:
         return list(self._operators.values())
 
     def checkpoint_of(self, barrier: BarrierId) -> CheckpointId | None:
-        """The checkpoint under way that has this barrier; None: it is the start of an epoch."""
+        """Return the checkpoint in progress that has this barrier, or None if the barrier starts an epoch."""
         return self._checkpoints.of_barrier(barrier)
 
     def totals(self) -> dict[OperatorUid, Totals]:
@@ -371,8 +372,8 @@ class JobCore:
         return BarrierId(self._barriers)
 
     def _current(self, uid: OperatorUid, incarnation: int) -> OperatorRun | None:
-        # When its query has failed, too: the next run goes back behind all that is said until then, and a full channel
-        # does not grow.
+        # Also when its query has failed: the next run discards everything sent until then, and a full channel does not
+        # grow.
         operator = self._operators.get(uid)
         is_current = operator is not None and operator.channel.is_current(incarnation) and self._query_of[uid].running
         return operator if is_current else None

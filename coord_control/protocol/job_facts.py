@@ -1,7 +1,7 @@
-"""What a driver says of itself to whoever watches it from inside its process: facts of the job, and news of it.
+"""What a driver reports to observers inside its process: facts of the job, and news of it.
 
-Everything here is a value that nobody changes afterwards, so it may go to any thread, over a wire and into a database.
-Points in time are seconds since 1970 (UTC), for people; durations are seconds.
+Everything here is an immutable value, so it may be passed to any thread, over a wire and into a database. Points in
+time are seconds since 1970 (UTC), for people; durations are seconds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ControlEvent:
     Attributes:
         event_type: the name of its model.
         payload: its JSON, as the model writes it.
-        subtask: for this one only; None: for all.
+        subtask: the only subtask it is for; None for all.
     """
 
     operator: OperatorUid
@@ -111,15 +111,15 @@ class ControlEvent:
 
 @dataclass(frozen=True, slots=True)
 class FeedStatus:
-    """How far the events from outside have come to an operator.
+    """How far an operator is with its events from outside.
 
     Attributes:
-        applied: the number of the newest one that its coordinator has been given; None: its query was not started yet,
-            and nothing may be accepted.
-        durable: up to this number nothing can undo them; the others are given again after a failure.
-        waiting: accepted and not given to the coordinator yet.
-        refused: the numbers of those that were refused, by this driver or an earlier one, and of which nobody has said
-            that the outcome is durable.
+        applied: the number of the newest one that was passed to its coordinator; None if its query was not started yet:
+            then nothing may be accepted.
+        durable: up to this number nothing can undo them; the others are applied again after a failure.
+        waiting: accepted and not passed to the coordinator yet.
+        refused: the numbers of those that were refused, by this driver or an earlier one, and whose outcome was not yet
+            reported to be durable.
     """
 
     applied: int | None
@@ -129,28 +129,28 @@ class FeedStatus:
 
 
 class RecoveryCause(enum.Enum):
-    """Why something had to go on from what is durable."""
+    """Why a query or job had to resume from durable facts."""
 
     QUERY_FAILED = "query_failed"  #: restarted in place, by the same driver
     DRIVER_START = "driver_start"  #: the driver before this one has ended in order
     DRIVER_DIED = "driver_died"  #: the driver before this one has not said that it ended
     FENCED = "fenced"  #: the driver before this one was alive when this one took over
-    RESTORE = "restore"  #: from a checkpoint, on somebody's request
+    RESTORE = "restore"  #: from a checkpoint, on request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFact:
-    """One query that went on from durable facts.
+    """The recovery of one query from durable facts.
 
     Attributes:
         what: one line for people.
-        from_epoch: the last commit that it went on from; -1: none.
+        from_epoch: the last commit that it resumed from; -1 for none.
         checkpoint: what was restored, for a restore.
         path: where it lies.
         epochs_again: epochs that had been planned and are run again: those that were not committed, and after a restore
             also those that were committed after the checkpoint.
         started_at_seconds: when the failure was noticed, or the driver began to recover the query.
-        duration_seconds: from then until the first commit after it; None: there was none before the next recovery, or
+        duration_seconds: from then until the first commit after it; None if there was none before the next recovery, or
             the end.
         message: the failure.
     """
@@ -195,8 +195,8 @@ class JobListener:
         """The coordinator was given an event; again after a recovery that went behind it."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
-        """The coordinator raised: the event has failed, and is never given to it again. When its outcome is durable,
-        the feed is to be told (``forget_refusals``)."""
+        """Handle an event whose callback raised: it has failed, and is never applied again. Once its outcome is
+        durable, call the feed's ``forget_refusals``."""
 
     def on_events_durable(self, operator: OperatorUid, number: int) -> None:
         """Nothing can undo the events up to this number any more."""

@@ -1,11 +1,11 @@
-"""What waits for the subtasks of an operator that does not run, and how what waits for one of them is given up.
+"""Read, or drop, the events that wait for the subtasks of an operator that does not run.
 
 Both look at the newest begin record, as a recovery does: its inputs that were not consumed return to the mailboxes, and
 what a checkpoint held stands behind them. What the coordinator sent later is discarded; it will decide again.
 
 Inputs that a durable ack has consumed are no mailbox. They stay in the record even if the ack's epoch was only planned:
 it may be run again, and every attempt must see the same (invariant I3). Without an ack no attempt has completed, so
-nothing that anybody can see rests on them.
+nothing visible rests on them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mailboxes(facts: Facts, operator: OperatorUid) -> Inputs:
 
 
 def drop(facts: Facts, operator: OperatorUid, subtask: SubtaskIndex) -> tuple[Begin, tuple[EventBatch, ...]] | None:
-    """Give up what waits for a subtask.
+    """Drop the events that wait for a subtask.
 
     Returns:
         The record that replaces the newest begin record once it is durable, and what is gone then, if anything waits.

@@ -1,4 +1,4 @@
-"""What the core is told and what it answers: inputs of the wire, and the one ordered batch that comes out.
+"""The core's inputs from the wire, and its output: one ordered batch.
 
 A :class:`Batch` is executed field by field: make ``persist`` durable, then send ``answers``, then run ``notices``. A
 crash between two of them is a question with an answer, and a written test (invariant I4).
@@ -217,7 +217,7 @@ class QueryCaptured:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """A checkpoint was given up by the core: its gateways are open, nothing was dropped."""
+    """The core has aborted a checkpoint: its gateways are open, nothing was dropped."""
 
     checkpoint: CheckpointId
     reason: FailureReason

@@ -101,7 +101,7 @@ class OperatorRun:
         self.epoch: OperatorEpoch | None = None
         self.committed = committed
         self.cuts: dict[BarrierId, PendingCut] = {}  #: of triggered checkpoints that are not captured yet, oldest first
-        self._deferred: list[messages.Notice] = []  # what the coordinator is told when it has answered
+        self._deferred: list[messages.Notice] = []  # notices for the coordinator, held until it has answered
         self.completed = recovered.barrier  #: newest barrier that is complete, for subtask_reset
         self._next_barrier = next_barrier
         self._seal = seal or Seal()
@@ -157,7 +157,7 @@ class OperatorRun:
             batch.answers.append(messages.Answered(token, messages.Accepted()))  # late news: a duplicate
             return None
         if attempt.task_attempt not in participant.alive:
-            return "this attempt was given up: its connection broke, or it failed"
+            return "this attempt was abandoned: its connection broke, or it failed"
         before = self.states.get(attempt.subtask)
         ack = Acknowledge(attempt, before if ack.state is None else ack.state, pack(ack.outbox), ack.measurements)
         participant.acknowledge(ack)
@@ -247,7 +247,7 @@ class OperatorRun:
         self._ask(self.channel.trigger(cut.barrier, now), now, batch)
 
     def abort(self, barrier: BarrierId, now: float, batch: Batch) -> None:
-        """Give up a checkpoint in which this operator has a part; its events move on in order (C6)."""
+        """Abort a checkpoint in which this operator takes part; its events move on in order (C6)."""
         cut = self.cuts.pop(barrier, None)
         if cut is not None:
             self.channel.abort(barrier, now)
@@ -305,7 +305,7 @@ class OperatorRun:
         self._measure(epoch, now)
 
     def fail(self, batch: Batch) -> None:
-        """The run of the query has ended; whoever waits is refused, durable facts decide what comes next."""
+        """End the run of the query: pending requests are refused, durable facts decide what comes next."""
         if self.epoch is None:
             return
         reason = "the query is being restarted"
@@ -379,7 +379,7 @@ class OperatorRun:
             self._deferred = []
 
     def _tell(self, notice: messages.Notice, batch: Batch) -> None:
-        # What a coordinator is told between the question and its answer could be part of its state, or not.
+        # A notice between the question and its answer could be part of the coordinator's state, or not.
         (batch.notices if self.channel.asked is None else self._deferred).append(notice)
 
     def _measure(self, epoch: OperatorEpoch, now: float) -> None:

@@ -1,6 +1,6 @@
 """What the protocol makes durable: three kinds of record, and the events they carry.
 
-The epoch store writes them, recovery reads them; nothing else is needed to go on after any crash. They only hold bytes
+The epoch store writes them, recovery reads them; nothing else is needed to resume after any crash. They only hold bytes
 and numbers: what an event or a state means is known at the edges, never here.
 """
 
@@ -67,7 +67,7 @@ class RunStarted:
 
     Acks of epochs above ``committed`` are void: without this, an ack could survive a re-run that had nothing to write.
     Before the planned epoch is run again its acks still count, so a record of that moment names it as ``committed``.
-    Begins of epochs above ``planned`` are void too: Spark has not fixed their rows, nobody was answered.
+    Begins of epochs above ``planned`` are void too: Spark has not fixed their rows, and no attempt was answered.
     """
 
     generation: Generation

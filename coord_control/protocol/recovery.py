@@ -6,12 +6,12 @@ committed). The same function serves a killed driver, a failed batch and a query
 
 * A subtask has the state of its newest durable ack with epoch <= k.
 * With a begin record of k+1 the coordinator restarts from its state, and k+1 is run again with the recorded inputs.
-* Without one, but with k+1 planned, k+1 is run again with *empty* inputs: either nobody was answered in it, or its
+* Without one, but with k+1 planned, k+1 is run again with *empty* inputs: either no attempt was answered in it, or its
   inputs were empty and the record was saved (cost rule). Either way every attempt of k+1, before and after, sees the
   same (invariant I3).
-* What was acknowledged in k+1 before counts if Spark commits k+1 without running it: its sink has the epoch already
-  and skips it (spark-facts: the file sink, and everybody's idempotent ``foreachBatch``). The first attempt of k+1
-  shows that Spark does run it; from then on, durably, only acks of the new run count.
+* What was acknowledged in k+1 before counts if Spark commits k+1 without running it: its sink has the epoch already and
+  skips it (spark-facts: the file sink, and idempotent ``foreachBatch`` functions). The first attempt of k+1 shows that
+  Spark does run it; from then on, durably, only acks of the new run count.
 * The coordinator then restarts from the newest begin record w <= k; the outboxes of w..k are delivered to it again,
   and what was frozen in w for subtasks that did not run in it goes back to their mailboxes.
 * What a checkpoint held back when an epoch began is behind the epoch's inputs: it waits in the mailboxes.
@@ -75,7 +75,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredOperator:
-    """Where one operator goes on."""
+    """Where one operator resumes."""
 
     states: Mapping[SubtaskIndex, bytes | None]  #: of the subtasks that have ever acknowledged
     coordinator_state: bytes | None  #: None: there is no snapshot, the coordinator starts empty
@@ -145,7 +145,7 @@ def rerun_marker(facts: Facts, generation: Generation) -> RunStarted | None:
 
 
 def recover(facts: Facts, operator: OperatorUid) -> RecoveredOperator:
-    """Where ``operator`` goes on after a restart with these facts."""
+    """Return where ``operator`` resumes after a restart with these facts."""
     history = History.of(facts.records)
     begins = history.begins.get(operator, {})
     ours = {subtask: by_epoch for (uid, subtask), by_epoch in sorted(history.acks.items()) if uid == operator}

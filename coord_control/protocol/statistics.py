@@ -9,7 +9,7 @@ out: the coordinator's part, how long gateways held events, and how files came t
 | trigger_timestamp, latest_ack_timestamp | ``triggered_at_seconds``, ``latest_passed_seconds`` after it              |
 | end_to_end_duration                     | ``duration_seconds``                                                      |
 | state_size, checkpointed_size           | ``state_bytes``; ``new_bytes``: what no older checkpoint holds            |
-| persisted_data, alignment buffered      | ``channel_bytes``: events on their way, in both directions                |
+| persisted_data, alignment buffered      | ``channel_bytes``: events in transit, in both directions                  |
 | alignment duration, start_delay         | ``blocked_seconds`` of a gateway, ``passed_seconds`` of a subtask         |
 | checkpoint_duration sync, async         | ``boundary_seconds``, ``pin_seconds`` of a query                          |
 | num_subtasks, num_acknowledged_subtasks | ``subtasks``, ``passed_subtasks``                                         |
@@ -61,14 +61,14 @@ class SubtaskStatistics:
     """One subtask's part.
 
     Attributes:
-        passed_seconds: from the trigger until it passed the boundary; None: it has not.
+        passed_seconds: from the trigger until it passed the boundary; None if it has not.
         state_bytes: its own state; the state that Spark keeps is the query's.
         blocked_events: events that waited for it behind this checkpoint.
         blocked_seconds: from the coordinator's snapshot point until it passed the boundary, or the checkpoint failed.
         down_bytes: channel state from the coordinator to it.
         up_bytes: channel state from it to the coordinator.
-        ack_seconds: from the trigger until its ack of the boundary epoch; None: there was none after the
-            trigger, because it was through before or had no rows.
+        ack_seconds: from the trigger until its ack of the boundary epoch; None if there was none after the trigger,
+            because it was done before or had no rows.
     """
 
     subtask: SubtaskIndex
@@ -86,8 +86,8 @@ class OperatorStatistics:
     """One operator's part.
 
     Attributes:
-        asked_seconds: from the trigger until the coordinator was asked for its state; None: it was not.
-        snapshot_seconds: from then until it answered; None: it has not.
+        asked_seconds: from the trigger until the coordinator was asked for its state; None if it was not.
+        snapshot_seconds: from then until it answered; None if it has not.
         coordinator_bytes: its state.
         applied_events: the number of the last event from outside that the state contains, by job, once known.
     """
@@ -111,12 +111,12 @@ class OperatorStatistics:
 
     @property
     def channel_bytes(self) -> int:
-        """Events on their way, in both directions."""
+        """The bytes of events in transit, in both directions."""
         return sum(subtask.down_bytes + subtask.up_bytes for subtask in self.subtasks)
 
     @property
     def state_bytes(self) -> int:
-        """The coordinator's state, the subtasks' states and the events on their way."""
+        """The bytes of the coordinator's state, the subtasks' states and the events in transit."""
         return self.coordinator_bytes + self.channel_bytes + sum(subtask.state_bytes for subtask in self.subtasks)
 
     @property
@@ -136,8 +136,8 @@ class QueryStatistics:
 
     Attributes:
         boundary: the epoch at whose end it is cut, also when that was not reached.
-        boundary_seconds: from the trigger until the boundary was reached; None: it is not.
-        pin_seconds: how long it took to make its files durable; None: they are not.
+        boundary_seconds: from the trigger until the boundary was reached; None if it was not.
+        pin_seconds: how long it took to make its files durable; None if they are not.
         files: of Spark's checkpoint directory.
         file_bytes: their size.
         linked_bytes: of the files that were hard-linked.
@@ -182,7 +182,7 @@ class CheckpointStatistics:
 
     Attributes:
         triggered_at_seconds: when it was started.
-        duration_seconds: from then until it ended; None: it has not.
+        duration_seconds: from then until it ended; None if it has not.
         reason: why it failed.
         message: the same for people.
         path: where it lies, when it is complete.
@@ -246,7 +246,7 @@ class CheckpointStatistics:
 
     @property
     def channel_bytes(self) -> int:
-        """Events on their way, in both directions."""
+        """The bytes of events in transit, in both directions."""
         return sum(operator.channel_bytes for operator in self.operators)
 
     @property

@@ -11,8 +11,9 @@ import pytest
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
-#: Folders that contain none of these phrases.
-PLAIN: Final = ("coord_control/coordinators", "coord_control/durable")
+#: Folders that contain none of these phrases, except in the files and folders below NOT_YET.
+PLAIN: Final = ("coord_control/coordinators", "coord_control/durable", "coord_control/protocol")
+NOT_YET: Final = ("coord_control/protocol/failures.py",)
 
 #: What to look for -> what to say instead. A blank also matches a line break inside a docstring, comment or message.
 BETTER: Final = {
@@ -82,15 +83,22 @@ def hits(text: str) -> Iterator[Hit]:
             yield Hit(text.count("\n", 0, match.start()) + 1, match[0], better)
 
 
+def sources(folder: str) -> list[Path]:
+    exempt = [CHECKOUT / name for name in NOT_YET]
+    found = sorted((CHECKOUT / folder).rglob("*.py"))
+    return [path for path in found if not any(path.is_relative_to(other) for other in exempt)]
+
+
 def test_the_listed_folders_exist() -> None:
-    assert all(any((CHECKOUT / folder).rglob("*.py")) for folder in PLAIN)
+    assert all(sources(folder) for folder in PLAIN)
+    assert all((CHECKOUT / name).exists() for name in NOT_YET)
 
 
 @pytest.mark.parametrize("folder", PLAIN)
 def test_source_code_is_in_plain_words(folder: str) -> None:
     found = [
         f"{path.relative_to(CHECKOUT)}:{hit.line}: {hit.phrase!r}: better: {hit.better}"
-        for path in sorted((CHECKOUT / folder).rglob("*.py"))
+        for path in sources(folder)
         for hit in hits(path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)

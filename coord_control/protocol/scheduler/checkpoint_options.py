@@ -13,8 +13,8 @@
 
 Two defaults differ. In Flink a checkpoint is what a job recovers from: one that fails moves the point of recovery back,
 and by default restarts the job. Here each epoch is durable by itself and recovery loses nothing when a checkpoint
-fails; checkpoints are copies to go back to. A job that does its work is not ended for want of a copy unless it is told
-to. And a 99th percentile of ten values says nothing.
+fails; checkpoints are copies to go back to. A working job does not end because a copy is missing, unless it is
+configured to. And a 99th percentile of ten values says nothing.
 
 Values; any thread.
 """
@@ -34,14 +34,14 @@ class CheckpointOptions:
     """The checkpoints of one job.
 
     Attributes:
-        interval_seconds: from the start of one periodic checkpoint to the next; None: none are taken. Raised to the
+        interval_seconds: from the start of one periodic checkpoint to the next; None to take none. Raised to the
             minimal pause when it is shorter.
         timeout_seconds: a checkpoint or savepoint that is not complete this long after its start is aborted.
         min_pause_seconds: from the end of any checkpoint or savepoint, however it ended, to the start of the next
             periodic one. When it is not 0 a periodic one also waits for other checkpoints to end.
         max_concurrent: checkpoints at the same time. Savepoints are always admitted and do not count.
-        tolerable_consecutive_failures: so many checkpoints in a row may fail, one more fails the job; None: any number.
-            Savepoints do not count, and not every reason does (:attr:`.FailureReason.counts`).
+        tolerable_consecutive_failures: this many checkpoints in a row may fail, one more fails the job; None for any
+            number. Savepoints do not count, and not every reason does (:attr:`.FailureReason.counts`).
         retained: how many completed checkpoints are kept, by default the newest alone; savepoints are not removed and
             do not count.
         history_size: ended checkpoints and savepoints in the statistics.

@@ -7,12 +7,12 @@ pause               ----                                                 ----
 starts       ^                        ^                                      ^ (due before, waited; not one for each)
 ```
 
-Periods lie on a grid, so that a late start does not move the next one; periods that nobody looked at are left out. A
-restart begins a new grid one pause later. All checkpoints and savepoints end with a pause, however they ended: what it
-protects is the job's own work.
+Periods lie on a grid, so that a late start does not move the next one; periods that passed without a look are left out.
+A restart begins a new grid one pause later. All checkpoints and savepoints end with a pause, however they ended: what
+it protects is the job's own work.
 
-A completed one may ask for a rest: then nothing starts, whoever asked for it. That keeps savepoints that follow one
-another without end from taking a processor away from the epochs beside them.
+A completed one may request a rest: then nothing starts, no matter who requested it. That keeps an endless sequence of
+savepoints from taking processor time away from the epochs that run in parallel.
 
 Single-threaded; owned by the scheduler. Times are seconds of the clock that ``now`` is taken from.
 """
@@ -72,7 +72,7 @@ class Pacing:
 
     @property
     def pause_ends_at(self) -> float | None:
-        """When the newest pause is over; None: there was none."""
+        """Return when the newest pause ends, or None if there was none."""
         return None if self._pause_from is None or not self.has_pause else self._pause_from + self._pause_seconds
 
     def is_pause(self, now: float) -> bool:
@@ -80,6 +80,6 @@ class Pacing:
         return self.pause_ends_at is not None and now < self.pause_ends_at
 
     def opens_at(self, *, periodic: bool) -> float | None:
-        """From when on the next one may start, as far as pause and rest are concerned; None: at any time."""
+        """Return the earliest start of the next one that pause and rest allow, or None if they allow any time."""
         times = [self._rest_until, self.pause_ends_at if periodic else None]
         return max((at for at in times if at is not None), default=None)

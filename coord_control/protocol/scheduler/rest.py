@@ -1,11 +1,11 @@
-"""How long nothing starts after a checkpoint: savepoints that follow one another must not slow the epochs beside them.
+"""Compute the pause after each checkpoint: back-to-back savepoints must not slow the epochs that run in parallel.
 
 What a checkpoint does in the driver takes processor time from the tasks of a local master, and journal writes from its
-file system. Once a minute nobody notices; one after the other without a pause would cost every epoch a tenth. So the
-work of checkpoints takes a fifth of the time at most, as long as epochs are processed; beside an idle job there is
-nothing to protect, and nobody waits. A checkpoint that follows no other starts at once in any case.
+file system. Once a minute this is not noticeable; back to back without a pause it would cost every epoch a tenth. So
+the work of checkpoints takes a fifth of the time at most, as long as epochs are processed; an idle job needs no
+protection, and nothing waits. A checkpoint that follows no other starts at once in any case.
 
-Single-threaded; owned by whoever owns the scheduler. Times are seconds.
+Single-threaded; has the same owner as the scheduler. Times are seconds.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ submit --> queue: savepoints, people's, schedules' --> admission --> Start ... c
 ```
 
 - Savepoints are always admitted. At most ``max_concurrent`` checkpoints run; one that is being aborted still does.
-- One that was completed beside running epochs may ask for a rest, a part of a second in which nothing starts.
+- One that was completed in parallel with running epochs may request a rest, a fraction of a second in which nothing
+  starts.
 - A periodic one never starts within the minimal pause. At most one waits for its turn: a period that finds it waiting
   is left out.
-- While queries restart nothing starts. What runs is aborted, what periods asked for is given up, what people asked for
-  waits. Periodic checkpoints go on one minimal pause after the restart.
+- While queries restart nothing starts. Running checkpoints are aborted, waiting periodic ones are cancelled, other
+  requests wait. Periodic checkpoints resume one minimal pause after the restart.
 - Requests with the same key are one, also after its end (:mod:`.ticket_book`).
 - Every ticket ends once, with one :class:`Finished`.
 
@@ -19,7 +20,7 @@ Inputs are calls with ``now`` in seconds of any monotonic clock. What must happe
 and :meth:`CheckpointScheduler.take` hands it out. Between the start of a checkpoint and the report of its end the
 driver works on it alone; ids come from here, and only grow (rule C9).
 
-Single-threaded; owned by whoever owns the protocol core.
+Single-threaded; has the same owner as the protocol core.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give a checkpoint up, unless its metadata is written already; then report the end, as always."""
+    """Abort a checkpoint, unless its metadata is already written; then report the end, as always."""
 
     checkpoint: CheckpointId
     reason: FailureReason
@@ -106,7 +107,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A ticket has its outcome: tell whoever waits for it."""
+    """A ticket has its outcome: notify those that wait for it."""
 
     ticket: Ticket
 
@@ -148,7 +149,7 @@ class CheckpointScheduler:
         Args:
             next_checkpoint: above every id that storage has seen.
             first_delay_seconds: from the first resume to the first periodic checkpoint, drawn by the driver so that
-                jobs that start together do not checkpoint together; None: one interval.
+                jobs that start together do not checkpoint together; None for one interval.
         """
         self._options = options
         self._first_delay = first_delay_seconds
@@ -173,7 +174,7 @@ class CheckpointScheduler:
         return bool(self._effects)
 
     def next_wakeup(self) -> float | None:
-        """When :meth:`tick` has something to do, at the latest; None: nothing is waited for."""
+        """Return the latest time for the next :meth:`tick`, or None if nothing is waited for."""
         times = [self._deadline(ticket) for ticket in self.running if ticket.state is TicketState.RUNNING]
         if self._state is State.ACTIVE:
             if self._pacing.next_due is not None:
@@ -205,21 +206,21 @@ class CheckpointScheduler:
         return not self._book.pending
 
     def by_key(self, key: str) -> Ticket | None:
-        """The ticket with this key; None: there was none, or it is forgotten."""
+        """Return the ticket with this key, or None if there was none, or it is forgotten."""
         return self._book.by_key(key)
 
     def by_checkpoint(self, checkpoint: CheckpointId) -> Ticket | None:
-        """The ticket of a checkpoint that is under way; None: it is not."""
+        """Return the ticket of a checkpoint, or None if the checkpoint is not in progress."""
         return self._book.by_checkpoint(checkpoint)
 
     # What people and the clock want.
 
     def submit(self, request: CheckpointRequest, now: float) -> Ticket:
-        """Ask for a checkpoint or savepoint.
+        """Request a checkpoint or savepoint.
 
         Returns:
             Its ticket, which may be running or, when it was refused, have its outcome. The ticket of an earlier request
-            with the same key instead of a new one, with its outcome if it has ended: nobody is told of that again.
+            with the same key instead of a new one, with its outcome if it has ended, which is not reported again.
         """
         earlier = self.by_key(request.key) if request.key is not None else None
         if earlier is not None and earlier.request.is_same(request):
@@ -236,9 +237,9 @@ class CheckpointScheduler:
     def abort(
         self, ticket: TicketId, now: float, reason: FailureReason = FailureReason.ABORTED, detail: str = ""
     ) -> bool:
-        """Give a ticket up. False: it has ended, or is being aborted already.
+        """Cancel a ticket. Return False if it has ended, or is already being aborted.
 
-        One that is queued ends now; one that is running when the driver has said how it ended.
+        A queued ticket ends now; a running one when the driver has reported its end.
         """
         pending = self._book.by_id(ticket)
         return pending is not None and self._abort(pending, reason, detail, now)
@@ -258,13 +259,13 @@ class CheckpointScheduler:
     def completed(
         self, checkpoint: CheckpointId, now: float, path: str | None = None, *, rest_seconds: float = 0.0
     ) -> Ticket:
-        """Its metadata is written, at ``path``.
+        """End a running checkpoint as completed: its metadata is written, at ``path``.
 
         Args:
-            rest_seconds: for so long nothing else starts.
+            rest_seconds: how long nothing else starts.
 
         Raises:
-            InvalidTransition: no checkpoint with this id is under way.
+            InvalidTransition: no checkpoint with this id is in progress.
         """
         ticket = self._under_way(checkpoint, TicketInput.COMPLETE).completed(path, now)
         self._last_success = max(self._last_success, checkpoint)
@@ -274,10 +275,10 @@ class CheckpointScheduler:
         return ticket
 
     def failed(self, checkpoint: CheckpointId, reason: FailureReason, now: float, detail: str = "") -> Ticket:
-        """It does not exist and never will: its metadata was not written, its gateways are open.
+        """End a running checkpoint as failed: its metadata was not written, its gateways are open.
 
         Raises:
-            InvalidTransition: no checkpoint with this id is under way.
+            InvalidTransition: no checkpoint with this id is in progress.
         """
         ticket = self._under_way(checkpoint, TicketInput.FAIL).failed(reason, detail, now)
         self._end(ticket, now)
@@ -308,7 +309,8 @@ class CheckpointScheduler:
         self._admit(now)
 
     def shutdown(self, now: float, detail: str = "") -> None:
-        """The job ends: nothing starts any more, what waits is refused, what runs is aborted. May be told twice."""
+        """End the job's checkpoints: nothing starts any more, what waits is refused, what runs is aborted.
+        Repeatable."""
         self._step(Input.SHUTDOWN)
         self._pacing.stop()
         for ticket in self._book.pending:
@@ -317,8 +319,8 @@ class CheckpointScheduler:
     # What storage knows.
 
     def remember(self, request: CheckpointRequest, checkpoint: CheckpointId, now: float, path: str | None) -> None:
-        """A checkpoint that an earlier driver completed: whoever repeats its request gets it, its id is not used
-        again. Oldest first."""
+        """Add a checkpoint that an earlier driver completed: a repeated request returns it, and its id is not used
+        again. Call oldest first."""
         self.skip(checkpoint)
         self._book.remember(self._book.new(request, now).started(checkpoint, now).completed(path, now))
 
@@ -357,7 +359,7 @@ class CheckpointScheduler:
         return self._finished(refused)
 
     def _admit(self, now: float) -> None:
-        """Start from the front of the queue. Whoever cannot start has nobody behind who could."""
+        """Start from the front of the queue: if the head cannot start, nothing behind it can."""
         while self._state is State.ACTIVE and (first := self._book.first) is not None:
             opens_at = self._pacing.opens_at(periodic=first.request.periodic)
             if not self._has_room(first.request) or (opens_at is not None and now < opens_at):
@@ -378,7 +380,7 @@ class CheckpointScheduler:
         return ticket.started_at + self._options.timeout_seconds
 
     def _abort(self, ticket: Ticket, reason: FailureReason, detail: str, now: float) -> bool:
-        """Give up one that is pending. False: it is being aborted already."""
+        """Cancel a pending ticket. Return False if it is already being aborted."""
         aborted = ticket.aborted(reason, detail, now)
         if aborted.state is ticket.state:
             return False

@@ -1,10 +1,10 @@
 """The statistics of a job's checkpoints: those that run, the newest that have ended, and what they have in common.
 
 Bounded: of those that have ended the newest are kept. The latest completed one, the latest savepoint, the latest
-failure and the latest restore are kept beyond that, as in Flink; the counts go on for the life of the driver. Summaries
-are over the completed ones that are kept, and exact.
+failure and the latest restore are kept beyond that, as in Flink; the counts continue for the life of the driver.
+Summaries are over the completed ones that are kept, and exact.
 
-Single-threaded; owned by whoever owns the scheduler. What it hands out are values.
+Single-threaded; has the same owner as the scheduler. What it hands out are values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Summary:
 
 
 def summary_of(values: Iterable[float]) -> Summary | None:
-    """Summarise; None: there is nothing to summarise."""
+    """Summarise the values, or return None if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -164,7 +164,7 @@ class StatisticsHistory:
             self._savepoint = self._marked(self._savepoint, checkpoint)
 
     def get(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
-        """What is known of one checkpoint; None: nothing any more."""
+        """Return the statistics of one checkpoint, or None if they are no longer kept."""
         latest = (each for each in (self._completed, self._savepoint, self._failed) if each is not None)
         candidates = (*self._in_progress.values(), *self._ended, *latest)
         return next((each for each in candidates if each.checkpoint == checkpoint), None)

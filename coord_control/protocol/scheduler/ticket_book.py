@@ -67,7 +67,7 @@ class TicketBook:
             self.remember(ticket)
 
     def remember(self, ticket: Ticket) -> None:
-        """Keep an ended one for whoever repeats its key."""
+        """Keep an ended ticket for requests that repeat its key."""
         assert ticket.outcome is not None, "it has ended"
         key, reason = ticket.request.key, ticket.outcome.reason
         if key is None or (reason is not None and reason.is_preflight):
@@ -99,7 +99,7 @@ class TicketBook:
 
     @property
     def first(self) -> Ticket | None:
-        """The next one to start; None: none waits."""
+        """Return the next ticket to start, or None if none waits."""
         return self._pending[self._queue[0][1]] if self._queue else None
 
     def by_id(self, ticket: TicketId) -> Ticket | None:

@@ -45,7 +45,7 @@ TicketId = NewType("TicketId", int)  #: from 1, in the order of the requests, pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest:
-    """What somebody wants.
+    """A request for a checkpoint or savepoint.
 
     Attributes:
         kind: checkpoint or savepoint.
@@ -53,7 +53,7 @@ class CheckpointRequest:
             within the minimal pause.
         key: makes the request idempotent: requests with the same key are one.
         label: a name for people, to find it again.
-        target: the folder of a savepoint; None: the job's own.
+        target: the folder of a savepoint; None for the job's default folder.
         cause: why, for people.
         requested_by: who, for people.
 
@@ -96,10 +96,10 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended.
+    """How a ticket ended.
 
     Attributes:
-        reason: why it failed; None: it is complete.
+        reason: why it failed; None if it is complete.
         detail: what exactly happened, when there is more to say than the reason's sentence.
         path: where its ``_metadata`` lies, when it is complete.
     """
@@ -121,7 +121,7 @@ class TicketState(enum.Enum):
 
     QUEUED = "queued"
     RUNNING = "running"  #: it has a checkpoint id, and the driver works on it
-    ABORTING = "aborting"  #: the driver was told to abort it, and has not said how it ended
+    ABORTING = "aborting"  #: the driver is to abort it, and has not reported its end
     ENDED = "ended"  #: it has its outcome
 
 
@@ -179,7 +179,7 @@ class Ticket:
         return self._step(TicketInput.START, checkpoint=checkpoint, started_at=now)
 
     def aborted(self, reason: FailureReason, detail: str, now: float) -> Ticket:
-        """Somebody does not want it any more: the end of a queued one, a wish for a running one, nothing else later."""
+        """Return the cancelled ticket: ended if it was queued, to be aborted if it was running, unchanged otherwise."""
         outcome = Outcome(reason, detail)
         if self.state is TicketState.QUEUED:
             return self._step(TicketInput.ABORT, outcome=outcome, ended_at=now)

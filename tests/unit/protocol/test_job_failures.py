@@ -16,7 +16,7 @@ def test_a_broken_connection_gives_its_attempt_up(stage: Stage) -> None:
     stage.snapshot()
     stage.disconnect(1)
     assert stage.core.totals()[OP].attempts_failed == 1
-    assert "given up" in refusal(stage.ack(0, 0, task=1), 1)
+    assert "abandoned" in refusal(stage.ack(0, 0, task=1), 1)
 
 
 def test_a_connection_that_breaks_after_the_ack_gives_nobody_up(stage: Stage) -> None:

@@ -156,7 +156,7 @@ def test_the_ack_of_an_attempt_that_was_given_up_is_refused(operator: Runner) ->
     operator.ended(0, 0, task=1)
     refusal, batch = operator.ack(0, 0, task=1)
     assert refusal is not None
-    assert "given up" in refusal
+    assert "abandoned" in refusal
     assert not batch
 
 
