@@ -2,11 +2,11 @@
 
 Spark's ``CheckpointFileManager`` knows how to create a file atomically on each of its file systems: by a rename that
 refuses an existing target (HDFS and its like), or with the class that
-``spark.sql.streaming.checkpointFileManagerClass`` names (object stores). Taking the same one means that the epoch
-store is exactly as safe as Spark's offset log beside it. On a local disk Hadoop's rename checks first and renames
-then, so two drivers may both win: there ``LocalFiles`` is taken.
+``spark.sql.streaming.checkpointFileManagerClass`` names (object stores). Taking the same one means that the epoch store
+is exactly as safe as Spark's offset log next to it. On a local disk Hadoop's rename checks before it renames, so two
+drivers may both win: there ``LocalFiles`` is taken.
 
-Threads: any; every Python thread has a connection of its own to the JVM, and Hadoop's file systems are shared safely.
+Threads: any; every Python thread has its own connection to the JVM, and Hadoop's file systems are shared safely.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class HadoopFiles(OneByOne):
             try:
                 self._write(path, data, overwrite=False)
             except Py4JJavaError as exc:
-                # A file where a folder should be is told by the same exception.
+                # A file where a folder should be raises the same exception.
                 if _is(exc, _EXISTS) and self.exists(path):
                     raise AlreadyExists(path) from None
                 raise
@@ -102,7 +102,7 @@ class HadoopFiles(OneByOne):
         with _reported(path, "replace"):
             self._write(path, data, overwrite=True)
             # Spark's managers take "overwrite if possible" literally: where a rename refuses an existing target, the
-            # old file stays and nothing is said.
+            # old file stays without an error.
             if self.read(path) != data:
                 raise StoreUnavailable(path, "replace", _NOT_REPLACED)
 

@@ -18,7 +18,7 @@ __all__ = [
     "use_this_interpreter",
 ]
 
-# "local", "local[4]", "local[*,3]"; "local-cluster[...]" has executors in processes of their own.
+# "local", "local[4]", "local[*,3]"; "local-cluster[...]" has executors in separate processes.
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 
 

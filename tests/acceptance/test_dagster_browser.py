@@ -288,7 +288,7 @@ def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(world: World) -
 
     world.until_running(before.generation + 1)
     person.open_asset(_CHECKPOINT, "events")
-    person.see(person.page.get_by_text(f"goes on from checkpoint {savepoint} "))  # its first epoch is done
+    person.see(person.page.get_by_text(f"resumes from checkpoint {savepoint} "))  # its first epoch is done
     person.screen.shoot("53-recovery")
     person.open_asset(_SAVEPOINT)
     person.materialize()

@@ -93,7 +93,7 @@ def _recovery(**changes: Any) -> RecoveryRecord:
         "job": "flights",
         "generation": 3,
         "cause": "restore",
-        "what": "alerts goes on from checkpoint 5 at epoch 30",
+        "what": "alerts resumes from checkpoint 5 at epoch 30",
         "started_at": _NOON,
         "query": "alerts",
         "from_epoch": 30,

@@ -130,7 +130,7 @@ def test_a_second_stop_with_savepoint_is_refused_while_the_first_is_under_way(
     start_both(job, source, Dialogue())
     taken = aside.submit(job.stop_with_savepoint)
     assert copying.has_begun.wait(SECONDS)
-    with pytest.raises(CheckpointNotCompleted, match="another stop with savepoint is under way"):
+    with pytest.raises(CheckpointNotCompleted, match="another stop with savepoint is in progress"):
         job.stop_with_savepoint()
     assert states(job) == {"paused"}
     copying.may_end.set()

@@ -1,4 +1,4 @@
-"""What an agent in the driver may know of its job, and may ask of it: the job seen by somebody who knows no Spark.
+"""The driver's interface for its agent: what the agent may read and request of the job, without knowing Spark.
 
 News come to a :class:`~coord_control.protocol.job_facts.JobListener`; everything else is asked here.
 
@@ -11,9 +11,9 @@ Events from outside are exactly once if their owner does its part (docs/protocol
    refused; also those that were reported durable, if it still has them: a restore takes the job back behind them, as it
    takes back what was read from the sources.
 4. An event of :meth:`AgentPort.feed_status`'s ``refused`` has failed, also when it is reported durable. When that
-   outcome is durable, the owner says so (:meth:`AgentPort.forget_refusals`).
+   outcome is durable, the owner calls :meth:`AgentPort.forget_refusals`.
 
-Threads: any. Only the methods that say so wait.
+Threads: any. Methods return at once unless their docstring says that they wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from coord_control.spark.process import shutdown
 
 __all__ = ["AgentPort"]
 
-#: How long a job may take to end when nobody says.
+#: How long a job may take to end by default.
 STOP_SECONDS: Final = 30.0
 _SAVEPOINT_SECONDS: Final = 3600.0
 # A program that never waits for its job is ready this long after it has started its last query.
@@ -118,7 +118,7 @@ class AgentPort:
         return self._driver.status()
 
     def metrics_address(self) -> str | None:
-        """Where its metrics are served, as ``host:port``; None: nowhere at the moment."""
+        """The address of its metrics, as ``host:port``, or None if they are not served at the moment."""
         return self._driver.metrics_address()
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
@@ -162,7 +162,7 @@ class AgentPort:
         return self._driver.checkpoints.submit(request)
 
     def abort(self, checkpoint: CheckpointId) -> bool:
-        """Give a checkpoint up that is under way; False: none of that number is. Waits a moment."""
+        """Abort a checkpoint in progress; return False if none with that id is. Waits a moment."""
         return self._driver.checkpoints.abort(checkpoint)
 
     def savepoint_and_pause(
@@ -207,7 +207,7 @@ class AgentPort:
         self._driver.stop(STOP_SECONDS if grace_seconds is None else grace_seconds)
 
     def fenced(self, newest: int) -> None:
-        """Somebody knows a newer driver: the job stops itself, at once."""
+        """Stop the job at once, because a newer driver is known."""
         self._driver.fence(Fenced(self._driver.name, self._driver.generation, newest))
 
     # What is on the storage.

@@ -49,7 +49,8 @@ class ControlPlane:
         """Begin, and wait a moment for the database.
 
         Returns:
-            What to raise when the job has stopped: somebody has asked for that, and the last driver died on the way.
+            The error to raise if the job has stopped, because a stop was requested that the last driver did not
+            survive.
         """
         self._agent = Agent(
             port,
@@ -66,11 +67,11 @@ class ControlPlane:
         return error
 
     def metrics(self) -> AgentMetrics | None:
-        """How the agent fares with the database; None: it was not started."""
+        """Return the agent's metrics of the database, or None if it was not started."""
         return None if self._agent is None else self._agent.metrics()
 
     def snapshot(self) -> AgentSnapshot | None:
-        """All its numbers; None: it was not started. Any thread."""
+        """Return all the agent's numbers, or None if it was not started. Any thread."""
         if (agent := self._agent) is None:
             return None
         return AgentSnapshot(
@@ -81,7 +82,7 @@ class ControlPlane:
         )
 
     def close(self, driver: JobDriver) -> None:
-        """The job has ended, and its claim is released: say so, and give commands their outcomes."""
+        """Record that the job has ended and released its claim, and give commands their outcomes."""
         if self._agent is None:
             return
         error = driver.first_error() or driver.program_error or _abandoned(driver, self._agent)
@@ -101,7 +102,7 @@ def _is_supervised() -> bool:
 def _abandoned(driver: JobDriver, agent: Agent) -> SupervisorLost | None:
     """Return the loss of the supervisor if the job would run on, or be started again, without it."""
     if agent.is_restarting:
-        return shutdown.lost_supervisor()  # also one that came later: nobody starts the next driver
+        return shutdown.lost_supervisor()  # also a later one: no process starts the next driver
     return None if agent.is_stopping else driver.lost_supervisor
 
 

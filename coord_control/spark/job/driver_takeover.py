@@ -1,9 +1,9 @@
 """Becoming the job's driver: claim the next generation, then wait for the one before to be gone.
 
 The claim alone makes the protocol safe. The wait is for Spark's sake: until the older driver has noticed, its queries
-write to the same Spark checkpoint directories, and a batch that it commits while this driver recovers would be seen
-too late. A driver notices within half a second, stops its queries and says so; after a crash its JVM lives a moment
-longer than its Python.
+write to the same Spark checkpoint directories, and a batch that it commits while this driver recovers would be seen too
+late. A driver notices within half a second, stops its queries and releases its claim; after a crash its JVM lives a
+moment longer than its Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["cause_of", "take_over"]
 _log = logging.getLogger("coord_control.job")
 
 _POLL_SECONDS: Final = 0.02
-# For a driver that can be seen: it stops its queries first, or its JVM is on its way out.
+# For a driver that can be seen: it stops its queries first, or its JVM is about to exit.
 _ALIVE_SECONDS: Final = 15.0
 # For one that cannot: by then it gives no more answers.
 _UNKNOWN_SECONDS: Final = generations.UNSEEN_SECONDS
@@ -54,14 +54,14 @@ def take_over(
     while (previous := generations.previous_may_live(claim)) is not Aliveness.DEAD:
         waited = time.monotonic() - began
         if waited > (_ALIVE_SECONDS if previous is Aliveness.ALIVE else _UNKNOWN_SECONDS):
-            _log.warning("the driver before this one may still run; it is fenced off and going on without it")
+            _log.warning("the driver before this one may still run; it is fenced off, continuing without it")
             break
         time.sleep(_POLL_SECONDS)
     return claim
 
 
 def _tell(claim: Claim, folder: str) -> None:
-    """Say that a job is taken from a driver that runs: whoever has started this one may not have meant to."""
+    """Warn that the job is taken from a running driver: the user may not have intended that."""
     previous = claim.previous
     if previous is None or claim.found is Aliveness.DEAD:
         return
@@ -85,7 +85,7 @@ def _tell(claim: Claim, folder: str) -> None:
 
 
 def cause_of(claim: Claim) -> RecoveryCause:
-    """Why this driver goes on where another one has ended; ``claim`` is as :func:`take_over` has returned it."""
+    """Return why this driver follows an earlier one; ``claim`` is as :func:`take_over` has returned it."""
     if claim.found is not Aliveness.DEAD:
         return RecoveryCause.FENCED
     previous = claim.previous_driver()

@@ -109,7 +109,7 @@ class JobDriver:
         self.root = root
         self.files = files_for(root, spark)
         self.folder = join(root, name)
-        self._storages: dict[str | None, Files] = {}  # by scheme; None: Spark's default
+        self._storages: dict[str | None, Files] = {}  # by scheme; None for Spark's default
         self.spark = spark
         self._policy = restart
         self.stop = stop
@@ -130,7 +130,7 @@ class JobDriver:
         self.lost_supervisor: SupervisorLost | None = None  #: the job's end began because of that
         self.changed = threading.Condition()
         self.is_registered = False  #: in the control database
-        self.is_pausing = False  #: queries have been stopped for a savepoint: they go on, or the job is closed
+        self.is_pausing = False  #: queries have been stopped for a savepoint: they resume, or the job is closed
         self.turns = threading.RLock()  #: starting a query, beginning a pause, stopping the job; before ``changed``
         self.closed = threading.Event()
         with contextlib.ExitStack() as opened:
@@ -235,7 +235,7 @@ class JobDriver:
         with self.turns, self.changed:
             self.check_open()
             if self.is_pausing:
-                why = "another stop with savepoint is under way; wait for it to end"
+                why = "another stop with savepoint is in progress; wait for it to end"
                 raise CheckpointNotCompleted("savepoint", FailureReason.JOB_ENDING.code, why)
             # await_termination must not take the pause for the job's end, and close the job under the savepoint.
             self.is_pausing = True
@@ -422,7 +422,7 @@ class JobDriver:
             managed.fail(error)
 
     def fence(self, error: Fenced) -> None:
-        """A newer driver owns the job: end at once, on a thread of its own."""
+        """End at once, on a separate thread, because a newer driver owns the job."""
         self._fenced(error)
         threading.Thread(target=self.stop, name="coord-fenced", daemon=True).start()
 

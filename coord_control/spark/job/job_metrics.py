@@ -3,7 +3,7 @@
 A scrape changes nothing and waits for nothing that could hang: not for the storage, and not for the control database.
 An address that cannot be had keeps no job from running.
 
-Threads: start and end belong to whoever starts and ends the job; snapshots are read on the server's threads.
+Threads: it is started and ended by the threads that start and end the job; snapshots are read on the server's threads.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class JobMetrics:
 
     @classmethod
     def of(cls, address: str | None) -> JobMetrics | None:
-        """Read the address; None: no metrics are wanted.
+        """Parse the address; return None if no metrics are wanted.
 
         Raises:
-            MetricsAddressInvalid: it is no address.
+            MetricsAddressInvalid: the address is invalid.
         """
         found = Address.of_driver(address)
         return None if found is None else cls(found)
@@ -71,7 +71,7 @@ class JobMetrics:
 
     @property
     def address(self) -> str | None:
-        """Where it answers, as ``host:port``; None: nowhere at the moment."""
+        """The address that it serves, as ``host:port``, or None if it does not serve at the moment."""
         found = None if self._server is None else self._server.address
         return None if found is None else str(found)
 

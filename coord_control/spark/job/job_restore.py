@@ -1,8 +1,8 @@
-"""A restore that the program of a job asks for, or whoever starts it: ``Job(restore_from=...)``.
+"""A restore requested by the program of a job, or by the user who starts it: ``Job(restore_from=...)``.
 
 It takes place in three steps. Before the generation is claimed the checkpoint is found and read, because the claim must
-be above its generation. After the claim its files are checked and put into new lineages, which nobody looks at yet.
-When the program has started all queries of the checkpoint, and all of them fit (:mod:`.query_starts`), the restore is
+be above its generation. After the claim its files are checked and put into new lineages, which are not in use yet. When
+the program has started all queries of the checkpoint, and all of them fit (:mod:`.query_starts`), the restore is
 committed: before that, whatever goes wrong leaves the job as it was.
 
 A restore is applied once. A driver that is started again with the same ``restore_from`` resumes where the job stands,
@@ -67,7 +67,7 @@ class JobRestore(PendingRestore):
         allow_non_restored_state: bool,
         allow_missing_input: bool,
     ) -> Self | None:
-        """Find what is to be restored; None: the job has done it already, and goes on.
+        """Find what is to be restored, or return None if the job has already restored it.
 
         Raises:
             CheckpointNotFound: nothing, or more than one checkpoint, is meant.
@@ -150,7 +150,7 @@ class JobRestore(PendingRestore):
         self.is_committed = True
         record = self.record
         _log.info(
-            "= job %s goes on from checkpoint %d (%s)",
+            "= job %s resumes from checkpoint %d (%s)",
             self.job,
             record.checkpoint,
             self.path,

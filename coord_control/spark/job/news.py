@@ -1,7 +1,7 @@
-"""Tells listeners what happens in a job.
+"""Notify listeners of what happens in a job.
 
-Threads: listeners come and go from any thread; they are called on whatever thread something happens, one after the
-other, and what one of them raises is logged and disturbs nobody.
+Threads: listeners are added and removed on any thread; they are called one after the other, on the thread of each
+event, and what one of them raises is logged and does not affect the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The user's handle of an operator: where it is put into a DataFrame.
 
-Identity (docs/protocol.md, section 4): a task's partition id is not the subtask id. So every row gets its subtask id
-in a column of its own, computed from the keys, and the rows are partitioned by exactly that column; the task reads
-its id from its rows.
+Identity (docs/protocol.md, section 4): a task's partition id is not the subtask id. So every row gets its subtask id in
+an extra column, computed from the keys, and the rows are partitioned by exactly that column; the task reads its id from
+its rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Operator:
 
     @property
     def uid(self) -> str:
-        """Its name in this job, for ever: state is found by it."""
+        """Its permanent name in this job: state is found by it."""
         return self.spec.uid
 
     def apply(

@@ -179,7 +179,7 @@ class QueryStarts:
     # A plain query becomes one of the job.
 
     def _check_own_location(self, start: QueryStart) -> None:
-        """A state that the program means to go on from must not be left behind, nor a second one begun."""
+        """Refuse to leave behind a state that the program means to resume from, or to begin a second one."""
         own, by_session = own_checkpoint(start.writer, start.name)
         said_by, location = "its writer", own
         if own is None and by_session is not None and self._has_run(by_session):

@@ -4,7 +4,7 @@ Notices arrive in the order in which the core decided them and are run in that o
 Events from outside (:mod:`coord_control.protocol.control_events`) come between them, one at a time, once the
 coordinator has started; a reset goes back behind some of them, and they come again.
 
-An event whose callback raises is refused: whoever sent it is told, it keeps its number, and it is never given to the
+An event whose callback raises is refused: its sender is notified, it keeps its number, and it is never given to the
 coordinator again. That it was refused is recorded with the state until its outcome is durable. The query is not failed
 because of it, since the same event would fail it again after each restart. What the callback did before it raised, it
 has done; so a coordinator checks first and acts then.

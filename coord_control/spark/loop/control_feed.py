@@ -1,4 +1,4 @@
-"""The events from outside of one operator, between whoever accepts them and the coordinator's thread.
+"""The events from outside of one operator, between their receiver and the coordinator's thread.
 
 The rules are those of :mod:`coord_control.protocol.control_events`; here is the lock that lets three threads use them:
 events are accepted from any thread, applied on the coordinators' thread, and found to be durable on the loop.

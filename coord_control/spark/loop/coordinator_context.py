@@ -224,7 +224,7 @@ class Context:
 
     def _mark_here(self) -> None:
         # With the lock: nothing can be posted between the mark and what is posted next. Other threads send for
-        # reasons of their own.
+        # unrelated reasons.
         if self._unmarked is None or not self._owner.thread.is_current():
             return
         number, self._unmarked = self._unmarked, None

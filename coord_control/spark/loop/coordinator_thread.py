@@ -85,7 +85,7 @@ class CoordinatorThread:
             self._work.put(None)
 
     def slow(self) -> SlowCallback | None:
-        """A callback that runs too long now, each of them once; to be asked now and then from another thread."""
+        """Return a callback that has been running too long, each only once; poll this from another thread."""
         current = self._current
         if current is None or self._reported == current[2]:
             return None

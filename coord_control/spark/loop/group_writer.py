@@ -1,4 +1,4 @@
-"""Group commit: everything that waits while one write is under way becomes the next write.
+"""Group commit: everything that waits during one write becomes the next write.
 
 One thread takes batches in order, makes their records durable with one append per query, and then checks that the
 generation is still this driver's. The check comes *after* the write and *before* any answer: so whatever was answered
@@ -32,13 +32,12 @@ _MAX_GROUP: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch on its way to the storage."""
+    """A batch that is to be written to the storage."""
 
     era: int
     batch: Batch
-    executed: Callable[[CoordControlError | None], None] | None = (
-        None  #: told by the owner: executed, or why it never will be
-    )
+    #: Called by the owner once the batch is executed, or with the error if it never will be.
+    executed: Callable[[CoordControlError | None], None] | None = None
 
 
 class GroupWriter:

@@ -5,7 +5,8 @@ Threads:
 * The endpoint's loop owns the core. Messages of subtasks arrive on it; everything else (what coordinators send, what
   the job wants) is posted to one first-in-first-out inbox that the same loop drains (rule C2).
 * A batch with records goes through the writer thread and comes back to be answered. One without goes directly, unless
-  others are under way (the order of batches never changes) or the last check of the generation is too old to answer on.
+  others are being written (the order of batches never changes) or the last check of the generation is too old to answer
+  on.
 * Notices become callbacks on the coordinator thread.
 """
 
@@ -55,11 +56,11 @@ class JobRuntime:
         append: makes records of a query durable, see :class:`GroupWriter`.
         verify: raises Fenced when a newer generation exists.
         may_answer: whether ``verify`` has succeeded so recently that answers may rest on it; never blocks.
-        query_failed: told, on the loop, that a query must be restarted or ended.
-        fenced: told, on the loop, that this driver must end.
-        settled: told, on the loop, of every settled epoch.
-        captured: told, on the loop, of every query that has been cut for a checkpoint.
-        checkpoint_failed: told, on the loop, of every checkpoint that the core has given up.
+        query_failed: called, on the loop, when a query must be restarted or ended.
+        fenced: called, on the loop, when this driver must end.
+        settled: called, on the loop, for every settled epoch.
+        captured: called, on the loop, for every query that has been cut for a checkpoint.
+        checkpoint_failed: called, on the loop, for every checkpoint that the core has aborted.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class JobRuntime:
         self._endpoint.call_soon_threadsafe(self._tick)
 
     def close(self, reason: CoordControlError) -> None:
-        """End the endpoint; whoever waits in :meth:`call`, or comes later, is given ``reason``. More than once."""
+        """Close the endpoint; callers of :meth:`call`, waiting or later, get ``reason``. May be repeated."""
         self._endpoint.close()
         if not self._closed.done():
             self._closed.set_exception(reason)
@@ -169,7 +170,7 @@ class JobRuntime:
         raise TimeoutError(f"the driver's loop has not answered within {timeout_seconds:g} s")
 
     def _to_loop(self, function: Callable[[*_Args], None], *args: *_Args) -> None:
-        with contextlib.suppress(EndpointClosed):  # nobody is left for whom it could matter
+        with contextlib.suppress(EndpointClosed):  # then no recipient is left
             self._endpoint.call_soon_threadsafe(function, *args)
 
     # On the loop: the endpoint's handler.
@@ -190,7 +191,7 @@ class JobRuntime:
         self._flush_soon()
 
     def crashed(self, error: BaseException) -> None:
-        # A bug in the core or here: going on could show something inconsistent, so every query ends.
+        # A bug in the core or here: continuing could expose something inconsistent, so every query ends.
         _log.error("the protocol core failed", exc_info=error)
         self._lose_everything([], _internal(error))
 
@@ -237,7 +238,7 @@ class JobRuntime:
             try:
                 self._show(work)
             except Exception as error:
-                # What is durable may be shown or not, as after a crash; but whoever waits must not wait for ever.
+                # What is durable may be shown or not, as after a crash; but waiting requests must get an answer.
                 self._refuse(group[position:], _internal(error))
                 self.crashed(error)
                 return
@@ -301,7 +302,7 @@ class JobRuntime:
         self._execute(group)
 
     def _lose_everything(self, group: list[Work], error: CoordControlError) -> None:
-        # Nothing that rests on the lost records may become visible (I4, I7): whoever waits is refused, every query
+        # Nothing that rests on the lost records may become visible (I4, I7): waiting requests are refused, every query
         # ends.
         self._under_way -= len(group)
         self._refuse(group, error)
@@ -316,7 +317,7 @@ class JobRuntime:
         for work in group:
             for answered in work.batch.answers:
                 with contextlib.suppress(InvalidTransition):  # answered before the error
-                    self._endpoint.answer(answered.token, messages.Refused(f"the driver could not go on: {error}"))
+                    self._endpoint.answer(answered.token, messages.Refused(f"the driver could not continue: {error}"))
             if work.executed is not None:
                 work.executed(error)
 

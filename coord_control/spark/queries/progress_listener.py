@@ -40,7 +40,7 @@ class ProgressListener:
         try:
             self._manager.removeListener(self._listener)
         except (Py4JError, OSError) as error:
-            _log.debug("x a JVM that is gone calls nobody: %s", error)
+            _log.debug("x the JVM is gone and calls no listener: %s", error)
 
 
 class _JvmSide:

@@ -5,8 +5,9 @@ writer is started again, in the same JVM, with capped exponential back-off. An e
 resets the count; too many restarts without one end the query for good, with the error that ended it.
 
 A query that is to stop or to pause ends at the end of its epoch (:mod:`.epoch_end`). While it pauses, Spark runs
-nothing of it and its operators stay open in the core: their coordinators go on, and a savepoint takes them as they are.
-When the pause is over, Spark is started again on the same operators; nothing was lost that they would have to recover.
+nothing of it and its operators stay open in the core: their coordinators keep running, and a savepoint takes them as
+they are. When the pause is over, Spark is started again on the same operators; nothing was lost that they would have to
+recover.
 
 One thread per query waits for Spark; nothing here runs on the loop.
 """
@@ -114,9 +115,9 @@ class ManagedQuery:
         self._runs = 0
         self._failure: BaseException | None = None
         self._stop = threading.Event()
-        self._wishes = threading.Condition()  # told when it is to stop, to go on, or has failed
+        self._wishes = threading.Condition()  # notified when it is to stop, to resume, or has failed
         self._shall_pause = False
-        self._ending: StreamingQuery | None = None  # this run of Spark was told to end after its epoch
+        self._ending: StreamingQuery | None = None  # the run of Spark that is to end after its epoch
         self._telling = threading.Lock()
         self._committed_at_start = NO_EPOCH
         self._planned_at_start = NO_EPOCH
@@ -264,7 +265,7 @@ class ManagedQuery:
     def request_stop(self, deadline: float) -> None:
         """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds) in the middle of it.
 
-        Returns when it has ended, or Spark was told to interrupt it.
+        Returns when it has ended, or Spark was asked to interrupt it.
         """
         with self._wishes:
             self._stop.set()
@@ -286,7 +287,7 @@ class ManagedQuery:
             query = self._query
             if query is None or self._ending is query:
                 return query is not None
-            self._ending = query  # first: it may have ended before it is known that it was told to
+            self._ending = query  # set first: the query may end before the call returns
             is_told = False
             try:
                 is_told = end_after_epoch(query)
@@ -391,8 +392,8 @@ class ManagedQuery:
 
     def _begin(self) -> None:
         self._failure = None
-        # What is still on its way to the storage is written before anybody reads it: call() returns after that. A
-        # storage that hangs is waited for in turns, with back-off, as one that fails.
+        # Pending writes must reach the storage before it is read: call() returns after that. A storage that hangs is
+        # waited for in turns, with back-off, as one that fails.
         self._runtime.call(lambda core, now: None)
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
         records: tuple[Record, ...] = ()

@@ -1,8 +1,8 @@
 """Spark without its alarms, for what is tried on purpose and may be refused.
 
 Spark reports what it does not finish as an error, with a stack trace, in half a dozen places. A reader of the log must
-not be alarmed by an attempt that has told what it was made for. Only these reports are switched off, only in the
-driver's JVM, and only until the attempt has ended.
+not be alarmed by an attempt that has served its purpose. Only these reports are switched off, only in the driver's JVM,
+and only until the attempt has ended.
 
 Threads: any; several at a time share one switch.
 """
@@ -31,7 +31,7 @@ _LOGGERS: Final = (
 )
 
 _lock: Final = threading.Lock()
-_levels: dict[str, Any] = {}  # while anybody is quiet: of the loggers that have a level of their own
+_levels: dict[str, Any] = {}  # while a switch is active: of the loggers with an explicit level
 _users = 0
 
 
@@ -67,7 +67,7 @@ def _leave(spark: SparkSession) -> None:
         for name in _LOGGERS:
             if name in _levels:
                 log4j.core.config.Configurator.setLevel(name, _levels[name])
-            else:  # a level of its own would take it out of Spark's own rules
+            else:  # an explicit level would exempt it from Spark's own rules
                 context.getConfiguration().removeLogger(name)
         context.updateLoggers()
         _levels.clear()

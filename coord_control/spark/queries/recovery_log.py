@@ -1,9 +1,9 @@
-"""Remembers why the queries of a job had to go on from what is durable, and how long it took.
+"""Record why the queries of a job had to recover from durable facts, and how long it took.
 
 A recovery begins when a failure is noticed, or when a driver takes a query up that has run before. It ends with the
 first epoch that is committed after it; one that fails before that has no duration, and the next one begins.
 
-Threads: any; each query tells of itself from one thread at a time.
+Threads: any; each query reports from one thread at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Recoveries:
         """This driver takes a query up, in a lineage in which it has run before or that was restored."""
         query, restored = lineage.query, lineage.restored
         if restored is not None:
-            what = f"{query} goes on from checkpoint {restored.checkpoint} at epoch {committed}"
+            what = f"{query} resumes from checkpoint {restored.checkpoint} at epoch {committed}"
             # What had run after the checkpoint is run again, too.
             reached = planned if lineage.earlier is None else max(planned, lineage.earlier.planned)
             fact = self._fact(RecoveryCause.RESTORE, what, query, committed, reached)
@@ -63,7 +63,7 @@ class Recoveries:
         self._begin(self._fact(RecoveryCause.QUERY_FAILED, f"{query} failed", query, NO_EPOCH, NO_EPOCH, message))
 
     def restarts(self, query: QueryName, committed: Epoch, planned: Epoch) -> None:
-        """The query that failed goes on from here."""
+        """Record where the query that failed resumes."""
         with self._lock:
             if (current := self._open.get(query)) is not None:
                 what = f"{query} failed and is restarted in place after epoch {committed}"

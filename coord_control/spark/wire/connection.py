@@ -56,7 +56,7 @@ class Address:
     port: int
     generation: Generation
     secret: bytes = field(repr=False)
-    certificate: str | None = field(default=None, repr=False)  #: PEM; None: without TLS
+    certificate: str | None = field(default=None, repr=False)  #: PEM; None without TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Connection:
     def is_alive(self) -> bool:
         """Whether it can be used for a new request, as far as is known: the driver has not closed it."""
         if not self._lock.acquire(blocking=False):
-            return not self.is_closed  # somebody waits for an answer; they will see what happens
+            return not self.is_closed  # another thread waits for an answer, and will notice a failure
         try:
             if self.is_closed or self._owner != os.getpid():
                 return False
@@ -336,7 +336,8 @@ os.register_at_fork(after_in_child=_SHARED.forget)
 
 
 def shared(address: Address, patience: Patience = _PATIENCE) -> Connection:
-    """The one connection of this process to ``address``; made anew when there is none or the driver has ended it.
+    """Return the one connection of this process to ``address``, and connect if there is none, or the driver has closed
+    it.
 
     Raises:
         like :func:`connect`.

@@ -6,7 +6,7 @@ core's one first-in-first-out inbox.
 
 Threading rule: :meth:`Endpoint.start`, :meth:`Endpoint.close`, :meth:`Endpoint.call_soon_threadsafe` and
 :meth:`Endpoint.stats` may be called from any other thread; :meth:`Endpoint.answer` only from the loop thread. The loop
-must never wait: whoever has slow work takes it to another thread and comes back.
+must never wait: slow work moves to another thread and its result comes back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both sides prove that they know the generation's secret before anything else is said.
+"""Both sides prove that they know the generation's secret before anything else is sent.
 
     driver                                          client
       | -- CHALLENGE  version, nonce s ------------->  |
@@ -8,9 +8,9 @@
     proof(role) = HMAC-SHA256(secret, role, version, generation, s, c)
 
 The secret itself never travels. Both nonces are part of both proofs, so a recorded handshake is worth nothing on
-another connection; the role is part of them too, so a proof cannot be sent back to its maker. The secret belongs to
-one generation of the driver: a worker of an earlier generation fails here, before the protocol's own fencing would
-refuse it. A wrong version is named on both sides: whoever sees it first says so in a REJECTED frame.
+another connection; the role is part of them too, so a proof cannot be sent back to its maker. The secret belongs to one
+generation of the driver: a worker of an earlier generation fails here, before the protocol's own fencing would refuse
+it. A wrong version is reported on both sides: the side that sees it first sends a REJECTED frame.
 
 Sans-IO and without randomness: nonces come in, frames go out. One object serves one connection, on the thread that
 owns it.
@@ -66,7 +66,7 @@ class Reason(enum.Enum):
     VERSION = "version"  #: the two sides run releases that do not understand each other
     SECRET = "secret"  #: the other side knows another secret, or none
     MALFORMED = "malformed"  #: a frame that is not part of a handshake at this point
-    REJECTED = "rejected"  #: the other side gave up, for a reason that it named
+    REJECTED = "rejected"  #: the other side closed the handshake, for a reason that it named
 
 
 @dataclass(frozen=True, slots=True)

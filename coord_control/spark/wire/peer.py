@@ -1,9 +1,9 @@
 """One worker's connection as the driver sees it: TLS, handshake, then strictly one request and one answer at a time.
 
-A :class:`Peer` is also the token that the core hands back with an answer. It holds little: no buffer of its own for
+A :class:`Peer` is also the token that the core hands back with an answer. It holds little: no separate buffer for
 reading (all connections share one; asyncio fills it and lets us empty it before anything else is read), at most one
 incomplete frame, and at most one answer that the other side has not read yet: a request that arrives before the answer
-to the last one was read is a violation, and an answer that nobody reads in time ends the connection.
+to the last one was read is a violation, and an answer that is not read in time ends the connection.
 
 Threading rule: everything here runs on the endpoint's loop thread.
 """
@@ -44,11 +44,13 @@ class Handler(Protocol):
         ...
 
     def disconnected(self, token: Token) -> None:
-        """An authenticated connection is gone, whoever ended it; answers to it are dropped from now on."""
+        """Handle the end of an authenticated connection, no matter which side ended it; later answers to it are
+        dropped."""
         ...
 
     def crashed(self, error: BaseException) -> None:
-        """Code of the handler, or of the endpoint itself, raised: the job cannot go on as if nothing had happened."""
+        """Code of the handler, or of the endpoint itself, raised: the job must not continue as if nothing had
+        happened."""
         ...
 
 
@@ -61,7 +63,7 @@ class Rejection(enum.Enum):
     TLS = "not acceptable as TLS"
     VERSION = "wrong protocol version"
     SECRET = "wrong secret"
-    HANDSHAKE = "handshake not well-formed, or given up by the client"
+    HANDSHAKE = "handshake not well-formed, or aborted by the client"
     FRAME = "frame not well-formed"
     PIPELINED = "request before the answer to the last one was read"
     SLOW = "answer not read in time"
@@ -116,7 +118,7 @@ class Shared:
         try:
             self.handler.crashed(error)
         except Exception:
-            _log.critical("= the handler failed while it was told of %r", error, exc_info=True)
+            _log.critical("= the handler failed while it handled %r", error, exc_info=True)
 
 
 class Peer(asyncio.BufferedProtocol):

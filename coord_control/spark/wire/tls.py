@@ -65,7 +65,7 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
     """The driver's side of every connection of a generation."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Tickets would be bytes that nobody asked for: a client could not tell an idle connection from a broken one.
+    # Tickets would be unsolicited bytes: a client could not tell an idle connection from a broken one.
     context.num_tickets = 0
     # The ssl module reads keys from files only; the folder is readable for its owner alone and gone right after.
     with tempfile.TemporaryDirectory(prefix="coord-control-") as folder:

@@ -118,7 +118,7 @@ class EventTypes:
         return form
 
     def parse(self, name: str, payload: bytes) -> BaseModel:
-        """Make an event from JSON that somebody has written, by the name of its model.
+        """Parse an event from JSON that a user has written, by the name of its model.
 
         Raises:
             UndeclaredEvent: no event of this name is declared.
@@ -230,7 +230,7 @@ def _is_model(value: object) -> bool:
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     try:
         return model.model_json_schema(by_alias=False)
-    except PydanticUserError:  # a field with a validator of its own that says nothing of its JSON
+    except PydanticUserError:  # a field with a custom validator that does not describe its JSON
         return {"title": model.__name__, "type": "object"}
 
 

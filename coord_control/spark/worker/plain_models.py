@@ -2,9 +2,8 @@
 
 To parse what was just serialised is the surest check, and costs more than everything else that is done with an event.
 For most events it is not needed: where every field is text, a whole number, a finite number, true or false, or one of
-these or nothing, and the model adds nothing of its own (no constraint, validator, serialiser, setting or computed
-field), a value of the declared type comes back from JSON as it was. Anything else about a model makes this module give
-it up; then it is parsed.
+these or nothing, and the model adds nothing (no constraint, validator, serialiser, setting or computed field), a value
+of the declared type comes back from JSON as it was. A model with anything else is not plain; then its JSON is parsed.
 
 Threads: pure functions, any.
 """

@@ -4,8 +4,8 @@ An attempt says hello when it has its first row, gets its state and its inputs, 
 acknowledges with the new state and its outbox. Only then does the task end, so Spark commits nothing that is not
 acknowledged. A task without rows says nothing (docs/protocol.md, section 4).
 
-The subtask id travels with the rows in a column of its own, computed and partitioned by :meth:`Operator.apply`; it is
-read from the first row, checked for all, and dropped before the user's function sees the batch.
+The subtask id travels with the rows in an extra column, computed and partitioned by :meth:`Operator.apply`; it is read
+from the first row, checked for all, and dropped before the user's function sees the batch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunctio
 #: Last column of the rows that reach the Python worker.
 SUBTASK_COLUMN: Final = "__coord_subtask"
 
-#: Spark local property with the run that a task belongs to. Of our own, because users may replace Spark's job group,
-#: which holds the run id of the stream, in foreachBatch.
+#: Spark local property with the run that a task belongs to. A separate property, because users may replace Spark's job
+#: group, which holds the run id of the stream, in foreachBatch.
 RUN_PROPERTY: Final = "coord_control.run"
 
 # A traceback can be long and ends up in logs and messages; its last part names the error.
@@ -146,7 +146,7 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
         _tell(driver, AttemptEnded(attempt, "its output was not read to its end"))
         raise
     except EndpointError:
-        raise  # the driver knows, or cannot be told
+        raise  # the driver knows, or cannot be reached
     except Exception as error:
         fatal = isinstance(error, CoordControlError) and not error.retry
         reason = f"{type(error).__name__}: {error}"[-_REASON_CHARACTERS:]

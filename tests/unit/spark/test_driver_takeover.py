@@ -151,5 +151,5 @@ def test_a_driver_that_does_not_end_is_not_waited_for_for_ever(
     generations.claim(files, CLAIMS, Holder.of([os.getpid()]).model_copy(update=changes))
     with caplog.at_level(logging.WARNING):
         assert take_over(files, FOLDER, session).generation == 2
-    assert "it is fenced off and going on without it" in caplog.text
+    assert "it is fenced off, continuing without it" in caplog.text
     assert f"a driver that {'may still run' if changes else 'runs'}: generation 1" in caplog.text

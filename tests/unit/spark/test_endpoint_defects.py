@@ -58,7 +58,7 @@ def test_a_handler_that_fails_to_hear_of_a_crash_is_logged(caplog: pytest.LogCap
     with kit.running(Hopeless()) as endpoint:
         endpoint.call_soon_threadsafe(int, "x")  # type: ignore[arg-type]
         kit.settle(endpoint)
-    assert "the handler failed while it was told of ValueError" in caplog.text
+    assert "the handler failed while it handled ValueError" in caplog.text
 
 
 def test_answering_twice_is_a_mistake() -> None:
