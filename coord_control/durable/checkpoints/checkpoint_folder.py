@@ -53,6 +53,7 @@ __all__ = [
     "checkpoint_ids",
     "encode_claim",
     "files_folder",
+    "job_folder_of",
     "list_entries",
     "look",
     "read_claim",
@@ -167,6 +168,11 @@ def checkpoint_folder(job_folder: str, checkpoint: CheckpointId) -> str:
     return join(job_folder, "checkpoints", str(checkpoint))
 
 
+def job_folder_of(path: str) -> str:
+    """Return the folder of the job that a checkpoint, named by its path, belongs to."""
+    return path.rstrip("/").rsplit("/", 2)[0]
+
+
 def shared_folder(job_folder: str) -> str:
     """The folder of the files that checkpoints share."""
     return join(job_folder, "shared")
@@ -180,8 +186,7 @@ def files_folder(path: str, metadata: CheckpointMetadata, query: QueryName) -> s
     """
     if metadata.kind == "savepoint":
         return join(path, QUERIES_NAME, query, "spark")
-    job_folder = path.rstrip("/").rsplit("/", 2)[0]
-    return join(shared_folder(job_folder), query, metadata.queries[query].lineage)
+    return join(shared_folder(job_folder_of(path)), query, metadata.queries[query].lineage)
 
 
 def stored_name(entry: FileEntry) -> str:

@@ -23,6 +23,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     Storage,
     checkpoint_folder,
     checkpoint_ids,
+    job_folder_of,
     list_entries,
     read_claim,
 )
@@ -126,24 +127,25 @@ def dispose_without_owner(files: Files, job_folder: str, entry: CheckpointEntry,
     removes them.
 
     Args:
-        entry: of the job's list, or a savepoint that was named by its path.
+        entry: of the job's list, or one that was named by its path: a savepoint, or a checkpoint of another job.
 
     Returns:
         Whether all its files are gone.
 
     Raises:
-        CheckpointInUse: it is being made, or read, or is the newest completed checkpoint.
+        CheckpointInUse: it is being made, or read, or is the newest completed checkpoint of its job.
         StoreUnavailable: something may be left; repeat it.
     """
     if entry.state is CheckpointState.UNFINISHED:
         raise CheckpointInUse(entry.path, _UNFINISHED)
     if entry.kind == "checkpoint" and entry.is_completed:
-        completed = [one.checkpoint for one in list_entries(files, job_folder, storage) if _is_checkpoint(one)]
-        if completed[-1:] == [entry.checkpoint]:
+        owner = job_folder_of(entry.path)  # each job numbers its checkpoints from 1
+        completed = [one.path for one in list_entries(storage(owner), owner, storage) if _is_checkpoint(one)]
+        if completed[-1:] == [entry.path.rstrip("/")]:
             raise CheckpointInUse(entry.path, NEWEST)
     refuse_if_held(storage, entry.path)
     if entry.kind == "checkpoint":
-        files.delete(join(entry.path, METADATA_NAME))
+        storage(entry.path).delete(join(entry.path, METADATA_NAME))
         return False
     if entry.claim is None:
         remove_savepoint(storage(entry.path), entry.path)

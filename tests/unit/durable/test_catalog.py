@@ -163,3 +163,18 @@ class TestDisposalWithoutOwner:
         entry = Catalog(files, "/jobs/another").resolve("/elsewhere/mine")
         assert dispose_without_owner(files, "/jobs/another", entry, lambda path: files)
         assert not files.exists("/elsewhere/mine")
+
+    def test_a_checkpoint_of_another_job_is_compared_with_those_of_its_own_job(
+        self, files: MemoryFiles, driver: Driver
+    ) -> None:
+        """Bug: it was refused with the number of the newest one here, and removed as the newest of its own job."""
+        another = "/jobs/another"
+        for name in ("1/_claim", "1/_metadata", "2/_claim", "2/_metadata"):
+            files.create(f"{another}/checkpoints/{name}", files.read(f"{JOB}/checkpoints/{name}"))
+        older, newest = (Catalog(files, another).resolve(f"{JOB}/checkpoints/{number}") for number in (2, 4))
+        for folder in (another, "/no-job"):
+            with pytest.raises(CheckpointInUse, match="newest completed"):
+                dispose_without_owner(files, folder, newest, lambda path: files)
+        assert not dispose_without_owner(files, another, older, lambda path: files)
+        assert ids(files) == [1, 3, 4, 5]
+        assert files.exists(f"{another}/checkpoints/2/_metadata")
