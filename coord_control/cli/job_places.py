@@ -21,17 +21,20 @@ from coord_control.durable.offline.mailboxes import Mailbox
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["root_of", "running_job", "tell_disposed", "tell_dropped", "tell_verified", "tell_way"]
+__all__ = ["refuse_key", "root_of", "running_job", "tell_disposed", "tell_dropped", "tell_verified", "tell_way"]
 
 _SAY_WHERE: Final = "say where the jobs are, with --root or COORD_ROOT"
 
 
 @contextlib.contextmanager
-def running_job(control: str | None, job: str, root: str | None) -> Iterator[ControlClient | None]:
+def running_job(
+    control: str | None, job: str, root: str | None, key: str | None = None
+) -> Iterator[ControlClient | None]:
     """A client for a job that runs; None: it does not, as far as anybody can tell, and its storage is to be used.
 
     Args:
         root: where the caller says that the job lies: another job of this name, below another root, is not meant.
+        key: of the request. If the job was asked with it before, there is a client as well: it finds that command.
 
     Raises:
         JobNotFound, typer.BadParameter: as :func:`root_of`, before anything is said about the job.
@@ -42,8 +45,9 @@ def running_job(control: str | None, job: str, root: str | None) -> Iterator[Con
         return
     client, record = found
     with client:
-        is_meant = record.is_alive and (root is None or absolute(root) == absolute(record.root))
-        yield client if is_meant else None
+        is_meant = root is None or absolute(root) == absolute(record.root)
+        can_ask = record.is_alive or (key is not None and client.command_of_key(job, key) is not None)
+        yield client if is_meant and can_ask else None
 
 
 def root_of(control: str | None, job: str, root: str | None) -> str:
@@ -66,6 +70,17 @@ def tell_way(client: ControlClient | None, job: str) -> None:
     """Say on standard error who does it."""
     way = "on its storage: it does not run" if client is None else "through its driver"
     typer.echo(plain(f"job {job}: {way}"), err=True)
+
+
+def refuse_key(key: str | None) -> None:
+    """Refuse the key of a request that is carried out on the storage, where a repeated request is carried out again."""
+    if key is not None:
+        raise typer.BadParameter(
+            plain(
+                f"--key {key} would not be kept: what a running job is asked is done once per key, and this is done "
+                "on the storage. Leave --key out, or start the job first"
+            )
+        )
 
 
 def tell_disposed(control: str | None, path: str) -> None:

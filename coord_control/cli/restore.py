@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from coord_control.cli.asking import finish
-from coord_control.cli.job_places import root_of, running_job, tell_way
+from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_way
 from coord_control.cli.options import AllowMissingInput, AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.spark_commands import repartition_states
@@ -88,23 +88,25 @@ def restore(
     A job that runs under coordctl run is asked through its driver: that makes the check, stops, restores, and is
     started again. Of a job that does not run the storage is changed; start its driver afterwards, as ever.
 
-    Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same command
-    once more goes back once more. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says
-    what that means for the sinks. Queries, operators and sources are compared when the driver starts; if one does not
-    fit, no query runs, the driver says why, and --undo, without REF, takes the restore back. Files that its sources
-    would read again and that are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a
-    Spark, and a local one is started for it.
+    Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same
+    command once more goes back once more, unless a --key says that it is the same request; --key needs a job that
+    runs. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says what that means for the
+    sinks. Queries, operators and sources are compared when the driver starts; if one does not fit, no query runs, the
+    driver says why, and --undo, without REF, takes the restore back. Files that its sources would read again and that
+    are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a Spark, and a local one is
+    started for it.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
     with reported(as_json):
         if undo:
+            refuse_key(key)
             _undo(job, ref, root_of(control, job, root), force=force, as_json=as_json)
             return
         if ref is None:
             raise typer.BadParameter("name what to restore: an id, a label, latest, or a path")
         if not check:
-            with running_job(control, job, root) as client:
+            with running_job(control, job, root, key) as client:
                 tell_way(client, job)
                 if client is not None:
                     if shuffle_partitions is not None:
@@ -121,6 +123,7 @@ def restore(
                     )
                     finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                     return
+            refuse_key(key)
         request = RestoreRequest(
             root_of(control, job, root),
             job,

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.asking import connected, finish
-from coord_control.cli.job_places import root_of, running_job, tell_disposed, tell_way
+from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_disposed, tell_way
 from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
-from coord_control.cli.output import confirm, human_bytes, print_json, reported, say
+from coord_control.cli.output import confirm, human_bytes, print_json, reported, say, warn
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.reader import current_user
@@ -60,12 +60,14 @@ def create(
         if adopted is not None:
             _show_made(_adopt(job, absolute(adopted), place, query, label), as_json)
             return
-        with running_job(control, job, root) as client:
+        with running_job(control, job, root, key) as client:
             tell_way(client, job)
             if client is not None:
                 command = client.trigger_savepoint(job, target=place, label=label, key=key)
                 finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                 return
+        if key is not None:
+            warn(f"--key {key} is not kept: job {job} does not run, and the same command takes another savepoint")
         _show_made(_save(job, root_of(control, job, root), place, label, force), as_json)
 
 
@@ -86,14 +88,16 @@ def dispose(
     """
     with reported(as_json):
         if job is None:
+            refuse_key(key)
             _dispose_on_storage(ref, None, None, yes, control, as_json)
             return
-        with running_job(control, job, root) as client:
+        with running_job(control, job, root, key) as client:
             tell_way(client, job)
             if client is not None:
                 command = _asked(client, job, reference(ref), yes, key)
                 finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                 return
+        refuse_key(key)
         _dispose_on_storage(ref, job, root_of(control, job, root), yes, control, as_json)
 
 

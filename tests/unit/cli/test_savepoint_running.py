@@ -106,6 +106,41 @@ def test_the_driver_of_a_running_job_disposes_when_somebody_says_yes(tmp_path: P
     assert _asked(taken) == [("dispose", {"ref": "7"})]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("restore", "flights", "1"), ("restore", "flights", "--undo"), ("savepoint", "dispose", "1", "--job", "flights")],
+)
+def test_a_key_is_refused_where_nothing_would_find_it_again(
+    tmp_path: Path, root: str, store: ControlStore, command: tuple[str, ...]
+) -> None:
+    """Bug: it was dropped, and the same restore with the same key went back twice."""
+    store.jobs.ended("flights", 1, JobState.ENDED)
+    warned = run(tmp_path, "savepoint", "create", "flights", "--key", "k")
+    assert "--key k is not kept: job flights does not run" in warned
+
+    said = run(tmp_path, *command, "--key", "k", code=2)
+
+    assert "--key k would not be kept" in said
+    assert "Leave --key out, or start the job first" in said
+    assert run_json(tmp_path, "savepoint", "list", "flights")[0]["checkpoint"] == 1
+    assert not (Path(root) / "flights" / "restores").exists()
+
+
+def test_the_key_of_a_request_that_a_driver_has_carried_out_finds_it_also_when_the_job_does_not_run(
+    tmp_path: Path, root: str, store: ControlStore
+) -> None:
+    command = ("restore", "flights", "1", "--key", "k")
+    restored = kit.completed(path="/jobs/flights/checkpoints/1", checkpoint=1, job="flights")
+    with kit.driver(tmp_path, lambda store, command: restored) as taken:
+        first = run(tmp_path, *command)
+        store.jobs.ended("flights", 1, JobState.ENDED)
+        second = run(tmp_path, *command)
+
+    assert len(taken) == 1
+    for shown in (first, second):
+        assert "job flights goes on from checkpoint 1" in shown
+
+
 def test_a_savepoint_from_anywhere_is_made_known(tmp_path: Path, root: str) -> None:
     path = put_checkpoint(LocalFiles(), str(tmp_path / "archive" / "one")).path
     assert "knows no savepoint" in run(tmp_path, "savepoint", "list")
