@@ -168,9 +168,10 @@ class QueryNotStarted(DeclarationError):
     def __init__(self, query: str, checkpoint: str, missing: list[str]) -> None:
         self.query, self.checkpoint, self.missing = query, checkpoint, missing
         super().__init__(
-            f"query {query!r} has not been started: the queries of a job that is restored (from {checkpoint}) start "
-            f"together when all of them have been checked; {missing} are still missing: call job.start() for them, or "
-            "job.await_termination() to say that there are no others"
+            f"query {query!r} has not started yet: the job is restored from {checkpoint}, and its queries "
+            f"start together when all of them have been checked; {missing} are still missing. Use the handle of "
+            f"{query!r} behind job.start() of these; a program without them needs allow_non_restored_state, and its "
+            "queries start with job.await_termination()"
         )
 
 

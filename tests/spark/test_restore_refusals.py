@@ -182,7 +182,9 @@ def test_a_second_query_that_does_not_fit_leaves_the_job_where_it_was(
     for change, says in CHANGES.items():
         with make_job(restore_from=savepoint) as job:
             handle = first(job, source)
-            with pytest.raises(QueryNotStarted, match=r"\['b'\] are still missing"):
+            with pytest.raises(
+                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' behind job.start"
+            ):
                 handle.processAllAvailable()
             with pytest.raises(CoordControlError, match=says) as refused:
                 change(job, other)
@@ -380,7 +382,9 @@ def test_a_restore_from_outside_that_the_program_does_not_fit_runs_nothing_and_c
     for change in (changed_parallelism, removed, added, changed_model, changed_aggregation):
         with make_job() as job:
             handle = first(job, source)
-            with pytest.raises(QueryNotStarted, match=r"\['b'\] are still missing"):
+            with pytest.raises(
+                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' behind job.start"
+            ):
                 handle.processAllAvailable()
             with pytest.raises(
                 CoordControlError, match=f"(?s){CHANGES[change]}.*coordctl restore JOB --undo"
