@@ -1,17 +1,21 @@
 """Rules that the simulation does not have, each left out or turned round, with the tests that have to notice.
 
-They concern the program, Spark and threads: how a restored job starts, and how a coordinator sends. A mutation is
-caught when its tests pass without it and fail with it; they are run in a process of their own, from the root of the
-checkout.
+They concern the program, Spark and threads: how a restored job starts, how a coordinator sends, and what commands do
+to a job that ends or does not run. A mutation is caught when its tests pass without it and fail with it; they are run
+in a process of their own, from the root of the checkout.
 """
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
 
+from coord_control.cli import job_places
+from coord_control.control.agent.ending_commands import RestoreExecution
+from coord_control.durable.checkpoints import removal
 from coord_control.durable.job_folder.lineage_record import RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
@@ -31,6 +35,9 @@ _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_togethe
 _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
 
 _SENDING: Final = "tests/unit/spark/test_coordinator_context.py"
+_DISPOSING: Final = "tests/unit/durable/test_catalog.py"
+_ENDING: Final = "tests/unit/control/test_agent.py"
+_KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
 
 # Exit codes of pytest.
 _PASSED: Final = 0
@@ -169,6 +176,39 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "self._owner.post(partial(self._deliver, run))\n    for subtask, payloads in []:",
         ),
         _SENDING,
+    ),
+    (
+        Mutation(
+            "compare a checkpoint with those of another job",
+            removal.dispose_without_owner,
+            "job_folder_of(entry.path)",
+            "job_folder",
+        ),
+        _DISPOSING,
+    ),
+    (
+        Mutation(
+            "restore a job that nothing starts again",
+            RestoreExecution.job_ended,
+            "is not None:\n        return outcome",
+            "is not None:\n        pass",
+        ),
+        _ENDING,
+    ),
+    (
+        Mutation(
+            "drop the key of what is done on the storage", job_places.refuse_key, "if key is not None:", "if False:"
+        ),
+        _KEYS,
+    ),
+    (
+        Mutation(
+            "look for a key only while the job runs",
+            inspect.unwrap(job_places.running_job),
+            " or (key is not None and client.command_of_key(job, key) is not None)",
+            "",
+        ),
+        _KEYS,
     ),
 )
 

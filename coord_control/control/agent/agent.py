@@ -178,7 +178,7 @@ class Agent:
             self._threads[0].join(_CLOSE_SECONDS)
         if not (self._is_fenced or is_fenced):
             is_followed = self._is_supervised() and state is JobState.FAILED and not is_final
-            self._executor.job_ended(is_followed=is_followed, is_final=is_final)
+            self._executor.job_ended(is_followed=is_followed, final_error=reason if is_final else None)
             if state is JobState.ENDED and self._executor.is_restarting:
                 reason = ENDED_TO_RESTART
             ended = partial(

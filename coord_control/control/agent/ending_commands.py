@@ -10,6 +10,8 @@ The agent is closed while the job ends, and reports the outcome as the last thin
     restart               the next driver runs, and says so itself        -> completed, by that one
                           (when no next driver is started: failed)
     restore               the job has ended, the storage is put back      -> completed; then the next driver starts
+                          (when no next driver is started: failed, and
+                          the storage is as it was)
 
 A driver that dies on the way, or that cannot reach the database at the end, leaves the command to the next driver
 (:mod:`.command_takeover`).
@@ -58,6 +60,22 @@ def _not_supervised(what: str) -> Outcome:
         f"the driver is not under coordctl run, and nobody would start it again after a {what}; stop it, and start it "
         "again yourself",
     )
+
+
+def _not_followed(place: Workplace, what: str, consequence: str) -> Outcome | None:
+    """Return the failure of a command for which the job has ended and after which no driver starts; None: one does.
+
+    Args:
+        consequence: what became of the job, and what to do.
+    """
+    if not place.is_supervised():
+        why = f"the supervisor (coordctl run) was killed while the job was stopping for the {what}"
+        return failed(Refusal.NOT_SUPERVISED.value, f"{why}, so the job {consequence}", retry=True)
+    if (error := place.ending.final_error) is not None:
+        why = f"the job failed while it was stopping for the {what}, with an error that another start does not help"
+        message = f"{why} ({error}), so the job {consequence} once the error is dealt with"
+        return failed(Refusal.JOB_NOT_RUNNING.value, message, retry=True)
+    return None
 
 
 class StopExecution(ThreadedExecution):
@@ -172,22 +190,7 @@ class RestartExecution(ThreadedExecution):
     def job_ended(self) -> Outcome | None:
         if self._outcome is not None or not self._is_ending:
             return self._outcome or job_closed(self._command)
-        if not self._place.is_supervised():
-            return failed(
-                Refusal.NOT_SUPERVISED.value,
-                "the supervisor (coordctl run) was killed while the job was stopping for the restart, so the job does "
-                "not start again by itself; start it with coordctl run",
-                retry=True,
-            )
-        if self._place.ending.is_final:
-            return failed(
-                Refusal.JOB_NOT_RUNNING.value,
-                "the job failed while it was stopping for the restart, with an error that another start does not "
-                "help, so it does not start again by itself; look at the error with coordctl show, correct its cause, "
-                "then start the job with coordctl run",
-                retry=True,
-            )
-        return None
+        return _not_followed(self._place, "restart", "does not start again by itself; start it with coordctl run")
 
 
 class RestoreExecution(ThreadedExecution):
@@ -237,6 +240,9 @@ class RestoreExecution(ThreadedExecution):
             return self._outcome
         if self._request is None:
             return job_closed(self._command)
+        not_restored = "was not restored and does not start again by itself; restore it with coordctl restore, then "
+        if (outcome := _not_followed(self._place, "restore", f"{not_restored}start it with coordctl run")) is not None:
+            return outcome
         # Here and not after it: nobody starts the next driver before the process ends, and this thread keeps it.
         try:
             return self._restore(self._request)

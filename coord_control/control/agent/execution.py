@@ -53,13 +53,13 @@ class Ending:
     Threads: any.
 
     Attributes:
-        is_final: the job has ended with an error after which no supervisor starts it again.
+        final_error: the error that the job has ended with, if no supervisor starts it again after that.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._restarts: bool | None = None
-        self.is_final = False
+        self.final_error: str | None = None
 
     @property
     def has_begun(self) -> bool:

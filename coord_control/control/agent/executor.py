@@ -185,14 +185,14 @@ class Executor:
         for command in commands:
             self._cancel_found(command.id)
 
-    def job_ended(self, *, is_followed: bool = False, is_final: bool = False) -> None:
+    def job_ended(self, *, is_followed: bool = False, final_error: str | None = None) -> None:
         """Give the outcomes that are known now that the job has ended; the others are the next driver's.
 
         Args:
             is_followed: the job has failed, and its supervisor starts it again: nobody has stopped it yet.
-            is_final: the job has failed, and no supervisor starts it again.
+            final_error: why the job has failed, if no supervisor starts it again after that.
         """
-        self._place.ending.is_final = is_final
+        self._place.ending.final_error = final_error
         for command, execution in list(self._executions.values()):
             is_stop = command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT)
             try:

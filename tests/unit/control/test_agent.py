@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.agent.buffer import SavepointVerified
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
@@ -248,7 +249,35 @@ def test_a_restart_fails_when_the_job_fails_meanwhile_and_nothing_starts_it_agai
         return
     assert found.error is not None
     assert (found.state, found.error.code) == (CommandState.FAILED, "JOB_NOT_RUNNING")
-    assert "correct its cause, then start the job with coordctl run" in found.error.message
+    assert "(wrong), so the job does not start again by itself" in found.error.message
+
+
+@pytest.mark.parametrize(
+    ("has_supervisor", "is_final", "code"),
+    [(True, True, "JOB_NOT_RUNNING"), (False, True, "NOT_SUPERVISED"), (True, False, None)],
+)
+def test_a_restore_fails_when_the_job_ends_meanwhile_and_nothing_starts_it_again(
+    world: World, *, has_supervisor: bool, is_final: bool, code: str | None
+) -> None:
+    """Bug: it was completed, and the job did not run."""
+    driver, agent = world.driver(is_supervised=True)
+    world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT))
+
+    def close() -> None:
+        driver.has_supervisor = has_supervisor
+        agent.close(JobState.FAILED, "the state is damaged", is_final=is_final)
+
+    driver.closing = close
+    done = world.outcome(world.ask(CommandKind.RESTORE, ref="latest"))
+
+    if code is None:
+        assert done.state is CommandState.COMPLETED
+        return
+    assert done.error is not None
+    assert (done.state, done.error.code, done.error.retry) == (CommandState.FAILED, code, True)
+    assert ("the state is damaged" in done.error.message) is has_supervisor
+    assert "was not restored" in done.error.message
+    assert newest_restore(driver.files, driver.folder) is None
 
 
 def test_a_fork_under_the_name_of_the_job_is_refused_and_the_job_runs_on(world: World) -> None:
