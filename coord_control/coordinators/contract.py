@@ -30,7 +30,7 @@ __all__ = ["CoordinatorContext", "OperatorCoordinator", "SnapshotResult", "Subta
 
 
 class SubtaskGateway(Protocol):
-    """The way to one subtask."""
+    """Sends events to one subtask."""
 
     @property
     def subtask(self) -> int: ...
@@ -40,7 +40,7 @@ class SubtaskGateway(Protocol):
 
 
 class CoordinatorContext(Protocol):
-    """What a coordinator can do. Every method may be called from any thread (C1)."""
+    """The services of the job for a coordinator. Every method may be called from any thread (C1)."""
 
     @property
     def operator(self) -> str:
@@ -73,8 +73,8 @@ class CoordinatorContext(Protocol):
         """
 
     def control_event_applied(self) -> None:
-        """Within :meth:`OperatorCoordinator.handle_control_event`: the event counts from here on. By itself it counts
-        from the first thing that is sent because of it, or when the call ends.
+        """Mark the event of the current :meth:`OperatorCoordinator.handle_control_event` as applied from here on. By
+        default it counts from the first thing that is sent because of it, or when the call ends.
 
         Only for coordinators that answer ``checkpoint_coordinator`` from their own threads, and change their state
         because of an event without sending anything: they call this under the lock under which they change it.
@@ -88,14 +88,14 @@ class SnapshotResult(Protocol):
     """The answer to ``checkpoint_coordinator``; may be given from any thread, once."""
 
     def complete(self, data: bytes) -> None:
-        """The coordinator's state. **This call is the snapshot point** (C2).
+        """Give the coordinator's state. **This call is the snapshot point** (C2).
 
         It and every ``context.send`` go through one first-in-first-out queue: what the same thread, or another under
         the same lock, sent before this call belongs to the checkpoint, what it sends afterwards does not.
         """
 
     def fail(self, error: BaseException) -> None:
-        """There is no state to give: this checkpoint fails; for the start of an epoch, the epoch."""
+        """Report that there is no state to give: the checkpoint fails, or at the start of an epoch, the epoch."""
 
 
 class OperatorCoordinator(abc.ABC):
@@ -105,22 +105,22 @@ class OperatorCoordinator(abc.ABC):
     context: CoordinatorContext  #: set before the first callback, renewed just before every reset
 
     def start(self) -> None:
-        """The operator's query is about to start."""
+        """Called before the operator's query starts."""
 
     def close(self) -> None:
-        """The job ends. Afterwards the context does nothing."""
+        """Called when the job ends. Afterwards the context does nothing."""
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Any) -> None:
-        """An event of a subtask, once its epoch is committed: exactly once, in subtask order, in order within a
-        subtask."""
+        """Handle an event of a subtask whose epoch is committed. Called exactly once per event, in subtask order, and
+        in order within a subtask."""
 
     def handle_control_event(self, event: Any, subtask: int | None) -> None:
-        """An event from outside (``coordctl event send``, ``ControlClient``): exactly once, in the order of its
-        acceptance. By default it is passed on to the subtasks.
+        """Handle an event from outside (``coordctl event send``, ``ControlClient``). Called exactly once per event, in
+        the order of acceptance. By default the event is passed on to the subtasks.
 
         Whether a snapshot contains the event is found by the rule for everything that is sent (C2), so what the event
-        changes and what is sent because of it go together. When this has returned, everything is done that is ever
-        done because of the event.
+        changes and what is sent because of it go together. Nothing is done because of the event after this has
+        returned.
 
         An exception refuses the event: its sender receives the traceback, and it is not delivered again. The query
         keeps running, because the same event would fail it after every restart; so validate first, then change state.
@@ -135,9 +135,9 @@ class OperatorCoordinator(abc.ABC):
             self.context.send(subtask, event)
 
     def check_control_event(self, event: Any, subtask: int | None) -> None:
-        """Refuse an event from outside before it is accepted, by raising; by default nothing is refused.
+        """Raise to refuse an event from outside before it is accepted; by default nothing is refused.
 
-        Comes from any thread, also before :meth:`start`; it must not block, and change nothing.
+        Called from any thread, also before :meth:`start`. It must not block or change anything.
         """
 
     @abc.abstractmethod
@@ -157,16 +157,16 @@ class OperatorCoordinator(abc.ABC):
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The epoch, or the checkpoint, is committed. May be missing after a crash."""
+        """Called when the epoch, or the checkpoint, is committed. The call may be missing after a crash."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete; its events are delivered as if it had not been requested."""
+        """Called when the checkpoint will not complete; its events are delivered as if it had not been requested."""
 
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
-        """One subtask starts again from ``checkpoint_id`` (local failover); it will be served the same inputs."""
+        """Called when a subtask starts again from ``checkpoint_id`` (local failover); it gets the same inputs again."""
 
     def execution_attempt_ready(self, subtask: int, attempt: int, gateway: SubtaskGateway) -> None:
-        """An attempt of a subtask has begun."""
+        """Called when an attempt of a subtask has begun."""
 
     def execution_attempt_failed(self, subtask: int, attempt: int, reason: str) -> None:
-        """An attempt of a subtask ended without acknowledging."""
+        """Called when an attempt of a subtask ended without acknowledging."""

@@ -50,7 +50,7 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         self.state = initial
 
     def snapshot(self) -> bytes:
-        """The state as JSON, which can be restored: what is durable and cannot be read would fail every run.
+        """Return the state as JSON, which can be restored: what is durable and cannot be read would fail every run.
 
         Raises:
             StateInvalid: a field holds a value that its type does not allow, or that JSON has no form for (infinity).

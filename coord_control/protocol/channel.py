@@ -38,11 +38,11 @@ class OperatorChannel:
         self._waiting: deque[BarrierId] = deque()  # marked, to be asked for later
 
     def is_current(self, incarnation: int) -> bool:
-        """Whether a call of the coordinator belongs to this incarnation."""
+        """Return whether a call of the coordinator belongs to this incarnation."""
         return incarnation == self.incarnation
 
     def send(self, subtask: SubtaskIndex, batch: EventBatch, now: float) -> None:
-        """An event of the coordinator to one subtask.
+        """Send an event of the coordinator to one subtask.
 
         Raises:
             NoSuchSubtask: ``subtask`` is not in ``0..parallelism-1``.
@@ -63,7 +63,8 @@ class OperatorChannel:
         return self._next_phase(now)
 
     def answered(self, barrier: BarrierId, now: float) -> bool:
-        """The coordinator gave its state: close all gateways. False: the barrier was aborted before (late news, C8).
+        """Close all gateways, because the coordinator gave its state. Return False if the barrier was aborted before
+        (C8).
 
         Afterwards call :meth:`next_phase`.
         """
@@ -84,7 +85,7 @@ class OperatorChannel:
             gateway.open(barrier, now)
 
     def next_phase(self, now: float) -> BarrierId | None:
-        """The barrier whose snapshot must be asked for now, if any."""
+        """Return the barrier whose snapshot must be asked for now, if any."""
         return self._next_phase(now)
 
     @property
@@ -93,11 +94,11 @@ class OperatorChannel:
         return self._asked
 
     def asked_for(self, now: float) -> float:
-        """How long ago the coordinator was asked for the state that it owes, or gave last."""
+        """Return how long ago the coordinator was asked for the state that it owes, or gave last."""
         return now - self._asked_at
 
     def overdue(self, now: float, limit_seconds: float) -> BarrierId | None:
-        """The barrier for which the coordinator has owed its state for longer than ``limit_seconds``."""
+        """Return the barrier for which the coordinator has owed its state for longer than ``limit_seconds``."""
         return self._asked if now - self._asked_at > limit_seconds else None
 
     def close_again(self, barrier: BarrierId) -> None:
@@ -115,7 +116,7 @@ class OperatorChannel:
         }
 
     def held(self) -> dict[SubtaskIndex, tuple[EventBatch, ...]]:
-        """What waits behind closed barriers, in order; subtasks without events are left out."""
+        """Return what waits behind closed barriers, in order; subtasks without events are left out."""
         return {
             SubtaskIndex(subtask): held for subtask, gateway in enumerate(self.gateways) if (held := gateway.held())
         }

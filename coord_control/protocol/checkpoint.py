@@ -93,7 +93,7 @@ class Checkpoints:
                 )
 
     def stored(self, checkpoint: CheckpointId, batch: Batch) -> None:
-        """A checkpoint is complete; None of that id: late news."""
+        """Notify the coordinators of a complete checkpoint. Do nothing if none with that id is in progress."""
         if (pending := self._checkpoints.pop(checkpoint, None)) is not None:
             for operator in pending.operators.values():
                 operator.stored(pending.barrier, batch)
@@ -137,7 +137,7 @@ class Checkpoints:
                 pending.operators.pop(uid, None)
 
     def of_barrier(self, barrier: BarrierId) -> CheckpointId | None:
-        """The checkpoint that has this barrier, None when it is the start of an epoch, or over."""
+        """Return the checkpoint that has this barrier, None when it is the start of an epoch, or over."""
         return next((number for number, pending in self._checkpoints.items() if pending.barrier == barrier), None)
 
     def progress(self, checkpoint: CheckpointId) -> Progress | None:

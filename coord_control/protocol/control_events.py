@@ -136,7 +136,7 @@ class Seal:
         return self._refused.get(self._job, ())
 
     def mark(self, number: int, refused: Collection[int] = ()) -> None:
-        """From here on, in the order of the inbox, the event counts.
+        """Count the event from here on, in the order of the inbox.
 
         Args:
             refused: the numbers that the feed says are refused and have no durable outcome yet.
@@ -220,7 +220,7 @@ class EventFeed(Generic[Event]):
         return True
 
     def recovered(self, number: int, refused: Iterable[int] = ()) -> None:
-        """The coordinator has gone back, or is new: it has applied the events up to ``number``, durably.
+        """Start from a recovered coordinator, which has applied the events up to ``number``, durably.
 
         Args:
             refused: the numbers that are recorded as refused. What was refused since stays refused as well.
@@ -249,17 +249,17 @@ class EventFeed(Generic[Event]):
         return taken
 
     def refuse(self, number: int) -> None:
-        """The event has failed: it keeps its number and is never applied again."""
+        """Record that the event has failed: it keeps its number and is never applied again."""
         self._refused.add(number)
         self._outstanding -= sum(each.size for each in self._again if each.number == number)
         self._again = deque(each for each in self._again if each.number != number)
 
     def forget(self, refused: Iterable[int]) -> None:
-        """The outcomes of these refused events are durable elsewhere: they need not be recorded any more."""
+        """Stop recording these refused events: their outcomes are durable elsewhere."""
         self._refused.difference_update(refused)
 
     def recorded(self, number: int) -> bool:
-        """A record with this number is durable. False: that was known."""
+        """Note that a record with this number is durable. Return False if that was known."""
         if self._applied is None or number <= self._durable:
             return False
         self._durable = number

@@ -107,11 +107,11 @@ class PendingCut:
         return len(self._passed)
 
     def answered(self, state: bytes, now: float) -> None:
-        """The coordinator's snapshot point."""
+        """Record the coordinator's snapshot point."""
         self.state, self.answered_at = state, now
 
     def acknowledged(self, subtask: SubtaskIndex, epoch: Epoch, now: float) -> None:
-        """A subtask has acknowledged an epoch; the first ack of the boundary is kept, for people."""
+        """Record when a subtask has acknowledged an epoch; the first ack of the boundary is kept, for people."""
         if epoch == self.boundary:
             self._acknowledged.setdefault(subtask, now - self.triggered_at)
 
@@ -125,7 +125,7 @@ class PendingCut:
         gateway.open(self.barrier, now)
 
     def so_far(self, subtask: SubtaskIndex, gateway: Gateway, now: float) -> SubtaskCut:
-        """How a subtask has passed the boundary or, when it has not, what has been measured of it by now."""
+        """Return how a subtask has passed the boundary or, when it has not, what has been measured of it by now."""
         if (passed := self._passed.get(subtask)) is not None:
             return passed
         blocked_seconds = 0.0 if self.answered_at is None else now - self.answered_at
@@ -133,12 +133,14 @@ class PendingCut:
         return SubtaskCut(subtask, None, gateway.held_by(self.barrier), blocked_seconds, acknowledged)
 
     def settled(self, epoch: Epoch, outboxes: Iterable[Outbox]) -> None:
-        """An epoch is committed; what its subtasks sent has not been seen by a coordinator that was asked before."""
+        """Keep what the subtasks sent in a committed epoch, if the coordinator was asked before and so has not seen
+        it."""
         if self.asked_at is not None and epoch <= self.boundary:
             self.up += outboxes
 
     def capture(self, operator: OperatorUid, states: Mapping[SubtaskIndex, bytes | None]) -> None:
-        """All subtasks have passed, and the boundary is committed: ``states`` are those at the boundary."""
+        """Complete the cut: all subtasks have passed, the boundary is committed, and ``states`` are those at the
+        boundary."""
         assert self.asked_at is not None, "only those that were asked for are answered"
         assert self.answered_at is not None, "only answered ones pass"
         self.captured = OperatorCut(

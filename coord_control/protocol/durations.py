@@ -20,18 +20,18 @@ BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Of one thing.
+    """A histogram of the durations of one operation.
 
     Attributes:
-        counts: how many lasted no longer than each bound, and longer than the one before; then those above all bounds.
-        seconds: all together.
+        counts: how many lasted no longer than each bound, and longer than the one before; last, those above all bounds.
+        seconds: their sum.
     """
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 
     def plus(self, seconds: float) -> Durations:
-        """With one more."""
+        """Return a copy with one more duration."""
         place = bisect_left(BOUNDS, seconds)
         counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
         return Durations(counts, self.seconds + seconds)

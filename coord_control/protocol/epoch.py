@@ -187,16 +187,16 @@ class OperatorEpoch:
         participant.alive.add(attempt.task_attempt)
 
     def participant(self, subtask: SubtaskIndex) -> Participant | None:
-        """The subtask's part in this epoch, None when no attempt of it said hello."""
+        """Return the subtask's part in this epoch, None when no attempt of it said hello."""
         return self._participants.get(subtask)
 
     def has_passed(self, subtask: SubtaskIndex) -> bool:
-        """Whether the subtask has acknowledged."""
+        """Return whether the subtask has acknowledged."""
         participant = self._participants.get(subtask)
         return participant is not None and participant.ack is not None
 
     def completed(self) -> Iterator[Completed]:
-        """What the epoch has brought when Spark commits it, in subtask order."""
+        """Yield what the epoch has brought when Spark commits it, in subtask order."""
         for subtask, ack in sorted(self.before.items()):
             yield Completed(subtask, ack.attempt, ack.state, ack.outbox)
         for subtask, _, acknowledged in self.acked():
@@ -204,13 +204,14 @@ class OperatorEpoch:
             yield Completed(subtask, attempt, acknowledged.state, acknowledged.outbox)
 
     def acked(self) -> Iterator[tuple[SubtaskIndex, Participant, Acknowledge]]:
-        """The subtasks that have acknowledged, in subtask order."""
+        """Yield the subtasks that have acknowledged, in subtask order."""
         for subtask, participant in sorted(self._participants.items()):
             if participant.ack is not None:
                 yield subtask, participant, participant.ack
 
     def sent(self) -> dict[SubtaskIndex, int]:
-        """How many events subtasks have sent that count once the epoch is committed; those without are left out."""
+        """Return how many events subtasks have sent that count once the epoch is committed; those without are left
+        out."""
         outboxes = {subtask: ack.outbox for subtask, ack in self.before.items()}
         for subtask, participant in self._participants.items():
             if participant.ack is not None:
@@ -218,7 +219,7 @@ class OperatorEpoch:
         return {subtask: count(outbox) for subtask, outbox in outboxes.items() if outbox}
 
     def alive(self) -> Iterator[tuple[SubtaskIndex, int]]:
-        """The attempts that have not ended, in the order of subtasks and attempts."""
+        """Yield the attempts that have not ended, in the order of subtasks and attempts."""
         for subtask, participant in sorted(self._participants.items()):
             for task_attempt in sorted(participant.alive):
                 yield subtask, task_attempt

@@ -82,7 +82,7 @@ class Gateway:
         self.blocked_seconds = 0.0  #: time during which at least one event waited here
 
     def state(self, barrier: BarrierId) -> State:
-        """Where ``barrier`` stands here."""
+        """Return the state of ``barrier`` at this gateway."""
         if barrier > self._highest:
             return State.UNSEEN
         if barrier not in self._barriers:
@@ -90,7 +90,7 @@ class Gateway:
         return State.MARKED if self._barriers[barrier] is None else State.CLOSED
 
     def mark(self, barrier: BarrierId) -> None:
-        """The coordinator is asked for its state at ``barrier``; events still pass.
+        """Mark the point at which the coordinator is asked for its state at ``barrier``; events still pass.
 
         Raises:
             InvalidTransition: ``barrier`` is not newer than every one before it (C9).
@@ -100,7 +100,8 @@ class Gateway:
         self._barriers[barrier] = None
 
     def close(self, barrier: BarrierId) -> bool:
-        """The coordinator's snapshot point of ``barrier``: later events wait. False: it was opened before (late news).
+        """Let events wait behind ``barrier``, at the coordinator's snapshot point. Return False if it was opened
+        before.
 
         Raises:
             InvalidTransition: ``barrier`` was not marked, or is closed already.
@@ -112,7 +113,7 @@ class Gateway:
         return True
 
     def open(self, barrier: BarrierId, now: float) -> bool:
-        """This subtask has passed ``barrier``, or it was aborted. False: it was open already (late news).
+        """Open ``barrier``, because this subtask has passed it or it was aborted. Return False if it was open already.
 
         Raises:
             InvalidTransition: ``barrier`` was never marked here (C10).
@@ -127,7 +128,7 @@ class Gateway:
         return True
 
     def send(self, batch: EventBatch, now: float) -> None:
-        """An event of the coordinator: into the mailbox, or behind the newest closed barrier."""
+        """Put an event of the coordinator into the mailbox, or behind the newest closed barrier."""
         self.waiting_bytes += len(batch.payload)
         for held in reversed(self._barriers.values()):
             if held is not None:
@@ -151,11 +152,11 @@ class Gateway:
         self.waiting_bytes += size(returned)
 
     def held(self) -> tuple[EventBatch, ...]:
-        """Everything that waits behind closed barriers, in the order in which it was sent."""
+        """Return everything that waits behind closed barriers, in the order in which it was sent."""
         return tuple(batch for held in self._barriers.values() if held for batch in held)
 
     def held_by(self, barrier: BarrierId) -> int:
-        """How many events wait behind ``barrier`` now."""
+        """Return how many events wait behind ``barrier`` now."""
         return count(self._barriers.get(barrier) or ())
 
     def blocked_seconds_at(self, now: float) -> float:
@@ -167,7 +168,7 @@ class Gateway:
         return now - self._holding_since if self._holding_since is not None else 0.0
 
     def blocked_by(self) -> Iterator[tuple[BarrierId, int]]:
-        """The closed barriers behind which events wait now, oldest first, and how many."""
+        """Yield the closed barriers behind which events wait now, oldest first, and how many."""
         for barrier, held in self._barriers.items():
             if held:
                 yield barrier, count(held)

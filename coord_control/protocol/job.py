@@ -70,7 +70,8 @@ class _Query:
 
 
 def first_barrier(generation: Generation) -> BarrierId:
-    """The first barrier id of a generation: above those of all earlier ones, below those of all later ones (C9)."""
+    """Return the first barrier id of a generation: above those of all earlier ones, below those of all later ones
+    (C9)."""
     return BarrierId(_BARRIERS_PER_GENERATION * generation + 1)
 
 
@@ -157,7 +158,7 @@ class JobCore:
         query.running = True
 
     def end_run(self, name: QueryName, run: RunId | None, now: float) -> None:
-        """The query's run has ended, whatever the reason: its attempts are refused from now on."""
+        """End the query's run, for whatever reason: its attempts are refused from now on."""
         query = self._queries[name]
         query.running = False
         query.attempt_floor = self._highest_attempt
@@ -203,7 +204,8 @@ class JobCore:
     # What subtasks say.
 
     def hello(self, message: Hello, token: Token, now: float) -> None:
-        """An attempt has rows. Answered with Welcome once the epoch's begin record is durable, or with Refused."""
+        """Handle an attempt that has rows. Answered with Welcome once the epoch's begin record is durable, or with
+        Refused."""
         attempt = message.attempt
         refusal = self._refusal(attempt)
         if refusal is None and attempt.epoch - 1 > self._query_of[attempt.operator].committed:
@@ -228,7 +230,8 @@ class JobCore:
         self._operators[attempt.operator].hello(attempt, token, now, self._batch)
 
     def acknowledge(self, message: Acknowledge, token: Token, now: float) -> None:
-        """An attempt has produced all its output. Answered with Accepted once that is durable, or with Refused."""
+        """Handle an attempt that has produced all its output. Answered with Accepted once that is durable, or with
+        Refused."""
         attempt = message.attempt
         refusal = self._refusal(attempt)
         if refusal is None:
@@ -239,7 +242,7 @@ class JobCore:
             self._refuse(attempt, token, refusal)
 
     def attempt_ended(self, message: AttemptEnded) -> None:
-        """An attempt ended without an ack. Not answered."""
+        """Handle the end of an attempt without an ack. Not answered."""
         attempt = message.attempt
         if self._refusal(attempt) is not None:
             return  # late news
@@ -248,7 +251,7 @@ class JobCore:
             self._fail(self._query_of[attempt.operator].name, SubtaskFailed(attempt, message.reason))
 
     def disconnected(self, token: Token) -> None:
-        """A subtask's connection is gone; an attempt that has not acknowledged goes with it."""
+        """Handle the end of a subtask's connection, which ends an attempt that has not acknowledged."""
         self._gone(token, "the connection to its Python worker was lost")
 
     def _gone(self, token: Token, reason: str) -> None:
@@ -258,7 +261,7 @@ class JobCore:
     # What coordinators say.
 
     def send(self, uid: OperatorUid, incarnation: int, subtask: SubtaskIndex, event: EventBatch, now: float) -> None:
-        """An event of a coordinator to one subtask; of an earlier incarnation it has not happened.
+        """Send an event of a coordinator to one subtask; one of an earlier incarnation is ignored.
 
         Raises:
             NoSuchSubtask: there is no such subtask.
@@ -270,13 +273,13 @@ class JobCore:
     def snapshot_completed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, state: bytes, now: float
     ) -> None:
-        """The coordinator's answer to AskSnapshot."""
+        """Handle the coordinator's answer to AskSnapshot."""
         if (operator := self._current(uid, incarnation)) is not None:
             operator.snapshot_completed(barrier, state, now, self._batch)
             self._checkpoints.collect(self._batch)
 
     def control_event(self, uid: OperatorUid, incarnation: int, number: int, refused: tuple[int, ...] = ()) -> None:
-        """From here on an event from outside is part of what the coordinator has done.
+        """Count an event from outside as applied by the coordinator from here on.
 
         Args:
             refused: the numbers of refused events whose outcome is not durable yet, perhaps this one among them.
@@ -287,8 +290,7 @@ class JobCore:
     def snapshot_failed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, error: CoordinatorFailed, now: float
     ) -> None:
-        """The coordinator cannot give its state: an epoch fails with it (global failover), a checkpoint fails alone
-        (C17)."""
+        """Handle a coordinator that cannot give its state: an epoch fails with it, a checkpoint fails alone (C17)."""
         if self._current(uid, incarnation) is None:
             return
         if (checkpoint := self._checkpoints.of_barrier(barrier)) is not None:
@@ -297,7 +299,7 @@ class JobCore:
             self._fail(self._query_of[uid].name, error)
 
     def coordinator_failed(self, uid: OperatorUid, incarnation: int, error: CoordinatorFailed) -> None:
-        """A callback raised, or the coordinator failed an epoch's snapshot: global failover (C17)."""
+        """Fail the query, because a callback raised or the coordinator failed an epoch's snapshot (C17)."""
         if self._current(uid, incarnation) is not None:
             self._fail(self._query_of[uid].name, error)
 
@@ -354,7 +356,7 @@ class JobCore:
     # For people.
 
     def operators(self) -> Sequence[OperatorRun]:
-        """The operators that run now, for statistics; read only, on the owning thread."""
+        """Return the operators that run now, for statistics; read only, on the owning thread."""
         return list(self._operators.values())
 
     def checkpoint_of(self, barrier: BarrierId) -> CheckpointId | None:
@@ -362,7 +364,7 @@ class JobCore:
         return self._checkpoints.of_barrier(barrier)
 
     def totals(self) -> dict[OperatorUid, Totals]:
-        """Counters per operator since the driver started."""
+        """Return the counters per operator since the driver started."""
         return self._totals
 
     # Parts.

@@ -176,27 +176,27 @@ class JobListener:
     """
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint has started, has come further, or has ended."""
+        """Called when a checkpoint has started, progressed or ended."""
 
     def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
-        """A completed one was removed from the storage; an earlier driver may have made it."""
+        """Called when a completed checkpoint was removed from the storage; an earlier driver may have made it."""
 
     def on_recovery(self, fact: RecoveryFact) -> None:
-        """A query has recovered, or did not before it had to again."""
+        """Called when a query has recovered, or had to recover again before that."""
 
     def on_query_changed(self) -> None:
-        """A query was started, fails, runs again or has ended."""
+        """Called when a query was started, fails, runs again or has ended."""
 
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
-        """A coordinator is at this number, at the start and after each recovery: give it again, in order, every
-        accepted event with a higher number. Those that the feed still has are no harm."""
+        """Called at the start and after each recovery with the number that a coordinator is at: pass it again, in
+        order, every accepted event with a higher number. Repeating those that the feed still has is harmless."""
 
     def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """The coordinator was given an event; again after a recovery that went behind it."""
+        """Called when an event was passed to the coordinator; again after a recovery that went behind it."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         """Handle an event whose callback raised: it has failed, and is never applied again. Once its outcome is
         durable, call the feed's ``forget_refusals``."""
 
     def on_events_durable(self, operator: OperatorUid, number: int) -> None:
-        """Nothing can undo the events up to this number any more."""
+        """Called when nothing can undo the events up to this number any more."""

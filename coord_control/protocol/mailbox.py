@@ -20,7 +20,7 @@ __all__ = ["drop", "mailboxes"]
 
 
 def mailboxes(facts: Facts, operator: OperatorUid) -> Inputs:
-    """What waits for each subtask; those without events are left out."""
+    """Return what waits for each subtask; those without events are left out."""
     begin, unconsumed = _newest(facts, operator)
     return {} if begin is None else in_sequence(unconsumed, begin.held)
 

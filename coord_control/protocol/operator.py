@@ -123,14 +123,14 @@ class OperatorRun:
             self.channel.close_again(replay.barrier)
 
     def runs_again(self) -> None:
-        """Spark runs the epoch that it had planned before the restart: what was acknowledged in it then is void."""
+        """Void what was acknowledged in the planned epoch before the restart, because Spark runs that epoch again."""
         assert self.epoch is not None, "the planned epoch is not settled"
         self.epoch.before = {}
 
     # Attempts.
 
     def hello(self, attempt: AttemptId, token: Token, now: float, batch: Batch) -> None:
-        """An attempt has rows. The caller has settled earlier epochs and refused stale attempts."""
+        """Handle an attempt that has rows. The caller has settled earlier epochs and refused stale attempts."""
         if self.epoch is None:
             barrier = self._next_barrier()
             self.epoch = OperatorEpoch(attempt.epoch, barrier)
@@ -146,7 +146,7 @@ class OperatorRun:
             self.epoch.waiting.append((attempt, token))
 
     def acknowledge(self, ack: Acknowledge, token: Token, now: float, batch: Batch) -> str | None:
-        """An attempt has produced all its output. Returns why it is refused, or None."""
+        """Handle an attempt that has produced all its output. Return why it is refused, or None."""
         attempt, epoch = ack.attempt, self.epoch
         if epoch is None or epoch.epoch != attempt.epoch or epoch.phase is not Phase.RUNNING:
             return f"epoch {attempt.epoch} is not running"
@@ -175,7 +175,7 @@ class OperatorRun:
         return None
 
     def attempt_ended(self, attempt: AttemptId, reason: str, batch: Batch) -> None:
-        """An attempt ended without an ack (local failover). Spark will try again, or fail the batch."""
+        """Handle the end of an attempt without an ack (local failover). Spark will try again, or fail the batch."""
         epoch = self.epoch
         participant = epoch.participant(attempt.subtask) if epoch and epoch.epoch == attempt.epoch else None
         if epoch is None or participant is None or attempt.task_attempt not in participant.alive:
@@ -194,7 +194,7 @@ class OperatorRun:
     # The coordinator.
 
     def send(self, subtask: SubtaskIndex, event: EventBatch, now: float) -> ChannelFull | None:
-        """An event of the coordinator. Returns the error of a channel in which too much waits.
+        """Send an event of the coordinator. Return the error of a channel in which too much waits, or None.
 
         Raises:
             NoSuchSubtask: there is no such subtask.
@@ -205,17 +205,17 @@ class OperatorRun:
         return ChannelFull(self.spec.uid, subtask, "down", waiting, limit) if waiting > limit else None
 
     def waiting_bytes(self, subtask: SubtaskIndex) -> int:
-        """What waits for a subtask: before and behind its valve, and the inputs of the running epoch that return to it
-        if it turns out to have no rows."""
+        """Return what waits for a subtask: before and behind its valve, and the inputs of the running epoch that return
+        to it if it turns out to have no rows."""
         frozen = 0 if self.epoch is None else self.epoch.unclaimed_bytes.get(subtask, 0)
         return self.channel.gateways[subtask].waiting_bytes + frozen
 
     def control_event(self, number: int, refused: tuple[int, ...] = ()) -> None:
-        """An event from outside counts from here on: what its coordinator gives as its state contains it."""
+        """Count an event from outside from here on: the coordinator's next state contains it."""
         self._seal.mark(number, refused)
 
     def snapshot_completed(self, barrier: BarrierId, data: bytes, now: float, batch: Batch) -> None:
-        """The coordinator gave its state: this is the snapshot point (C2)."""
+        """Handle the coordinator's state; this call is the snapshot point (C2)."""
         if not self.channel.answered(barrier, now):
             return  # late news: aborted before
         self.totals.snapshot = self.totals.snapshot.plus(self.channel.asked_for(now))
@@ -231,11 +231,11 @@ class OperatorRun:
         self._ask(self.channel.next_phase(now), now, batch)
 
     def overdue(self, now: float) -> BarrierId | None:
-        """The barrier for which the coordinator has owed its state for too long."""
+        """Return the barrier for which the coordinator has owed its state for too long."""
         return self.channel.overdue(now, self.spec.snapshot_timeout_seconds)
 
     def is_asked_for(self, barrier: BarrierId) -> bool:
-        """Whether the coordinator owes its state for ``barrier``."""
+        """Return whether the coordinator owes its state for ``barrier``."""
         return self.channel.asked == barrier
 
     # Triggered checkpoints.
@@ -257,7 +257,7 @@ class OperatorRun:
         self._ask(self.channel.next_phase(now), now, batch)
 
     def stored(self, barrier: BarrierId, batch: Batch) -> None:
-        """A checkpoint is complete."""
+        """Notify the coordinator of a complete checkpoint."""
         self.completed = max(self.completed, barrier)
         self._tell(messages.CheckpointComplete(self.spec.uid, barrier), batch)
 
@@ -269,14 +269,16 @@ class OperatorRun:
         return epoch is not None and epoch.epoch <= committed and epoch.run not in (None, run)
 
     def check_consumed(self, committed: Epoch) -> OutputNotConsumed | None:
-        """The error of an epoch that Spark committed without reading all output; to be asked before :meth:`settle`."""
+        """Return the error of an epoch that Spark committed without reading all output; to be asked before
+        :meth:`settle`."""
         if self.epoch is None or self.epoch.epoch > committed:
             return None
         subtasks = self.epoch.unconsumed()
         return OutputNotConsumed(self.spec.uid, list(subtasks), self.epoch.epoch) if subtasks else None
 
     def settle(self, committed: Epoch, now: float, batch: Batch) -> None:
-        """Spark has committed: states advance, unconsumed inputs return, outboxes and the notification go out."""
+        """Settle an epoch that Spark has committed: states advance, unconsumed inputs return, outboxes are
+        delivered."""
         if self.epoch is not None and self.epoch.epoch <= committed:
             self._settle(self.epoch, now, batch)
         self.committed = committed

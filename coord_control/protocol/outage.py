@@ -57,5 +57,5 @@ class Outage:
         return was_on
 
     def seconds_until_due(self, now: float) -> float:
-        """How long to wait until the next try."""
+        """Return how long to wait until the next try."""
         return max(0.0, self._next - now)

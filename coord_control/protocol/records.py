@@ -90,10 +90,10 @@ def _join(kind: int, run: list[EventBatch]) -> EventBatch:
 
 
 def size(batches: Iterable[EventBatch]) -> int:
-    """How many bytes the events of these take."""
+    """Return how many bytes the events take."""
     return sum(map(len, map(_PAYLOAD, batches)))
 
 
 def count(batches: Iterable[EventBatch]) -> int:
-    """How many events these are."""
+    """Return how many events there are."""
     return sum(batch.length for batch in batches)

@@ -119,14 +119,14 @@ class History:
                 del acks[epoch]
 
     def is_void_after(self, committed: Epoch, planned: Epoch) -> bool:
-        """Whether there is anything that must not count once what is not committed is run again."""
+        """Return whether there is anything that must not count once what is not committed is run again."""
         return any(epoch > planned for begins in self.begins.values() for epoch in begins) or any(
             epoch > committed for acks in self.acks.values() for epoch in acks
         )
 
 
 def recovery_marker(facts: Facts, generation: Generation) -> RunStarted | None:
-    """The record that must be durable before the query starts, or None when nothing needs to be voided.
+    """Return the record that must be durable before the query starts, or None when nothing needs to be voided.
 
     It voids what belongs to epochs that Spark has not even planned, and nothing else: acks of the planned one count if
     Spark commits it without running it. Recover with it among the facts.
@@ -137,8 +137,8 @@ def recovery_marker(facts: Facts, generation: Generation) -> RunStarted | None:
 
 
 def rerun_marker(facts: Facts, generation: Generation) -> RunStarted | None:
-    """The record that must be durable before an attempt of the planned epoch is answered, or None: its earlier acks
-    are void."""
+    """Return the record that must be durable before an attempt of the planned epoch is answered, because it voids the
+    epoch's earlier acks; None if there is nothing to void."""
     if History.of(facts.records).is_void_after(facts.committed, facts.planned):
         return RunStarted(generation, facts.committed, facts.planned)
     return None
@@ -171,7 +171,7 @@ def recover(facts: Facts, operator: OperatorUid) -> RecoveredOperator:
 
 
 def in_sequence(earlier: Inputs, later: Inputs) -> Inputs:
-    """Events of the same subtasks, those of ``earlier`` first."""
+    """Join the events of each subtask, those of ``earlier`` first."""
     return {subtask: (*earlier.get(subtask, ()), *later.get(subtask, ())) for subtask in {**earlier, **later}}
 
 

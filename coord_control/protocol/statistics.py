@@ -265,7 +265,7 @@ class CheckpointStatistics:
 
 
 def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
-    """What a finished cut says of its operator; a subtask without measurements was at the boundary already."""
+    """Return what a finished cut says of its operator; a subtask without measurements was at the boundary already."""
     passed = {each.subtask: each for each in cut.subtasks}
     up_bytes: dict[SubtaskIndex, int] = {}
     for outbox in cut.up:
@@ -299,7 +299,7 @@ def operator_statistics(cut: OperatorCut) -> OperatorStatistics:
 def statistics_so_far(
     operator: OperatorUid, cut: PendingCut, gateways: Sequence[Gateway], now: float
 ) -> OperatorStatistics:
-    """What has been measured of an operator whose query is not captured; sizes are known only when it is cut.
+    """Return what has been measured of an operator whose query is not captured; sizes are known only when it is cut.
 
     Args:
         gateways: of all its subtasks, in their order.

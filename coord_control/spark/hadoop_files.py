@@ -242,7 +242,7 @@ def _manager_class(jvm: Any) -> Any:
 
 @contextlib.contextmanager
 def _reported(path: str, action: str) -> Iterator[None]:
-    """The one border where errors of the JVM become ours."""
+    """Translate errors of the JVM into ours; the only place that does."""
     try:
         yield
     except Py4JJavaError as exc:

@@ -23,7 +23,7 @@ _LOCAL: Final = re.compile(r"local(\[.*\])?")
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks of this Spark master run on the driver's machine, started by the driver's own JVM."""
+    """Return whether tasks of this Spark master run on the driver's machine, started by the driver's own JVM."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -37,22 +37,22 @@ def use_this_interpreter(spark: SparkSession) -> None:
 
 
 def advertised_host(spark: SparkSession) -> str:
-    """The name under which executors reach the driver."""
+    """Return the name under which executors reach the driver."""
     return spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
 
 
 def bind_address(spark: SparkSession) -> str:
-    """The local address at which Spark's driver listens."""
+    """Return the local address at which Spark's driver listens."""
     return spark.sparkContext.getConf().get("spark.driver.bindAddress") or advertised_host(spark)
 
 
 def retained_epochs(spark: SparkSession) -> int:
-    """How many epochs Spark's checkpoints can be set back."""
+    """Return how many epochs Spark's checkpoints can be set back."""
     return int(spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
 
 
 def storage_session() -> SparkSession:
-    """The session of this process, or a small local one: for commands that only read and write files."""
+    """Return the session of this process, or a small local one: for commands that only read and write files."""
     builder = SparkSession.builder.appName("coordctl").config("spark.ui.enabled", "false")
     if SparkSession.getActiveSession() is None and "PYSPARK_SUBMIT_ARGS" not in os.environ:
         builder = builder.master("local[1]")

@@ -112,7 +112,7 @@ class Catalog:
             yield entry
 
     def files_of(self, entry: CheckpointEntry) -> Files:
-        """The storage that it lies on."""
+        """Return the storage of an entry."""
         return self._storage(entry.path)
 
     def _at(self, path: str) -> CheckpointEntry:

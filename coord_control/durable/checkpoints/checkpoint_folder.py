@@ -164,7 +164,7 @@ class CheckpointEntry:
 
 
 def checkpoint_folder(job_folder: str, checkpoint: CheckpointId) -> str:
-    """The folder of a checkpoint, and of the claim of a savepoint."""
+    """Return the folder of a checkpoint, and of the claim of a savepoint."""
     return join(job_folder, "checkpoints", str(checkpoint))
 
 
@@ -174,12 +174,12 @@ def job_folder_of(path: str) -> str:
 
 
 def shared_folder(job_folder: str) -> str:
-    """The folder of the files that checkpoints share."""
+    """Return the folder of the files that checkpoints share."""
     return join(job_folder, "shared")
 
 
 def files_folder(path: str, metadata: CheckpointMetadata, query: QueryName) -> str:
-    """The folder below which the files of a query lie, each under its :func:`stored_name`.
+    """Return the folder below which the files of a query lie, each under its :func:`stored_name`.
 
     Args:
         path: the folder of the checkpoint or savepoint.
@@ -190,12 +190,12 @@ def files_folder(path: str, metadata: CheckpointMetadata, query: QueryName) -> s
 
 
 def stored_name(entry: FileEntry) -> str:
-    """The name of a file below that folder."""
+    """Return the name of a file below that folder."""
     return entry.path if entry.tag is None else f"{entry.path}.{entry.tag}"
 
 
 def shared_names(metadata: CheckpointMetadata) -> Iterator[str]:
-    """The files of a checkpoint, as paths relative to the :func:`shared_folder`."""
+    """Yield the files of a checkpoint, as paths relative to the :func:`shared_folder`."""
     for name, query in metadata.queries.items():
         prefix = f"{name}/{query.lineage}/"
         for entry in query.files:
@@ -203,7 +203,7 @@ def shared_names(metadata: CheckpointMetadata) -> Iterator[str]:
 
 
 def checkpoint_ids(files: Files, job_folder: str) -> list[CheckpointId]:
-    """The ids that have a folder, in order."""
+    """Return the ids that have a folder, in order."""
     return sorted(CheckpointId(int(name)) for name in files.list(join(job_folder, "checkpoints")) if name.isdigit())
 
 

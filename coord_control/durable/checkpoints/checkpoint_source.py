@@ -37,7 +37,7 @@ class CheckpointSource:
     files: Files
 
     def folder_of(self, query: QueryName) -> str:
-        """The folder below which the files of a query lie, each under its stored name."""
+        """Return the folder below which the files of a query lie, each under its stored name."""
         return files_folder(self.path, self.metadata, query)
 
 
@@ -67,7 +67,7 @@ def open_checkpoint(files: Files, path: str, purpose: str = "it is being restore
 
 
 def missing_file(path: str, checkpoint: str) -> MissingRecord:
-    """The error for a file that the manifest names and that is not there."""
+    """Return the error for a file that the manifest names and that is not there."""
     return MissingRecord(path, f"the manifest of {checkpoint} names it", _REMEDY)
 
 

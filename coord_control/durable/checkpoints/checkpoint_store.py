@@ -131,7 +131,7 @@ class CheckpointStore:
             return self._found
 
     def verify(self) -> None:
-        """Look whether the job is still this driver's.
+        """Check that the job still belongs to this driver.
 
         Raises:
             Fenced: another driver has claimed it.
@@ -140,12 +140,12 @@ class CheckpointStore:
         self._verify()
 
     def newest_id(self) -> CheckpointId:
-        """The highest id that was ever claimed; 0: none."""
+        """Return the highest id that was ever claimed, or 0."""
         self.open()
         return self._highest
 
     def completed_requests(self) -> list[tuple[CheckpointRequest, CheckpointId, str]]:
-        """What earlier drivers were asked for and have completed, with id and folder, oldest first."""
+        """Return what earlier drivers were asked for and have completed, with id and folder, oldest first."""
         return list(self.open().completed)
 
     # Making one.
@@ -221,7 +221,7 @@ class CheckpointStore:
             return self._pin(checkpoint, record, query, live)
 
     def complete(self, metadata: CheckpointMetadata) -> Written:
-        """Let a claimed checkpoint exist.
+        """Write the metadata of a claimed checkpoint: from then on it exists.
 
         Raises:
             Fenced: a newer driver has claimed the job, or has aborted the checkpoint.
@@ -357,7 +357,7 @@ class CheckpointStore:
     # Inside: removing.
 
     def _existing(self) -> list[CheckpointId]:
-        """The completed checkpoints, oldest first; the newest was seen on the storage just now."""
+        """Return the completed checkpoints, oldest first; the newest was seen on the storage just now."""
         while True:
             with self._lock:
                 existing = sorted(self._retained)
@@ -380,7 +380,7 @@ class CheckpointStore:
         self.shared.remove_unneeded()
 
     def _remove(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
-        """Every step may be repeated.
+        """Remove a checkpoint or savepoint. Every step may be repeated.
 
         Raises:
             CheckpointInUse: it no longer exists, but its files are still being read.

@@ -329,7 +329,7 @@ class OperatorSnapshot(_Model):
         return unseal("", self.coordinator_state).numbers
 
     def outboxes(self) -> tuple[Outbox, ...]:
-        """The channel state upwards, as the protocol takes it."""
+        """Return the channel state upwards, as the protocol takes it."""
         return tuple(entry.outbox() for entry in self.up)
 
 

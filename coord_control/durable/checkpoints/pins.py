@@ -36,7 +36,7 @@ MANY_FILES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """What is to be pinned of a query.
+    """The files to pin of a query.
 
     Attributes:
         files: the storage.
@@ -54,7 +54,7 @@ class LiveFiles:
 
     @classmethod
     def of(cls, files: Files, folder: str, boundary: Epoch, lineage: str, planned: Epoch | None = None) -> LiveFiles:
-        """Find out what an epoch needs.
+        """List the files that an epoch needs.
 
         Args:
             planned: see :func:`layout_of`.
@@ -197,7 +197,7 @@ def _link(live: LiveFiles, target: str, infos: Sequence[FileInfo], names: Sequen
 def _completed(
     files: Files, folder: str, names: Sequence[str], linked: Sequence[Linked], known: Sequence[Checksum | None]
 ) -> list[Checksum]:
-    """Read what is not known yet, and was not read when it was copied."""
+    """Compute the checksums that are neither known nor were computed by copying."""
     checksums = [
         checksum or (None if one.crc32 is None else Checksum(one.size, one.crc32))
         for one, checksum in zip(linked, known, strict=True)

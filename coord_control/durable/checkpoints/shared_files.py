@@ -162,7 +162,7 @@ class SharedFiles:
             return {name: shared.owners for name, shared in self._known.items() if shared.owners}
 
     def path(self, prefix: str) -> str:
-        """The folder of one query and lineage."""
+        """Return the folder of one query and lineage."""
         return join(self.folder, prefix)
 
     def _acquire(self, owned: set[str], prefix: str, info: FileInfo) -> Acquired:

@@ -41,7 +41,7 @@ class Listing(Protocol):
         ...
 
     def infos(self, names: Sequence[str]) -> Sequence[FileInfo]:
-        """What some of them are, in order: when they were listed, or now.
+        """Return size and modification time of these files, in order, as of the listing or of now.
 
         Raises:
             FileNotFoundError: one is gone; ``filename`` is its path.
@@ -184,7 +184,7 @@ def join(folder: str, *names: str) -> str:
 
 
 def scheme(path: str) -> str | None:
-    """The scheme of a URI, None for a plain path."""
+    """Return the scheme of a URI, None for a plain path."""
     match = _SCHEME.match(path)
     return match[1] if match else None
 
@@ -301,7 +301,8 @@ class LocalFiles:
         _sync(target, changed)
 
     def _write_temporary(self, target: str, chunks: Iterable[bytes]) -> tuple[str, Sequence[str]]:
-        """Returns: the file's path, and the folders in which new ones were made for it: still to be synced."""
+        """Write a temporary file. Return its path, and the folders in which new ones were made for it: still to be
+        synced."""
         folder, name = os.path.split(target)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
         changed: Sequence[str] = ()
@@ -367,7 +368,7 @@ def _guarded(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _reported(path: str, action: str) -> Iterator[None]:
-    """The one border where errors of the operating system become ours."""
+    """Translate errors of the operating system into ours; the only place that does."""
     try:
         yield
     except _Other as other:

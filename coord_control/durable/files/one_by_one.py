@@ -1,4 +1,4 @@
-"""The verbs for many files, for a storage that can only do one thing at a time.
+"""Default bulk operations, by calls for single files.
 
 Threads: those of the implementation.
 """
@@ -25,7 +25,7 @@ class OneByOne(Protocol):
     def walk(self, path: str) -> Sequence[FileInfo]: ...
 
     def link_one(self, source: str, target: str) -> Linked:
-        """As :meth:`~coord_control.durable.files.filesystem.Files.link`, and say what the file is."""
+        """As :meth:`~coord_control.durable.files.filesystem.Files.link`, and return what the file is."""
         ...
 
     def checksum_one(self, path: str) -> Checksum:

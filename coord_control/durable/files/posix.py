@@ -139,7 +139,7 @@ def _info(folder: str, name: str) -> FileInfo:
 
 
 def names_below(folder: str) -> list[str]:
-    """The paths of the files that :func:`walk` lists, relative to the folder: a quarter of its time."""
+    """Return the paths of the files that :func:`walk` lists, relative to the folder: a quarter of its time."""
     found: list[str] = []
     folders = [("", folder)]
     while folders:
@@ -315,7 +315,7 @@ def _link_otherwise(error: OSError, source: str, target: str) -> Linked | None:
 
 
 def _link_over(source: str, target: str) -> Linked | None:
-    """An earlier attempt has left the target."""
+    """Link over a target that an earlier attempt has left."""
     status = os.stat(source)
     if os.path.samestat(status, os.lstat(target)):
         return Linked(status.st_size, status.st_mtime_ns, True)
@@ -361,7 +361,7 @@ def _temporary(target: str) -> str:
 
 
 def _checksums_of_small(folder: str, names: Sequence[str]) -> list[Checksum | None]:
-    """By one thread, for the same reason as links; the large ones are left to others."""
+    """Compute checksums in one thread, for the same reason as links; the large files are left to others."""
     return _checksums(folder, names, memoryview(bytearray(_SMALL_BYTES)), lambda descriptor, buffer: _LARGE)
 
 

@@ -140,7 +140,7 @@ class ClaimRecord(_Model):
         return self.model_dump_json(indent=2).encode()
 
     def __str__(self) -> str:
-        """Who it is, for people; the first process is the driver's Python."""
+        """Describe the holder, for people; the first process is the driver's Python."""
         pid = f"process {self.holder.processes[0].pid}" if self.holder.processes else "a driver"
         return f"{pid} on {self.holder.host} (since {self.claimed_at.isoformat(timespec='seconds')})"
 
@@ -217,7 +217,7 @@ class Claim:
         return self._supervisor is not None and earlier.holder.supervisor == self._supervisor
 
     def fenced(self, job: str) -> Fenced:
-        """What to tell a driver that is not current any more: who is, as far as the storage can say that now."""
+        """Return the error for a driver that is no longer current, with the current one if the storage can name it."""
         newer = None
         with contextlib.suppress(CoordControlError):  # it is fenced all the same
             newer = newest_claim(self._files, self._folder)
@@ -226,7 +226,7 @@ class Claim:
         return Fenced(job, self.generation, newer[0].generation, str(newer[0]))
 
     def previous_driver(self) -> ClaimRecord | None:
-        """Return the claim of the last driver before this one, or None: there was none, or it is long forgotten.
+        """Return the claim of the last driver before this one, or None if there was none, or it was removed long ago.
 
         Raises:
             DamagedRecord, UnsupportedFormat: a claim cannot be read.
@@ -453,7 +453,7 @@ def _exists(pid: int) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in clock ticks since the boot."""
+    """Return when a process started, in clock ticks since the boot."""
     fields = _stat(pid)
     return None if fields is None else fields[19]
 

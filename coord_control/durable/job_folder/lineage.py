@@ -251,7 +251,7 @@ def write_query_id(files: Files, checkpoint: str, query_id: str) -> None:
 
 
 def _current(files: Files, folder: str, query: QueryName) -> tuple[str, LineageRecord | None]:
-    """The name of the lineage that counts, and its record; without a record it is to be begun."""
+    """Return the name of the lineage that counts, and its record; without a record it is to be begun."""
     job_folder = folder.rstrip("/").rsplit("/", 2)[0]
     restore = newest_restore(files, job_folder)
     names = lineage_names(files, folder)
@@ -311,7 +311,7 @@ def _query_id(files: Files, checkpoint: str) -> str:
 
 
 def _check_adoptable(files: Files, query: QueryName, checkpoint: str) -> None:
-    """A path with a typing error would begin at epoch 0, and any other folder would be written into."""
+    """Refuse a folder that is no Spark checkpoint: with a mistyped path the query would begin at epoch 0."""
     if files.exists(join(checkpoint, "metadata")):
         return
     _check_never_ran(files, checkpoint)
@@ -321,7 +321,7 @@ def _check_adoptable(files: Files, query: QueryName, checkpoint: str) -> None:
 
 
 def _check_never_ran(files: Files, checkpoint: str) -> None:
-    """A query that has run must not get a new id: its sink would take what it has already once more (SPARK-55058)."""
+    """Refuse a new id for a query that has run: its sink would accept the same batches twice (SPARK-55058)."""
     if files.list(join(checkpoint, "offsets")) or files.list(join(checkpoint, "commits")):
         raise MissingRecord(
             join(checkpoint, "metadata"),
@@ -349,7 +349,7 @@ def _check_location(record: LineageRecord, declared: str | None) -> None:
 
 
 def has_location(record: LineageRecord, declared: str) -> bool:
-    """Whether a lineage has its Spark checkpoint there, or had before it was restored."""
+    """Return whether a lineage has its Spark checkpoint there, or had before it was restored."""
     known = {record.checkpoint_location}
     # A program that adopted a directory keeps naming it after a restore, which has built another one.
     if record.restored_from is not None and record.restored_from.replaced is not None:
@@ -358,7 +358,7 @@ def has_location(record: LineageRecord, declared: str) -> bool:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two paths mean one folder: ``/a/b``, ``file:/a/b`` and ``file:///a/b/`` do."""
+    """Return whether two paths mean one folder: ``/a/b``, ``file:/a/b`` and ``file:///a/b/`` do."""
     first, second = (re.sub(r"^file:/+", "/", path).rstrip("/") for path in (one, other))
     return first == second
 

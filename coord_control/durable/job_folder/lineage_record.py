@@ -109,7 +109,7 @@ class RestoredFrom(BaseModel):
         return self.planned not in (None, self.epoch)
 
     def is_untouched_at(self, position: tuple[Epoch, Epoch]) -> bool:
-        """Whether nothing can have run since the restore when Spark stands at ``position``."""
+        """Return whether nothing can have run since the restore when Spark stands at ``position``."""
         return not self.is_seeded if self.has_planned else position == (self.epoch, self.epoch)
 
 
@@ -125,22 +125,22 @@ class LineageRecord(BaseModel):
 
 
 def query_folder(job_folder: str, query: str) -> str:
-    """Where the lineages of a query lie."""
+    """Return where the lineages of a query lie."""
     return join(job_folder, "queries", query)
 
 
 def record_path(folder: str, lineage: str) -> str:
-    """The record of one of a query's lineages."""
+    """Return the record of one of a query's lineages."""
     return join(folder, lineage, RECORD_NAME)
 
 
 def lineage_names(files: Files, folder: str) -> list[str]:
-    """The names of all lineages of a query, oldest first, with those that have no record."""
+    """Return the names of all lineages of a query, oldest first, with those that have no record."""
     return sorted((name for name in files.list(folder) if _NAME.fullmatch(name)), key=_number)
 
 
 def next_name(names: Iterable[str]) -> str:
-    """A name behind all of these."""
+    """Return a name that sorts after all of these."""
     return f"lineage-{max(map(_number, names), default=0) + 1:06d}"
 
 

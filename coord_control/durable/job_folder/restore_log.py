@@ -71,7 +71,7 @@ class RestoreRecord(pydantic.BaseModel):
         return self.queries.get(query) or self.begun.get(query)
 
     def is_of(self, path: str, checkpoint: CheckpointId, completed_at: datetime.datetime) -> bool:
-        """Whether it came from this checkpoint."""
+        """Return whether it came from this checkpoint."""
         mine = (self.path.rstrip("/"), self.checkpoint, self.completed_at)
         return mine == (path.rstrip("/"), checkpoint, completed_at)
 

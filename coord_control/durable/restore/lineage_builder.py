@@ -93,7 +93,7 @@ class LineageBuilder:
 
 
 def operator_records(metadata: CheckpointMetadata, query: QueryName) -> dict[str, OperatorRecord]:
-    """What a checkpoint says of the operators of a query, as a lineage remembers them."""
+    """Return what a checkpoint says of the operators of a query, as a lineage remembers them."""
     return {
         uid: OperatorRecord(
             parallelism=operator.parallelism, state=operator.state, down=operator.down_types, up=operator.up_types

@@ -131,7 +131,7 @@ def _check_version(query: QueryName, snapshot: QuerySnapshot, installed: str | N
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The feature release, without the maintenance release."""
+    """Return the feature release, without the maintenance release."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else ()
 

@@ -130,7 +130,7 @@ def applied_restore(files: Files, job_folder: str, ref: str, source: CheckpointS
 
 
 def queries_of(files: Files, job_folder: str) -> list[QueryName]:
-    """The queries that have begun a lineage in this job."""
+    """Return the queries that have begun a lineage in this job."""
     names = [QueryName(name) for name in files.list(join(job_folder, "queries"))]
     return [name for name in names if current_lineage(files, query_folder(job_folder, name), name) is not None]
 

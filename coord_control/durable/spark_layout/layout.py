@@ -133,7 +133,7 @@ def _with_checksums(needed: Collection[str], listing: Collection[str]) -> tuple[
 
 
 def _visible(listing: Collection[str]) -> list[str]:
-    """The files that Spark means, sorted: no hidden or temporary ones, no checksums of others."""
+    """Return the files that Spark means, sorted: no hidden or temporary ones, no checksums of others."""
 
     def is_noise(path: str) -> bool:
         if path.startswith(".") or "/." in path or path.endswith(".tmp"):
@@ -144,7 +144,7 @@ def _visible(listing: Collection[str]) -> list[str]:
 
 
 def _entries(logged: Iterable[int], log: str, epoch: int) -> list[str]:
-    """The entry of an epoch and the newest one before it, if there is one."""
+    """Return the entry of an epoch and the newest one before it, if there is one."""
     numbers = sorted(number for number in logged if number <= epoch)
     if epoch not in numbers[-1:]:
         raise StateFileMissing(f"{log}/{epoch}", f"epoch {epoch} is not in the log")
@@ -169,7 +169,7 @@ def _source_files(paths: list[str], by_source: Mapping[str, str | None]) -> Iter
 
 
 def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:
-    """The entries of a file source's log up to one: the newest compacted one, and all after it."""
+    """Yield the entries of a file source's log up to one: the newest compacted one, and all after it."""
     entries: dict[int, tuple[str, bool]] = {}
     for path in files:
         match = _LOG_ENTRY.fullmatch(path.removeprefix(f"{folder}/"))

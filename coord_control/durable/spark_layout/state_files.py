@@ -237,7 +237,7 @@ class StateFiles:
 
 
 def _index_of(path: str, content: bytes) -> Iterator[str]:
-    """The names below the store's folder of the files that a RocksDB snapshot shares with other versions."""
+    """Yield the names below the store's folder of the files that a RocksDB snapshot shares with other versions."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             index = archive.read("metadata")

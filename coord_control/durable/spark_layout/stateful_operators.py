@@ -103,12 +103,12 @@ def partitions_of(stores: Stores, operator: int, settings: Mapping[str, str], co
 
 
 def is_description(path: str) -> bool:
-    """Whether a file describes an operator or a schema."""
+    """Return whether a file describes an operator or a schema."""
     return _MARK in path and (_UNVERSIONED.fullmatch(path) is not None or _VERSIONED.fullmatch(path) is not None)
 
 
 def is_description_of(path: str, epoch: int) -> bool:
-    """Whether a file describes an operator or a schema, and was written up to an epoch."""
+    """Return whether a file describes an operator or a schema, and was written up to an epoch."""
     if _MARK not in path:
         return False
     if match := _VERSIONED.fullmatch(path):

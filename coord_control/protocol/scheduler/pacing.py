@@ -37,22 +37,22 @@ class Pacing:
         self.next_due: float | None = None  #: None: no periodic checkpoints, or not now
 
     def begin(self, now: float, first_delay_seconds: float | None) -> None:
-        """The job runs for the first time. None as delay: one period."""
+        """Begin the first grid, when the job runs for the first time. None as delay means one period."""
         if self._period_seconds is not None:
             self.next_due = now + (self._period_seconds if first_delay_seconds is None else first_delay_seconds)
 
     def stop(self) -> None:
-        """Nothing is due any more."""
+        """Stop the clockwork: nothing is due any more."""
         self.next_due = None
 
     def restart(self, now: float) -> None:
-        """The job runs again: one pause, then the first of a new grid."""
+        """Begin a new grid after a restart of the job: one pause, then its first period."""
         self._pause_from = now
         if self._period_seconds is not None:
             self.next_due = now + self._pause_seconds
 
     def take_due(self, now: float) -> bool:
-        """Whether a period has come; it is asked once about each."""
+        """Return whether a period has come; it is asked once about each."""
         if self.next_due is None or self._period_seconds is None or now < self.next_due:
             return False
         missed = int((now - self.next_due) / self._period_seconds)
@@ -60,7 +60,7 @@ class Pacing:
         return True
 
     def ended(self, now: float, rest_seconds: float = 0.0) -> None:
-        """A checkpoint or savepoint has ended: the pause begins, and the rest that it asks for."""
+        """Begin the pause, and the requested rest, after the end of a checkpoint or savepoint."""
         self._pause_from = now
         if rest_seconds > 0:
             self._rest_until = max(now + rest_seconds, self._rest_until or now)
@@ -76,7 +76,7 @@ class Pacing:
         return None if self._pause_from is None or not self.has_pause else self._pause_from + self._pause_seconds
 
     def is_pause(self, now: float) -> bool:
-        """Whether a periodic checkpoint would come too early."""
+        """Return whether a periodic checkpoint would come too early."""
         return self.pause_ends_at is not None and now < self.pause_ends_at
 
     def opens_at(self, *, periodic: bool) -> float | None:

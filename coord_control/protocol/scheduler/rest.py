@@ -36,7 +36,7 @@ class Resting:
         self._moved_at: float | None = None
 
     def after(self, completed: CheckpointStatistics, now: float) -> float:
-        """How long nothing should start after this one; 0.0: anything may."""
+        """Return how long nothing should start after this one; 0.0 if anything may."""
         for query in completed.queries:
             boundary = NO_EPOCH if query.boundary is None else query.boundary
             if boundary > self._boundaries.setdefault(query.query, boundary):

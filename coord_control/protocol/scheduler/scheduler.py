@@ -287,7 +287,7 @@ class CheckpointScheduler:
         return ticket
 
     def suspend(self, now: float, reason: FailureReason = FailureReason.QUERY_RESTARTING, detail: str = "") -> None:
-        """A query has stopped and will be restarted: what runs is aborted, what people asked for waits."""
+        """Suspend while a query restarts: running checkpoints are aborted, requests of people wait."""
         self._step(Input.SUSPEND)
         self._pacing.stop()
         for ticket in self._book.pending:
@@ -295,7 +295,7 @@ class CheckpointScheduler:
                 self._abort(ticket, reason, detail, now)
 
     def resume(self, now: float) -> None:
-        """Every query of the job has been started, and none is being restarted.
+        """Resume: every query of the job has been started, and none is being restarted.
 
         Raises:
             InvalidTransition: it was so before, or the job ends.
@@ -325,7 +325,7 @@ class CheckpointScheduler:
         self._book.remember(self._book.new(request, now).started(checkpoint, now).completed(path, now))
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """A completed checkpoint was removed: a request that repeats its key gets another one."""
+        """Forget a completed checkpoint that was removed: a request that repeats its key gets another one."""
         self._book.forget(checkpoint)
 
     def skip(self, checkpoint: CheckpointId) -> None:
@@ -400,7 +400,7 @@ class CheckpointScheduler:
         return ticket
 
     def _end(self, ticket: Ticket, now: float, rest_seconds: float = 0.0) -> None:
-        """One that was started has ended."""
+        """End a checkpoint that was started."""
         self._book.end(ticket)
         self._pacing.ended(now, rest_seconds)
         self._finished(ticket)

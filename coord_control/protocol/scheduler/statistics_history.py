@@ -135,7 +135,7 @@ class StatisticsHistory:
         self._restored: Restored | None = None
 
     def update(self, statistics: CheckpointStatistics) -> None:
-        """What is known of a checkpoint now, from its start to its end; replaces what was known before.
+        """Replace the statistics of a checkpoint, from its start to its end.
 
         One that has ended is updated no more: what comes late is ignored.
         """
@@ -150,12 +150,12 @@ class StatisticsHistory:
             self._end(statistics)
 
     def restored(self, newest: Restored, times: int) -> None:
-        """The job was restored, so many times in all; by this driver, or before."""
+        """Record the newest restore of the job, and how many there were in all, by this driver or before."""
         self._counts = replace(self._counts, restored=times)
         self._restored = newest
 
     def discarded(self, checkpoint: CheckpointId) -> None:
-        """A completed one was removed from storage."""
+        """Record that a completed checkpoint was removed from storage."""
         ended = [self._marked(each, checkpoint) for each in self._ended]
         self._ended = deque(ended, maxlen=self._ended.maxlen)
         if self._completed is not None:

@@ -34,18 +34,18 @@ class TicketBook:
         self._ended_keys: dict[str, Ticket] = {}  # in the order in which they ended
 
     def new(self, request: CheckpointRequest, now: float) -> Ticket:
-        """A ticket that is not in the book yet."""
+        """Return a ticket that is not in the book yet."""
         ticket = Ticket(TicketId(self._next_id), request, now)
         self._next_id += 1
         return ticket
 
     def enqueue(self, ticket: Ticket) -> None:
-        """It waits for its turn."""
+        """Append a ticket to the queue."""
         self._pending[ticket.id] = ticket
         bisect.insort(self._queue, (ticket.request.rank, ticket.id))
 
     def start_first(self, checkpoint: CheckpointId, now: float) -> Ticket:
-        """The first of the queue runs from now on, under this id."""
+        """Start the first ticket of the queue, under this id."""
         _, first = self._queue[0]
         started = self._pending[first].started(checkpoint, now)
         del self._queue[0]
@@ -54,11 +54,11 @@ class TicketBook:
         return started
 
     def update(self, ticket: Ticket) -> None:
-        """It is being aborted."""
+        """Replace a pending ticket, which is being aborted."""
         self._pending[ticket.id] = ticket
 
     def end(self, ticket: Ticket) -> None:
-        """A pending one has its outcome."""
+        """Remove a pending ticket, which has its outcome."""
         del self._pending[ticket.id]
         if ticket.checkpoint is None:
             self._queue.remove((ticket.request.rank, ticket.id))
@@ -103,19 +103,19 @@ class TicketBook:
         return self._pending[self._queue[0][1]] if self._queue else None
 
     def by_id(self, ticket: TicketId) -> Ticket | None:
-        """A pending one."""
+        """Return a pending ticket, or None."""
         return self._pending.get(ticket)
 
     def latest(self, ticket: Ticket) -> Ticket:
-        """What has become of a pending one."""
+        """Return the current version of a pending ticket."""
         return self._pending[ticket.id]
 
     def by_checkpoint(self, checkpoint: CheckpointId) -> Ticket | None:
-        """One that was started and has not ended."""
+        """Return a ticket that was started and has not ended, or None."""
         ticket = self._running.get(checkpoint)
         return self._pending[ticket] if ticket is not None else None
 
     def by_key(self, key: str) -> Ticket | None:
-        """A pending one, or an ended one that is remembered."""
+        """Return a pending ticket, or an ended one that is remembered, or None."""
         pending = (ticket for ticket in self._pending.values() if ticket.request.key == key)
         return next(pending, None) or self._ended_keys.get(key)

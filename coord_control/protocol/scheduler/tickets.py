@@ -90,7 +90,7 @@ class CheckpointRequest:
         return 0 if self.is_savepoint else 2 if self.periodic else 1
 
     def is_same(self, other: CheckpointRequest) -> bool:
-        """Whether the outcome of one answers the other; who asks, and why, makes no difference."""
+        """Return whether the outcome of one request answers the other; who asks, and why, makes no difference."""
         return (self.kind, self.label, self.target) == (other.kind, other.label, other.target)
 
 
@@ -171,7 +171,7 @@ class Ticket:
         return self.outcome is not None and self.outcome.reason is None
 
     def started(self, checkpoint: CheckpointId, now: float) -> Ticket:
-        """It gets its number.
+        """Return the ticket as running, with its checkpoint id.
 
         Raises:
             InvalidTransition: it was started or has ended.
@@ -188,7 +188,7 @@ class Ticket:
         return self._step(TicketInput.ABORT)
 
     def completed(self, path: str | None, now: float) -> Ticket:
-        """Its metadata is written.
+        """Return the ticket as completed: its metadata is written.
 
         Raises:
             InvalidTransition: it was not started, or has ended.
@@ -196,7 +196,7 @@ class Ticket:
         return self._step(TicketInput.COMPLETE, outcome=Outcome(path=path), ended_at=now)
 
     def failed(self, reason: FailureReason, detail: str, now: float) -> Ticket:
-        """Its metadata is not written and never will be. What it was aborted for goes before what happened then.
+        """Return the ticket as failed: its metadata will never be written. The reason of an abort precedes a later one.
 
         Raises:
             InvalidTransition: it was not started, or has ended.

@@ -77,13 +77,13 @@ class AgentPort:
         return self._driver.files
 
     def storage(self, path: str) -> Files:
-        """The storage that a path is on."""
+        """Return the storage that a path is on."""
         return self._driver.storage(path)
 
     # What the job does now.
 
     def is_ready(self) -> bool:
-        """Whether the program has declared what it declares and started its queries."""
+        """Return whether the program has declared what it declares and started its queries."""
         driver = self._driver
         if driver.checkpoints.is_wanted:
             return True
@@ -92,7 +92,7 @@ class AgentPort:
         return time.monotonic() - driver.last_start > _SETTLED_SECONDS
 
     def queries(self) -> tuple[QueryFacts, ...]:
-        """The queries that were started."""
+        """Return the queries that were started."""
         return tuple(
             QueryFacts(
                 name=query.name,
@@ -106,11 +106,11 @@ class AgentPort:
         )
 
     def operators(self) -> tuple[OperatorFacts, ...]:
-        """The operators that were declared."""
+        """Return the operators that were declared."""
         return tuple(self._operator(uid, bound) for uid, bound in list(self._driver.declared.coordinators.items()))
 
     def status(self) -> JobStatus:
-        """What the job does now; waits a moment.
+        """Return what the job does now; waits a moment.
 
         Raises:
             JobClosed: it has ended.
@@ -118,7 +118,7 @@ class AgentPort:
         return self._driver.status()
 
     def metrics_address(self) -> str | None:
-        """The address of its metrics, as ``host:port``, or None if they are not served at the moment."""
+        """Return the address of its metrics, as ``host:port``, or None if they are not served at the moment."""
         return self._driver.metrics_address()
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
@@ -126,7 +126,7 @@ class AgentPort:
         return self._driver.news.subscribe(listener)
 
     def has_same_supervisor(self, generation: Generation) -> bool:
-        """Whether the supervisor that has started this driver had started an earlier one as well; waits for the
+        """Return whether the supervisor that has started this driver had started an earlier one as well; waits for the
         storage.
 
         Raises:
@@ -135,7 +135,7 @@ class AgentPort:
         return self._driver.claim.has_same_supervisor(generation)
 
     def was_released(self, generation: Generation) -> bool:
-        """Whether an earlier driver has said on the storage that it ended in good order; waits for the storage.
+        """Return whether an earlier driver recorded on the storage that it ended in good order; waits for the storage.
 
         Raises:
             StoreUnavailable: the storage.
@@ -143,7 +143,7 @@ class AgentPort:
         return self._driver.claim.is_released(generation)
 
     def is_current(self) -> bool:
-        """Whether, on the storage, no newer driver has claimed the job; waits for the storage.
+        """Return whether, on the storage, no newer driver has claimed the job; waits for the storage.
 
         Raises:
             StoreUnavailable: the storage.
@@ -151,7 +151,7 @@ class AgentPort:
         return self._driver.claim.is_current()
 
     def is_fenced(self) -> bool:
-        """Whether the job knows of a newer driver, and ends for that."""
+        """Return whether the job knows of a newer driver, and ends for that."""
         return isinstance(self._driver.error, Fenced)
 
     # What can be asked of it.
@@ -234,7 +234,7 @@ class AgentPort:
     # Events from outside.
 
     def check_event(self, operator: str, event_type: str, payload: object, subtask: int | None) -> ControlEvent:
-        """The event, if the operator can take it.
+        """Return the event, if the operator can take it.
 
         Args:
             payload: of JSON: what the event's model is to be made of.
@@ -254,7 +254,7 @@ class AgentPort:
         return ControlEvent(bound.uid, event_type, batch.payload, subtask)
 
     def feed_status(self, operator: OperatorUid) -> FeedStatus:
-        """How far the events from outside have come.
+        """Return how far the events from outside have come.
 
         Raises:
             OperatorNotFound: no operator of this name is declared.

@@ -87,7 +87,7 @@ class Declarations:
         return operator
 
     def in_query(self, writer: DataStreamWriter, query: QueryName) -> list[OperatorUid]:
-        """The operators that are part of a query that is about to start.
+        """Return the operators that are part of a query that is about to start.
 
         Raises:
             OperatorReused: one of them belongs to another job, or to another query.
@@ -109,7 +109,7 @@ class Declarations:
         return self._operators[uid].spec
 
     def record(self, uid: OperatorUid) -> OperatorRecord:
-        """What a lineage remembers of an operator."""
+        """Return what a lineage remembers of an operator."""
         plan = self._operators[uid].plan
         return OperatorRecord(
             parallelism=plan.parallelism,

@@ -242,7 +242,7 @@ class JobDriver:
             return list(self.queries.values())
 
     def end_pause(self) -> None:
-        """There is no savepoint: the job runs on."""
+        """End the pause: there is no savepoint, and the job keeps running."""
         with self.changed:
             self.is_pausing = False
             self.changed.notify_all()
@@ -255,7 +255,7 @@ class JobDriver:
             raise JobClosed(self.name)
 
     def status(self) -> JobStatus:
-        """What the job does now: nothing that is not durable.
+        """Return what the job does now: nothing that is not durable.
 
         Raises:
             JobClosed: it has ended.
@@ -286,7 +286,7 @@ class JobDriver:
         return JobStatus(self.name, self.generation, queries, operators, slow, writes)
 
     def has_ended(self) -> bool:
-        """Whether nothing runs any more, or something has failed for good."""
+        """Return whether nothing runs any more, or something has failed for good."""
         return (
             self.closed.is_set()
             or self.first_error() is not None
@@ -294,7 +294,7 @@ class JobDriver:
         )
 
     def first_error(self) -> CoordControlError | None:
-        """What has ended the job, or a query for good."""
+        """Return what has ended the job, or a query for good."""
         return self.error or next((query.error for query in list(self.queries.values()) if query.error), None)
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ class JobDriver:
         )
 
     def storage(self, path: str) -> Files:
-        """The storage that a path is on."""
+        """Return the storage that a path is on."""
         # Asked several times by each checkpoint, and the JVM takes milliseconds to say what its default is.
         if (found := self._storages.get(scheme(path))) is None:
             files = files_for(path, self.spark)

@@ -76,7 +76,7 @@ class JobMetrics:
         return None if found is None else str(found)
 
     def close(self) -> None:
-        """The job has ended. May be called twice."""
+        """Stop serving metrics, because the job has ended. May be called twice."""
         self._unsubscribe()
         if self._server is not None:
             self._server.close()
@@ -126,7 +126,7 @@ def _progress(driver: JobDriver, checkpoints: list[CheckpointId]) -> dict[Checkp
 
 
 def endpoint_snapshot(stats: Stats) -> EndpointSnapshot:
-    """What an endpoint has done so far."""
+    """Return what an endpoint has done so far."""
     return EndpointSnapshot(
         authenticated=stats.connections - stats.strangers,
         strangers=stats.strangers,
@@ -140,7 +140,7 @@ def endpoint_snapshot(stats: Stats) -> EndpointSnapshot:
 
 
 def writer_snapshot(writer: GroupWriter) -> WriterSnapshot:
-    """What was written to the epoch store so far."""
+    """Return what was written to the epoch store so far."""
     return WriterSnapshot(writes=writer.writes, records=writer.records, durations=writer.durations)
 
 

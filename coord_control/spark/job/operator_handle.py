@@ -87,7 +87,7 @@ class Operator:
 
 
 def operators_in_plan(frame: DataFrame) -> set[str]:
-    """The uids of the operators in a DataFrame's plan, found by the names of their functions."""
+    """Return the uids of the operators in a DataFrame's plan, found by the names of their functions."""
     found: set[str] = set()
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:

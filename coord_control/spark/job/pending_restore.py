@@ -68,7 +68,7 @@ class PendingRestore(abc.ABC):
 
     @abc.abstractmethod
     def commit(self) -> None:
-        """All queries have been checked: let the restore take place, if it has not.
+        """Commit the restore unless it is committed; all queries have been checked.
 
         Raises:
             Fenced: a newer driver owns the job.
@@ -119,11 +119,11 @@ class PendingRestore(abc.ABC):
         return open_prepared(files, folder, name, operators, checkpoint_location, rescalable=rescalable)
 
     def missing(self, declared: Collection[QueryName]) -> list[str]:
-        """The queries of the checkpoint that the program has not started yet, sorted."""
+        """Return the queries of the checkpoint that the program has not started yet, sorted."""
         return sorted(str(query) for query in set(self.metadata.queries) - set(declared))
 
     def check_none_missing(self, declared: Collection[QueryName]) -> None:
-        """The program has started all its queries.
+        """Check that the program has started all queries of the checkpoint.
 
         Raises:
             RestoredQueryUnused: one of the checkpoint is not among them, and must not be left out.
@@ -228,7 +228,8 @@ def declared_query(
 
 
 def count_sources(frame: DataFrame) -> int:
-    """How many streaming sources a query reads, as Spark counts them: a source that is used twice counts twice."""
+    """Return how many streaming sources a query reads, as Spark counts them: a source that is used twice counts
+    twice."""
     count = 0
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:

@@ -75,12 +75,12 @@ class QueryStarts:
 
     @functools.cached_property
     def _restore(self) -> PendingRestore | None:
-        """What the queries wait for, as it was before the first one was started."""
+        """Return what the queries wait for, as it was before the first one was started."""
         driver = self._driver
         return driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)
 
     def is_known(self, name: QueryName) -> bool:
-        """Whether a query of this name was started, or waits for the restore."""
+        """Return whether a query of this name was started, or waits for the restore."""
         return name in self._driver.queries or name in self._waiting
 
     def start(self, start: QueryStart) -> StreamingQuery:
@@ -105,7 +105,7 @@ class QueryStarts:
         return handle.started()
 
     def all_declared(self) -> None:
-        """The program has started all of its queries.
+        """Note that the program has started all of its queries.
 
         Raises:
             RestoredQueryUnused: one of the checkpoint is not among them, and may not be left out; nothing was changed.

@@ -73,7 +73,8 @@ class BoundCoordinator:
     # Called on the loop, run on the coordinator thread.
 
     def start(self) -> None:
-        """The query starts, or starts again: a start that failed, or that a reset has overtaken, is made up for."""
+        """Start the coordinator when its query starts or restarts; a start that failed, or was overtaken by a reset, is
+        repeated."""
 
         def start() -> None:
             if not self._has_started:
@@ -89,7 +90,7 @@ class BoundCoordinator:
         self._submit("start", start)
 
     def check_open(self) -> None:
-        """Nothing may be sent before the query's first run exists: it would be lost without a word.
+        """Refuse to send before the query's first run exists: the event would be lost without notice.
 
         Raises:
             CoordinatorNotStarted: it does not exist yet.
@@ -173,12 +174,12 @@ class BoundCoordinator:
         return is_new
 
     def durable(self, number: int) -> None:
-        """Nothing can undo the events up to this one; on the loop."""
+        """Record that nothing can undo the events up to this one; called on the loop."""
         if self.feed.recorded(number):
             self._apply_soon()  # what has waited for that
 
     def forget_refusals(self, numbers: Collection[int]) -> None:
-        """The outcomes of these refused events are durable; from any thread."""
+        """Stop recording these refused events, whose outcomes are durable; from any thread."""
         self.feed.forget(numbers)
         self._apply_soon()  # what has waited for that
 

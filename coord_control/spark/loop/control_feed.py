@@ -58,7 +58,8 @@ class ControlFeed:
             return self._feed.accept(number, event, len(event.batch.payload))
 
     def recovered(self, number: int, refused: Collection[int] = ()) -> None:
-        """The coordinator is at this number; ``refused``: the numbers that are recorded as refused."""
+        """Start from a recovered coordinator at this number; ``refused`` are the numbers that are recorded as
+        refused."""
         with self._lock:
             self._feed.recovered(number, refused)
         self._news.on_feed_open(self._operator, number)
@@ -66,12 +67,12 @@ class ControlFeed:
             self._news.on_events_durable(self._operator, number)
 
     def take(self) -> Numbered[WaitingEvent] | None:
-        """The next event to apply."""
+        """Return the next event to apply, as :meth:`.EventFeed.take` does."""
         with self._lock:
             return self._feed.take()
 
     def applied(self, number: int, error: Exception | None) -> None:
-        """The coordinator was given an event; ``error`` is what it raised."""
+        """Record that an event was passed to the coordinator; ``error`` is what it raised."""
         if error is None:
             self._news.on_event_applied(self._operator, number)
             return
@@ -80,17 +81,17 @@ class ControlFeed:
         self._news.on_event_refused(self._operator, number, error)
 
     def refused(self) -> tuple[int, ...]:
-        """The numbers that are to be recorded as refused."""
+        """Return the numbers that are to be recorded as refused."""
         with self._lock:
             return self._feed.refused
 
     def forget(self, refused: Collection[int]) -> None:
-        """The outcomes of these refused events are durable."""
+        """Stop recording these refused events: their outcomes are durable."""
         with self._lock:
             self._feed.forget(refused)
 
     def recorded(self, number: int) -> bool:
-        """A record with this number is durable; whether that is news."""
+        """Note that a record with this number is durable. Return False if that was known."""
         with self._lock:
             is_news = self._feed.recorded(number)
         if is_news:

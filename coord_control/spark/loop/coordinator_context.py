@@ -113,7 +113,7 @@ class Context:
             self._send_missed(run)
 
     def _open_run(self, type_index: int, subtask: int) -> _Run:
-        """The run that the next event belongs to; with the lock."""
+        """Return the run that the next event belongs to; with the lock."""
         self._mark_here()
         run = self._run
         if run is None or run.type_index != type_index:

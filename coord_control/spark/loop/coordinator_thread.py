@@ -54,7 +54,7 @@ class CoordinatorThread:
             thread.start()
 
     def is_current(self) -> bool:
-        """Whether the caller is a callback."""
+        """Return whether the caller is a callback."""
         return threading.current_thread() is self._thread
 
     @property

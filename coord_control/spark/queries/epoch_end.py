@@ -87,7 +87,8 @@ def end_after_epoch(query: StreamingQuery) -> bool:
 
 
 def _state(stream: Any, name: str) -> Any:
-    """One of Spark's states: Scala objects in the package of the current one, which is not the same everywhere."""
+    """Return one of Spark's states: Scala objects in the package of the current one, which is not the same
+    everywhere."""
     current = stream.state().get().getClass()
     package = str(current.getName()).rpartition(".")[0]
     return current.getClassLoader().loadClass(f"{package}.{name}$").getField("MODULE$").get(None)

@@ -47,12 +47,12 @@ class OwnCommits:
         self._is_reported = True
 
     def recovered(self, committed: Epoch) -> None:
-        """What is committed now was read as a fact; only what comes later has to be proved."""
+        """Begin at ``committed``, which was read as a fact; only later commits have to be proved."""
         self.newest = committed
         self._query = None
 
     def started(self, query: StreamingQuery, *, is_reported: bool = True) -> None:
-        """Spark has started another run.
+        """Record that Spark has started another run.
 
         Args:
             is_reported: whether its progress shows commits; continuous processing does not. Then the log of commits is

@@ -57,7 +57,7 @@ _POLL_SECONDS: Final = 0.05
 
 
 class QueryState(enum.Enum):
-    """Where a query stands."""
+    """The state of a query."""
 
     RUNNING = "running"
     RESTARTING = "restarting"
@@ -145,7 +145,7 @@ class ManagedQuery:
         return self.state in (QueryState.RUNNING, QueryState.RESTARTING, QueryState.PAUSED)
 
     def status(self) -> QueryStatus:
-        """What it does now."""
+        """Return what the query does now."""
         return QueryStatus(
             self.name,
             self.state.value,

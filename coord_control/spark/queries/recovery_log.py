@@ -26,7 +26,7 @@ class _Open:
 
 
 class Recoveries:
-    """Those of one driver.
+    """The recoveries of one driver.
 
     Args:
         cause: why this driver takes up queries that have run before.
@@ -42,11 +42,11 @@ class Recoveries:
 
     @property
     def under_way(self) -> int:
-        """How many are not over."""
+        """The number of recoveries in progress."""
         return len(self._open)
 
     def driver_started(self, lineage: Lineage, committed: Epoch, planned: Epoch) -> None:
-        """This driver takes a query up, in a lineage in which it has run before or that was restored."""
+        """Record that this driver starts a query in a lineage in which it has run before, or that was restored."""
         query, restored = lineage.query, lineage.restored
         if restored is not None:
             what = f"{query} resumes from checkpoint {restored.checkpoint} at epoch {committed}"
@@ -59,7 +59,7 @@ class Recoveries:
             self._begin(self._fact(self._cause, what, query, committed, planned))
 
     def query_failed(self, query: QueryName, message: str) -> None:
-        """A query has failed, and will be restarted in place."""
+        """Record that a query has failed, and will be restarted in place."""
         self._begin(self._fact(RecoveryCause.QUERY_FAILED, f"{query} failed", query, NO_EPOCH, NO_EPOCH, message))
 
     def restarts(self, query: QueryName, committed: Epoch, planned: Epoch) -> None:
@@ -72,7 +72,7 @@ class Recoveries:
                 self._open[query] = replace(current, fact=fact)
 
     def committed(self, query: QueryName, epoch: Epoch) -> None:
-        """Spark has committed an epoch."""
+        """End the recovery of a query, because Spark has committed an epoch."""
         with self._lock:
             current = self._open.get(query)
             if current is None or epoch <= current.fact.from_epoch:
@@ -82,7 +82,7 @@ class Recoveries:
         self._news.on_recovery(fact)
 
     def close(self) -> None:
-        """The driver ends: nothing more will be committed."""
+        """End all recoveries with the driver: nothing more will be committed."""
         with self._lock:
             left = [each.fact for each in self._open.values()]
             self._open.clear()

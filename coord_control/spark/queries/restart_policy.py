@@ -44,7 +44,7 @@ class RestartPolicy:
                 raise ValueError(f"{name} is {value}; it must be a number of at least {smallest:g}")
 
     def delay(self, restarts: int) -> float:
-        """Seconds to wait before the restart that follows ``restarts`` fruitless ones."""
+        """Return the seconds to wait before the restart that follows ``restarts`` fruitless ones."""
         try:
             return min(self.initial_seconds * self.multiplier**restarts, self.maximum_seconds)
         except OverflowError:
@@ -52,7 +52,7 @@ class RestartPolicy:
 
 
 def may_retry(error: BaseException) -> bool:
-    """Whether the same query may do better when it is started again."""
+    """Return whether the same query may do better when it is started again."""
     if isinstance(error, SparkLost):  # without Spark nothing runs in this driver
         return False
     # What a coordinator raised decides, as it does for a subtask.
@@ -62,7 +62,7 @@ def may_retry(error: BaseException) -> bool:
 
 
 def explained(error: Exception, name: QueryName, spark: SparkSession) -> Exception:
-    """The error of a query, or one that says more: that Spark itself is gone, or refuses the plan for good."""
+    """Return the error of a query, or one that says more: that Spark itself is gone, or refuses the plan for good."""
     # Asked, not guessed: py4j has many ways to fail when the JVM is gone, and none may be retried in place.
     try:
         is_gone = spark.sparkContext._jsc.sc().isStopped()

@@ -128,7 +128,7 @@ class Connection:
                 raise
 
     def is_alive(self) -> bool:
-        """Whether it can be used for a new request, as far as is known: the driver has not closed it."""
+        """Return whether it can be used for a new request, as far as is known: the driver has not closed it."""
         if not self._lock.acquire(blocking=False):
             return not self.is_closed  # another thread waits for an answer, and will notice a failure
         try:

@@ -151,7 +151,7 @@ class Endpoint:
             raise EndpointClosed(host, port, "the endpoint has been closed") from error
 
     def stats(self) -> Stats:
-        """Counters at this moment; from any thread."""
+        """Return the counters at this moment; from any thread."""
         shared = self._shared
         return Stats(
             connections=len(shared.peers),

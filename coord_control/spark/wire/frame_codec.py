@@ -276,7 +276,7 @@ class FrameReader:
         return len(self._held) >= _HEADER_BYTES and len(self._held) == self._size(self._held, 0)
 
     def _size(self, data: Buffer, at: int) -> int:
-        """Size of the whole frame that begins at ``at``."""
+        """Return the size of the whole frame that begins at ``at``."""
         length: int = _HEADER.unpack_from(data, at)[0]
         if not 0 < length <= self.limit:
             raise FrameInvalid(f"a length of {length} bytes; 1 to {self.limit} are allowed here")

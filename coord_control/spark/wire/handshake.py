@@ -141,7 +141,7 @@ class ServerHandshake(_Handshake):
     __slots__ = ()
 
     def challenge(self) -> bytes:
-        """The first frame of the connection."""
+        """Return the first frame of the connection."""
         return encode(Challenge(PROTOCOL_VERSION, self._nonce))
 
     def _answer(self, greeting: Greeting) -> Step:

@@ -40,7 +40,7 @@ class Handler(Protocol):
     """What the endpoint calls, always on its loop thread; none of these may block."""
 
     def received(self, message: frame_codec.Request, token: Token) -> None:
-        """A request arrived. Hello and Acknowledge are to be answered once with ``Endpoint.answer(token, ...)``."""
+        """Handle a request. Hello and Acknowledge are to be answered once with ``Endpoint.answer(token, ...)``."""
         ...
 
     def disconnected(self, token: Token) -> None:
@@ -49,7 +49,7 @@ class Handler(Protocol):
         ...
 
     def crashed(self, error: BaseException) -> None:
-        """Code of the handler, or of the endpoint itself, raised: the job must not continue as if nothing had
+        """Handle an exception of the handler or the endpoint itself: the job must not continue as if nothing had
         happened."""
         ...
 

@@ -62,7 +62,7 @@ def make_certificate() -> Certificate:
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """The driver's side of every connection of a generation."""
+    """Return the driver's side of every connection of a generation."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # Tickets would be unsolicited bytes: a client could not tell an idle connection from a broken one.
@@ -77,7 +77,7 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 def client_context(pem: str) -> ssl.SSLContext:
-    """A context that accepts the certificate ``pem`` and no other."""
+    """Return a context that accepts the certificate ``pem`` and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is pinned, the host's name proves nothing more
@@ -136,5 +136,5 @@ class ServerTls:
             rest = rest[self._tls.write(rest) :]
 
     def take(self) -> bytes:
-        """What must be sent now."""
+        """Return what must be sent now."""
         return self._outgoing.read()

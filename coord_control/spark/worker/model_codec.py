@@ -133,7 +133,8 @@ class EventTypes:
             raise EventInvalid(self.operator, name, problems_of(error), _fields(error)) from error
 
     def schemas(self) -> list[tuple[str, dict[str, Any]]]:
-        """Name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any object."""
+        """Return the name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any
+        object."""
         return [(model.__name__, _schema(model)) for model in self.models]
 
     def decode(self, batches: Iterable[EventBatch]) -> list[BaseModel]:
@@ -181,7 +182,7 @@ class StateType(Generic[State]):
             raise InvalidModel(operator, model.__name__, why) from error
 
     def load(self, subtask: int, data: bytes | None) -> State:
-        """The state of a subtask; None is the default state.
+        """Return the state of a subtask; None is the default state.
 
         Raises:
             StateInvalid: the saved state does not fit the model, or has a field that the model would drop; names the

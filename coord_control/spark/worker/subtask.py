@@ -102,7 +102,7 @@ class TaskPlan:
 
 
 def task_function(plan: TaskPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that is given to ``mapInArrow``; its name finds the operator in a query's plan."""
+    """Return the function that is given to ``mapInArrow``; its name finds the operator in a query's plan."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # A Python worker may run several partitions of one task after the other (coalesce): each call is one subtask.
@@ -117,7 +117,7 @@ def task_function(plan: TaskPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 def operator_function_name(operator: str) -> str:
-    """The name under which an operator's function stands in Spark's plan."""
+    """Return the name under which an operator's function stands in Spark's plan."""
     return f"coord_control:{operator}"
 
 
