@@ -1,4 +1,4 @@
-"""What can go wrong between somebody who asks for something and the driver that was to do it."""
+"""What can go wrong before a driver gets a request and while it carries it out, and how servers cannot be started."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ __all__ = [
     "MetricsAddressInvalid",
     "NoControlPlane",
     "OperatorNotFound",
+    "PagePackageMissing",
+    "PageSettingsInvalid",
     "RequestInvalid",
 ]
 
@@ -117,7 +119,7 @@ class CommandCancelled(CommandFailed):
 
 
 class MetricsAddressInvalid(CoordControlError):
-    """What was given as the address of the metrics is none."""
+    """The metrics cannot be served at this address."""
 
     fault = Fault.USER
 
@@ -126,6 +128,22 @@ class MetricsAddressInvalid(CoordControlError):
         super().__init__(
             f"metrics cannot be served at {address!r}: give HOST:PORT, for example 127.0.0.1:9404, or none"
         )
+
+
+class PagePackageMissing(CoordControlError):
+    """The packages that serve pages are an extra, and are not installed."""
+
+    fault = Fault.USER
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        super().__init__(f'coordctl ui needs the package {package}: pip install "coord-control[ui]"')
+
+
+class PageSettingsInvalid(CoordControlError):
+    """The page cannot be served as it was asked for; the message says what to write instead."""
+
+    fault = Fault.USER
 
 
 class CommandTimeout(CoordControlError):

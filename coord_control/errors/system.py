@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from typing import ClassVar
 
 from coord_control.errors.base import CoordControlError, Fault
 
@@ -108,28 +109,28 @@ class StoreError(CoordControlError):
     fault = Fault.EXTERNAL
 
 
-class DamagedRecord(StoreError):
+class _UnusableRecord(StoreError):
+    _state: ClassVar[str]
+
+    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
+        self.path, self.problem = path, problem
+        remedy = remedy or (
+            "Nothing was skipped and nothing was started; put the file back from a copy of the storage, or start the "
+            "query under another name"
+        )
+        super().__init__(f"{path} is {self._state}: {problem}. {remedy}")
+
+
+class DamagedRecord(_UnusableRecord):
     """A file of the job does not say what was written into it."""
 
-    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
-        self.path, self.problem = path, problem
-        remedy = remedy or (
-            "Nothing was skipped and nothing was started; put the file back from a copy of the storage, or start the "
-            "query under another name"
-        )
-        super().__init__(f"{path} is damaged: {problem}. {remedy}")
+    _state = "damaged"
 
 
-class MissingRecord(StoreError):
+class MissingRecord(_UnusableRecord):
     """A file of the job that must be there is not."""
 
-    def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
-        self.path, self.problem = path, problem
-        remedy = remedy or (
-            "Nothing was skipped and nothing was started; put the file back from a copy of the storage, or start the "
-            "query under another name"
-        )
-        super().__init__(f"{path} is missing: {problem}. {remedy}")
+    _state = "missing"
 
 
 class StateFileMissing(StoreError):
