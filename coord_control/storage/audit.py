@@ -14,8 +14,7 @@ from sqlalchemy import Row, select
 
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.record import to_json
-from coord_control.storage.records import AuditRecord
+from coord_control.storage.records import AuditRecord, to_json
 
 __all__ = ["Audit", "write"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 
 from coord_control.storage import tables
-from coord_control.storage.checkpoint_rows import checkpoint_record
+from coord_control.storage.checkpoints import checkpoint_record
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.records import Change
 from coord_control.storage.recoveries import recovery_record

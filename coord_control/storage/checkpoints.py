@@ -13,25 +13,26 @@ import builtins
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
 
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
-from coord_control.storage.checkpoint_rows import checkpoint_record
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
 from coord_control.storage.percentiles import spreads
-from coord_control.storage.record import to_json
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
+    QueryCheckpoint,
     SubtaskRecord,
+    to_json,
 )
 from coord_control.storage.sequences import take_sequence
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "checkpoint_record"]
 
 _checkpoints = tables.checkpoints.c
 _Conditions: TypeAlias = Sequence[ColumnElement[bool]]
@@ -44,8 +45,10 @@ _ORDER: Final = {
     CheckpointState.DISCARDED: 3,
 }
 
-#: Columns that are not fields of the record, or not under their name.
-_GIVEN: Final = ("job_id", "checkpoint", "kind", "settled_sequence")
+#: Columns that are a field of the same name.
+_SAME: Final = tuple(
+    name for name in _checkpoints.keys() if name not in ("job_id", "checkpoint", "kind", "settled_sequence")
+)
 
 _MEASURED: Final = (
     _checkpoints.duration_seconds,
@@ -244,6 +247,19 @@ class Checkpoints:
         )
 
 
+def checkpoint_record(job: str, row: Row[Any], queries: Sequence[Any] | None = None) -> CheckpointRecord:
+    """Return a checkpoint of ``job`` as its row says; ``queries``: what its details say, when they were read."""
+    values = {name: row._mapping[name] for name in _SAME}
+    return CheckpointRecord(
+        **{**values, "state": CheckpointState(row.state)},
+        job=job,
+        id=row.checkpoint,
+        kind=CheckpointKind(row.kind),
+        queries=msgspec.convert(queries or [], tuple[QueryCheckpoint, ...]),
+        sequence=row.settled_sequence,
+    )
+
+
 def _newest(
     job: int,
     kind: CheckpointKind | None,
@@ -333,8 +349,7 @@ def _place(transaction: Transaction, job: int, checkpoint: int) -> None:
 
 
 def _values(job: int, checkpoint: CheckpointRecord) -> dict[str, Any]:
-    names = [name for name in _checkpoints.keys() if name not in _GIVEN]
-    values = {name: getattr(checkpoint, name) for name in names}
+    values = {name: getattr(checkpoint, name) for name in _SAME}
     return {**values, "job_id": job, "checkpoint": checkpoint.id, "kind": checkpoint.kind.value}
 
 

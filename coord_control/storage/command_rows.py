@@ -15,8 +15,15 @@ from sqlalchemy import ColumnElement, Row, Select, select, update
 
 from coord_control.storage import audit, tables
 from coord_control.storage.database import Transaction
-from coord_control.storage.record import to_json
-from coord_control.storage.records import AuditRecord, CommandError, CommandKind, CommandRecord, CommandState, Outcome
+from coord_control.storage.records import (
+    AuditRecord,
+    CommandError,
+    CommandKind,
+    CommandRecord,
+    CommandState,
+    Outcome,
+    to_json,
+)
 
 __all__ = ["conclude", "least_id", "new_id", "record", "selected", "write_audit"]
 

@@ -36,7 +36,6 @@ from coord_control.storage.command_rows import (
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.job_rows import alive, restarting
 from coord_control.storage.jobs import COMMANDS_CHANNEL, find, job_not_found, locked_generation
-from coord_control.storage.record import to_json
 from coord_control.storage.records import (
     FINISHED_COMMAND_STATES,
     CommandError,
@@ -45,6 +44,7 @@ from coord_control.storage.records import (
     CommandRequest,
     CommandState,
     Outcome,
+    to_json,
 )
 
 __all__ = ["CommandRequest", "Commands", "Outcome"]

@@ -10,6 +10,7 @@ Threads: an engine may be used by any thread; each transaction has a connection 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sqlite3
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from coord_control.errors import DatabaseDriverMissing, DatabaseUrlInvalid
-from coord_control.storage.record import json_text
+from coord_control.storage.records import to_json
 
 __all__ = ["WRITE", "display", "make_engine", "parse_url", "sqlite_file"]
 
@@ -93,7 +94,7 @@ def make_engine(url: URL, application: str) -> Engine:
             connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
             pool_size=4,
             max_overflow=28,
-            json_serializer=json_text,
+            json_serializer=_json_text,
             hide_parameters=True,
         )
         event.listen(engine, "connect", _prepare_sqlite)
@@ -107,7 +108,7 @@ def make_engine(url: URL, application: str) -> Engine:
         pool_pre_ping=True,
         pool_recycle=1800,
         isolation_level="READ COMMITTED",
-        json_serializer=json_text,
+        json_serializer=_json_text,
         hide_parameters=True,
         connect_args={
             "application_name": application[:63],
@@ -120,6 +121,11 @@ def make_engine(url: URL, application: str) -> Engine:
             "-c timezone=UTC -c idle_in_transaction_session_timeout=120000",
         },
     )
+
+
+def _json_text(value: object) -> str:
+    # ASCII, so that no text of a user is refused by one of the databases.
+    return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

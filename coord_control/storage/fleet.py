@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, ScalarSelect, Select, Table, func, se
 
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage import tables
-from coord_control.storage.checkpoint_rows import checkpoint_record
+from coord_control.storage.checkpoints import checkpoint_record
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.fleet_counts import read_counts
 from coord_control.storage.job_rows import job_record

@@ -19,7 +19,6 @@ from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAliv
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.job_rows import alive, job_record
-from coord_control.storage.record import to_json
 from coord_control.storage.records import (
     AgentMetrics,
     GenerationRecord,
@@ -30,6 +29,7 @@ from coord_control.storage.records import (
     LiveStatus,
     OperatorRecord,
     QueryRecord,
+    to_json,
 )
 
 __all__ = ["COMMANDS_CHANNEL", "Jobs", "job_not_found", "locked_generation"]

@@ -26,8 +26,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, delete, exists, func,
 
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.record import Record
-from coord_control.storage.records import FINISHED_COMMAND_STATES, CheckpointState
+from coord_control.storage.records import FINISHED_COMMAND_STATES, CheckpointState, Record
 from coord_control.storage.restorable import is_in_every_restorable_state
 from coord_control.storage.samples import KEEP_FINEST, RESOLUTIONS, rolled_up_to
 

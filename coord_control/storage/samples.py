@@ -21,8 +21,7 @@ from sqlalchemy import Integer as SqlInteger
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
-from coord_control.storage.record import to_json
-from coord_control.storage.records import OperatorSample, QuerySample
+from coord_control.storage.records import OperatorSample, QuerySample, to_json
 
 __all__ = ["KEEP_FINEST", "RESOLUTIONS", "Samples", "rolled_up_to"]
 

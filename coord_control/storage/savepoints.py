@@ -17,8 +17,7 @@ from sqlalchemy import Row, delete, select, update
 from coord_control.errors import RecordNotFound
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.record import to_json
-from coord_control.storage.records import SavepointRecord
+from coord_control.storage.records import SavepointRecord, to_json
 
 __all__ = ["Savepoints"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from coord_control.storage.record import Record
+from coord_control.storage.records.base import Record
 
 __all__ = [
     "ACTIVE_JOB_STATES",

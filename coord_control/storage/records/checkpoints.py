@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from coord_control.ids import CheckpointKind
-from coord_control.storage.record import Record
+from coord_control.storage.records.base import Record
 
 __all__ = [
     "CheckpointRecord",

@@ -6,7 +6,6 @@ Values; any thread.
 from __future__ import annotations
 
 import enum
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -15,7 +14,6 @@ from typing import Any
 
 __all__ = [
     "Record",
-    "json_text",
     "to_json",
 ]
 
@@ -38,11 +36,6 @@ def to_json(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def json_text(value: object) -> str:
-    """Return the text that the databases keep; ASCII, so that no text of a user is refused by one of them."""
-    return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False)
 
 
 class Record:

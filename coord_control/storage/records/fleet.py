@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from coord_control.storage.checkpoint_records import CheckpointRecord
-from coord_control.storage.history_records import RecoveryRecord
-from coord_control.storage.job_records import JobRecord
-from coord_control.storage.record import Record
+from coord_control.storage.records.base import Record
+from coord_control.storage.records.checkpoints import CheckpointRecord
+from coord_control.storage.records.history import RecoveryRecord
+from coord_control.storage.records.jobs import JobRecord
 
 __all__ = [
     "Change",
