@@ -2,13 +2,11 @@
 
 Expected failures are values, not exceptions: they are counted, shown, and compared with the tolerance. A reason says
 
-- in a sentence what has happened and what to do next;
-- whose fault it is, as errors do (None: nobody's, it could not be otherwise), and whether the same request may succeed
-  when it is made again without a change;
-- whether it counts against ``tolerable_consecutive_failures``;
-- whether it is found before any coordinator is asked (*preflight*): then there is nothing to release.
-
-No field has a default, so that a new reason cannot be forgotten by one of these decisions.
+- when it is found, which decides whether it counts against ``tolerable_consecutive_failures`` and whether there is
+  something to release: not when no coordinator has been asked (*preflight*);
+- whose fault it is, as errors do (None: no one's, it could not be otherwise);
+- whether the same request may succeed when it is made again without a change;
+- in a sentence what has happened and what to do next.
 
 | ours                               | Flink 2.3                                                                      |
 | ---------------------------------- | ------------------------------------------------------------------------------ |
@@ -42,7 +40,7 @@ from __future__ import annotations
 import enum
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from coord_control.errors import (
@@ -59,172 +57,49 @@ from coord_control.errors import (
 __all__ = ["FailureReason", "reason_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rules:
-    """What is decided by a reason."""
+class _Found(enum.Enum):
+    """When a failure is found, and with that whether it counts and whether there is something to release."""
 
+    PREFLIGHT = enum.auto()  #: before any coordinator is asked
+    OVERTAKEN = enum.auto()  #: the job goes another way; the checkpoint is not to blame
+    UNMADE = enum.auto()  #: the checkpoint could not be made: this counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # two reasons with the same rule are two reasons
+class _Rule:
+    found: _Found
     fault: Fault | None
+    _: KW_ONLY
     retry: bool
-    counts: bool
-    preflight: bool
-    sentence: str
 
 
 @enum.unique
 class FailureReason(enum.Enum):
-    """Why a checkpoint or savepoint failed; the table is the module's docstring."""
+    """Why a checkpoint or savepoint failed."""
 
-    _value_: _Rules
+    _value_: _Rule
 
-    # Before any coordinator is asked.
+    QUEUE_FULL = _Rule(_Found.PREFLIGHT, Fault.USER, retry=True)
+    MIN_PAUSE = _Rule(_Found.PREFLIGHT, None, retry=True)
+    NOT_RUNNING = _Rule(_Found.PREFLIGHT, None, retry=True)
+    KEY_REUSED = _Rule(_Found.PREFLIGHT, Fault.USER, retry=False)
+    LABEL_TAKEN = _Rule(_Found.PREFLIGHT, Fault.USER, retry=False)
+    INVALID_TARGET = _Rule(_Found.PREFLIGHT, Fault.USER, retry=False)
 
-    QUEUE_FULL = _Rules(
-        fault=Fault.USER,
-        retry=True,
-        counts=False,
-        preflight=True,
-        sentence="too many requests wait already; wait for them to end, abort some, or raise queue_limit",
-    )
-    MIN_PAUSE = _Rules(
-        fault=None,
-        retry=True,
-        counts=False,
-        preflight=True,
-        sentence="the last checkpoint ended less than min_pause_seconds ago; leave it to the next period, or ask for "
-        "one that is not periodic",
-    )
-    NOT_RUNNING = _Rules(
-        fault=None,
-        retry=True,
-        counts=False,
-        preflight=True,
-        sentence="not all queries of the job are running; the periodic checkpoints go on when they are, and requests "
-        "that are not periodic wait for it",
-    )
-    KEY_REUSED = _Rules(
-        fault=Fault.USER,
-        retry=False,
-        counts=False,
-        preflight=True,
-        sentence="the key belongs to a request of another kind, label or target; take a new key for a new request",
-    )
-    LABEL_TAKEN = _Rules(
-        fault=Fault.USER,
-        retry=False,
-        counts=False,
-        preflight=True,
-        sentence="another checkpoint or savepoint of the job has this label; choose another one, or dispose of the "
-        "old one first",
-    )
-    INVALID_TARGET = _Rules(
-        fault=Fault.USER,
-        retry=False,
-        counts=False,
-        preflight=True,
-        sentence="the target cannot hold a savepoint; name a folder that does not exist or is empty, on storage that "
-        "the driver can write to",
-    )
+    QUERY_RESTARTING = _Rule(_Found.OVERTAKEN, None, retry=True)
+    QUERY_FAILED = _Rule(_Found.OVERTAKEN, None, retry=True)
+    JOB_ENDING = _Rule(_Found.OVERTAKEN, None, retry=False)
+    ABORTED = _Rule(_Found.OVERTAKEN, None, retry=True)
+    FENCED = _Rule(_Found.OVERTAKEN, Fault.EXTERNAL, retry=False)
 
-    # The job goes another way; the checkpoint is not to blame.
-
-    QUERY_RESTARTING = _Rules(
-        fault=None,
-        retry=True,
-        counts=False,
-        preflight=False,
-        sentence="a query of the job was restarted meanwhile; ask again when it runs",
-    )
-    QUERY_FAILED = _Rules(
-        fault=None,
-        retry=True,
-        counts=False,
-        preflight=False,
-        sentence="a query of the job failed meanwhile; its own error says why, ask again when it runs",
-    )
-    JOB_ENDING = _Rules(
-        fault=None,
-        retry=False,
-        counts=False,
-        preflight=False,
-        sentence="the job is ending; start it again, or take an offline savepoint of what it left",
-    )
-    ABORTED = _Rules(
-        fault=None,
-        retry=True,
-        counts=False,
-        preflight=False,
-        sentence="it was aborted on request; ask again to have one",
-    )
-    FENCED = _Rules(
-        fault=Fault.EXTERNAL,
-        retry=False,
-        counts=False,
-        preflight=False,
-        sentence="a newer driver owns the job and this one stops itself; ask the newer driver",
-    )
-
-    # It could not be made.
-
-    COORDINATOR_FAILED = _Rules(
-        fault=Fault.USER,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="a coordinator could not give its state; repair the error that the detail names",
-    )
-    COORDINATOR_TIMEOUT = _Rules(
-        fault=Fault.USER,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="a coordinator has not given its state within snapshot_timeout_seconds; let it complete every "
-        "result without blocking, or raise the timeout",
-    )
-    EXPIRED = _Rules(
-        fault=Fault.EXTERNAL,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="it was not complete within timeout_seconds; look in its statistics for the query or the subtask that "
-        "was slow, or raise the timeout above the longest epoch",
-    )
-    STORAGE_ERROR = _Rules(
-        fault=Fault.EXTERNAL,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="the storage failed; check that it is reachable and that the driver may write to it",
-    )
-    DISK_FULL = _Rules(
-        fault=Fault.EXTERNAL,
-        retry=False,
-        counts=True,
-        preflight=False,
-        sentence="the storage is full, or a quota is used up; free some space, retain fewer checkpoints, or dispose of "
-        "savepoints",
-    )
-    FILES_PURGED = _Rules(
-        fault=Fault.USER,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="Spark removed files of the boundary epoch before they could be kept; raise "
-        "spark.sql.streaming.minBatchesToRetain",
-    )
-    FINALISE_FAILED = _Rules(
-        fault=Fault.EXTERNAL,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="everything was in place, but its metadata could not be written; check the storage",
-    )
-    INTERNAL = _Rules(
-        fault=Fault.INTERNAL,
-        retry=True,
-        counts=True,
-        preflight=False,
-        sentence="a bug of coord-control; the job is not harmed, please report it with the detail",
-    )
+    COORDINATOR_FAILED = _Rule(_Found.UNMADE, Fault.USER, retry=True)
+    COORDINATOR_TIMEOUT = _Rule(_Found.UNMADE, Fault.USER, retry=True)
+    EXPIRED = _Rule(_Found.UNMADE, Fault.EXTERNAL, retry=True)
+    STORAGE_ERROR = _Rule(_Found.UNMADE, Fault.EXTERNAL, retry=True)
+    DISK_FULL = _Rule(_Found.UNMADE, Fault.EXTERNAL, retry=False)
+    FILES_PURGED = _Rule(_Found.UNMADE, Fault.USER, retry=True)
+    FINALISE_FAILED = _Rule(_Found.UNMADE, Fault.EXTERNAL, retry=True)
+    INTERNAL = _Rule(_Found.UNMADE, Fault.INTERNAL, retry=True)
 
     @property
     def code(self) -> str:
@@ -234,7 +109,7 @@ class FailureReason(enum.Enum):
     @property
     def sentence(self) -> str:
         """What has happened and what to do next, for people; begins in lower case and has no full stop."""
-        return self._value_.sentence
+        return _SENTENCES[self]
 
     @property
     def fault(self) -> Fault | None:
@@ -249,13 +124,45 @@ class FailureReason(enum.Enum):
     @property
     def counts(self) -> bool:
         """Whether it counts against ``tolerable_consecutive_failures``."""
-        return self._value_.counts
+        return self._value_.found is _Found.UNMADE
 
     @property
     def is_preflight(self) -> bool:
         """Whether it is found before any coordinator is asked."""
-        return self._value_.preflight
+        return self._value_.found is _Found.PREFLIGHT
 
+
+#: What has happened; what to do next.
+_SENTENCES: Final = {
+    FailureReason.QUEUE_FULL: "too many requests wait already; wait for them to end, abort some, or raise queue_limit",
+    FailureReason.MIN_PAUSE: "the last checkpoint ended less than min_pause_seconds ago; leave it to the next period, "
+    "or ask for one that is not periodic",
+    FailureReason.NOT_RUNNING: "not all queries of the job are running; the periodic checkpoints go on when they are, "
+    "and requests that are not periodic wait for it",
+    FailureReason.KEY_REUSED: "the key belongs to a request of another kind, label or target; take a new key for a new "
+    "request",
+    FailureReason.LABEL_TAKEN: "another checkpoint or savepoint of the job has this label; choose another one, or "
+    "dispose of the old one first",
+    FailureReason.INVALID_TARGET: "the target cannot hold a savepoint; name a folder that does not exist or is empty, "
+    "on storage that the driver can write to",
+    FailureReason.QUERY_RESTARTING: "a query of the job was restarted meanwhile; ask again when it runs",
+    FailureReason.QUERY_FAILED: "a query of the job failed meanwhile; its own error says why, ask again when it runs",
+    FailureReason.JOB_ENDING: "the job is ending; start it again, or take an offline savepoint of what it left",
+    FailureReason.ABORTED: "it was aborted on request; ask again to have one",
+    FailureReason.FENCED: "a newer driver owns the job and this one stops itself; ask the newer driver",
+    FailureReason.COORDINATOR_FAILED: "a coordinator could not give its state; repair the error that the detail names",
+    FailureReason.COORDINATOR_TIMEOUT: "a coordinator has not given its state within snapshot_timeout_seconds; let it "
+    "complete every result without blocking, or raise the timeout",
+    FailureReason.EXPIRED: "it was not complete within timeout_seconds; look in its statistics for the query or the "
+    "subtask that was slow, or raise the timeout above the longest epoch",
+    FailureReason.STORAGE_ERROR: "the storage failed; check that it is reachable and that the driver may write to it",
+    FailureReason.DISK_FULL: "the storage is full, or a quota is used up; free some space, retain fewer checkpoints, "
+    "or dispose of savepoints",
+    FailureReason.FILES_PURGED: "Spark removed files of the boundary epoch before they could be kept; raise "
+    "spark.sql.streaming.minBatchesToRetain",
+    FailureReason.FINALISE_FAILED: "everything was in place, but its metadata could not be written; check the storage",
+    FailureReason.INTERNAL: "a bug of coord-control; the job is not harmed, please report it with the detail",
+}
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: What a JVM leaves of the same two, and the quotas of HDFS: they cross the bridge as text.
