@@ -18,6 +18,7 @@ from rich.table import Table
 
 from coord_control import environment
 from coord_control.cli.durations import parse_seconds
+from coord_control.cli.options import Json
 from coord_control.cli.output import console
 from coord_control.driver_process import driver_environment
 from coord_control.environment import Check, Status
@@ -49,7 +50,7 @@ def doctor(
             help="How long Spark may take for that.",
         ),
     ] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", envvar="COORD_JSON", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check Python, Java, packages, network, disk, storage and Spark. Exit code 0: nothing failed; 1: something did."""
     checks = _basic_checks(root)

@@ -5,12 +5,8 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from coord_control.cli.asking import connected
-from coord_control.cli.options import Control, Job, JobName, Json, Limit
+from coord_control.cli.options import Control, Job, JobName, Json, Limit, Yes
 from coord_control.cli.output import confirm, human_seconds, human_time, print_json, print_table, say
 
 __all__ = ["audit", "forget", "generations", "recoveries"]
@@ -93,7 +89,7 @@ def generations(job: JobName, control: Control = None, as_json: Json = False) ->
 
 def forget(
     job: JobName,
-    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    yes: Yes = False,
     control: Control = None,
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.job_places import root_of, tell_dropped
-from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json
+from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json, Yes
 from coord_control.cli.output import confirm, human_bytes, print_json, print_table, reported, say
 from coord_control.cli.storage import existing_job, storage_of
 from coord_control.durable.offline.mailboxes import Mailbox, drop_mailbox, waiting
@@ -55,7 +55,7 @@ def drop(
     subtask: Annotated[int, typer.Argument(min=0, metavar="SUBTASK", help="The subtask's number.")],
     root: AnyRoot = None,
     control: Control = None,
-    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    yes: Yes = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:

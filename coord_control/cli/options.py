@@ -26,6 +26,7 @@ __all__ = [
     "Target",
     "Timeout",
     "Wait",
+    "Yes",
 ]
 
 JobName: TypeAlias = Annotated[
@@ -54,6 +55,7 @@ Job: TypeAlias = Annotated[
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", envvar="COORD_JSON", help="Print JSON.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")]
 Force: TypeAlias = Annotated[
     bool,
     typer.Option(

@@ -11,7 +11,20 @@ import typer
 
 from coord_control.cli.asking import connected, finish
 from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_disposed, tell_way
-from coord_control.cli.options import AnyRoot, Control, Force, Job, JobName, Json, Key, Label, Target, Timeout, Wait
+from coord_control.cli.options import (
+    AnyRoot,
+    Control,
+    Force,
+    Job,
+    JobName,
+    Json,
+    Key,
+    Label,
+    Target,
+    Timeout,
+    Wait,
+    Yes,
+)
 from coord_control.cli.output import confirm, human_bytes, print_json, reported, say, warn
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client.control_client import ControlClient
@@ -75,7 +88,7 @@ def dispose(
     ref: Annotated[str, typer.Argument(help="Which one: an id, a label, latest, or a path.")],
     job: Job = None,
     root: AnyRoot = None,
-    yes: Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")] = False,
+    yes: Yes = False,
     key: Key = None,
     wait: Wait = True,
     timeout: Timeout = None,

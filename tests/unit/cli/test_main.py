@@ -22,10 +22,11 @@ def _names(group: typer.Typer, prefix: str = "") -> list[str]:
 
 
 _COMMANDS = _names(app)
+_ROOT: Any = typer.main.get_command(app)
 
 
 def _options(name: str) -> list[click.Option]:
-    command: Any = typer.main.get_command(app)
+    command = _ROOT
     for word in name.split():
         command = command.commands[word]
     return [each for each in command.params if getattr(each, "param_type_name", "") == "option" and each.name != "help"]
@@ -46,6 +47,13 @@ def test_every_option_has_an_environment_variable_that_the_help_shows(name: str)
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_every_option_has_a_help_text(name: str) -> None:
     assert all(option.help for option in _options(name))
+
+
+@pytest.mark.parametrize("flag", ["--control", "--json", "--key", "--wait", "--timeout", "--yes", "--force", "--limit"])
+def test_what_several_commands_take_is_one_option(flag: str) -> None:
+    found = {(each.envvar, each.help) for name in _COMMANDS for each in _options(name) if flag in each.opts}
+
+    assert len(found) == 1
 
 
 def test_the_version_is_shown_without_a_command() -> None:
