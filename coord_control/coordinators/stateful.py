@@ -36,7 +36,7 @@ class SnapshotCoordinator(OperatorCoordinator):
 
 
 class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
-    """A coordinator whose whole state is one pydantic model, saved and restored by itself.
+    """A coordinator whose whole state is one pydantic model, which is saved and restored automatically.
 
     Args:
         initial: the state of a job that has not run before.

@@ -81,7 +81,7 @@ class Checkpoints:
                 operator.trigger(cut, now, batch)
 
     def collect(self, batch: Batch) -> None:
-        """Announce the queries whose operators have all been cut; to be called after whatever may have cut one."""
+        """Announce the queries whose operators have all been cut; call it after anything that may have cut one."""
         for checkpoint, pending in self._checkpoints.items():
             for query, cuts in list(pending.cuts.items()):
                 captured = [cut.captured for cut in cuts.values() if cut.captured is not None]

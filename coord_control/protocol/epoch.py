@@ -1,4 +1,4 @@
-"""One epoch of one operator: who said hello, who has acknowledged, and what comes of it when Spark commits.
+"""One epoch of one operator: the attempts that said hello, those that acknowledged, and the result when Spark commits.
 
 Guarantee (invariant I3): every attempt of one (epoch, subtask), however many there are, is served the same state and
 the same inputs. The state only advances when the epoch is settled, so an attempt that comes after an ack starts where

@@ -1,8 +1,8 @@
 """Removing checkpoints and savepoints; each step can be repeated after a crash.
 
-``_metadata`` goes first: from then on there is nothing that anybody could restore. The claim goes last: by it the rest
-is found again. Only what we have written is removed from a savepoint's folder, and only while its claim is in it: the
-user may have moved it away and put something else in its place.
+``_metadata`` goes first: from then on nothing can be restored. The claim goes last: by it the rest is found again. Only
+what we have written is removed from a savepoint's folder, and only while its claim is in it: the user may have moved it
+away and put something else in its place.
 
 Threads: any.
 """
@@ -123,8 +123,8 @@ def remove_claim(files: Files, job_folder: str, checkpoint: CheckpointId, kind: 
 def dispose_without_owner(files: Files, job_folder: str, entry: CheckpointEntry, storage: Storage) -> bool:
     """Remove one while another driver may own the job, or none does.
 
-    The files that a checkpoint shares with others are left: only the owner knows who needs them. The next driver
-    removes them.
+    The files that a checkpoint shares with others are left: only the job's owner knows which checkpoints need them. The
+    next driver removes them.
 
     Args:
         entry: of the job's list, or one that was named by its path: a savepoint, or a checkpoint of another job.

@@ -1,4 +1,4 @@
-"""The files that the checkpoints of a job share, and who needs them.
+"""The files that the checkpoints of a job share, and the checkpoints that need each of them.
 
 Whether a shared file is needed is never written down: it is the number of existing ``_metadata`` that name it, counted
 when a driver starts and kept in memory from then on. So no crash can make the count wrong; it can only leave files that

@@ -126,7 +126,7 @@ class Files(Protocol):
         ...
 
     def listing(self, path: str) -> Listing:
-        """Like :meth:`walk`, for who needs to know little of most files."""
+        """Like :meth:`walk`, for callers that need the details of few files."""
         ...
 
     def chunks(self, path: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Claims of generations: who is the job's driver, decided by the content of a file (protocol section 6).
+"""Claims of generations: which process is the job's driver, decided by the content of a file (protocol section 6).
 
 ``<folder>/<n>.json`` is the claim of generation n. A driver owns n when the file holds that driver's own claim, with
 its random token. ``<n>.released`` says that the driver of generation n ended in good order.
@@ -97,7 +97,7 @@ class _Model(pydantic.BaseModel):
 
 
 class Process(_Model):
-    """A process, told apart from a later one with the same id by when it started."""
+    """A process; its start time distinguishes it from a later one with the same id."""
 
     pid: int
     started: str | None  #: only to be compared; None where it cannot be found out
@@ -309,14 +309,14 @@ def newest_claim(files: Files, folder: str) -> tuple[ClaimRecord, bool] | None:
 
 
 def previous_may_live(claim: Claim) -> Aliveness:
-    """Look whether the driver before this one may still run; DEAD when there was none."""
+    """Check whether the driver before this one may still run; DEAD if there was none."""
     if claim.previous is None:
         return Aliveness.DEAD
     return may_live(claim.previous.holder, is_released=claim.is_previous_released())
 
 
 def may_live(holder: Holder, *, is_released: bool = False) -> Aliveness:
-    """Look whether any of these processes may still run; ``is_released``: they said that they have ended."""
+    """Check whether any of these processes may still run; ``is_released``: they recorded that they have ended."""
     here = Holder.of(process.pid for process in holder.processes if _exists(process.pid))
     return decide(holder, is_released=is_released, here=here)
 
@@ -355,7 +355,8 @@ def _claimed(files: Files, folder: str) -> list[int]:
 
 
 def _try_to_own(files: Files, folder: str, mine: ClaimRecord) -> bool:
-    """Claim one generation. False: another driver owns it, or wants it too; then it may have no owner at all."""
+    """Claim one generation. Return False if another driver owns it, or claims it too; then it may have no owner at
+    all."""
     announcement = join(folder, f"{mine.generation}.{mine.token}.wanted")
     files.replace(announcement, b"")
     try:

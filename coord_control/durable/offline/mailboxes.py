@@ -1,4 +1,4 @@
-"""Mailboxes of a job's subtasks, on its storage: looked at by anybody, dropped while the job does not run.
+"""Read the mailboxes of a job's subtasks on its storage at any time, and drop them while the job does not run.
 
 A drop is one more record in the epoch store, written as a driver would write it: the job is owned, the record is
 durable, and the claim still counts, before anything is reported. A crash before the write changes nothing; after it the

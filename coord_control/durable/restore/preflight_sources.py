@@ -40,7 +40,7 @@ __all__ = ["check_sources"]
 _NAME: Final = "input"
 #: So many files are named one by one.
 _NAMED: Final = 5
-#: Spark removes log entries that it has compacted: the log is listed again then, so many times.
+#: Spark removes log entries that it has compacted; how often the log is then listed again.
 _LOOKS: Final = 5
 
 _PUT_BACK: Final = (

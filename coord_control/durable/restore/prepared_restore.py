@@ -89,7 +89,7 @@ class PreparedRestore:
         commit_restore(self._files, self.job_folder, job, self.record)
 
     def repartition(self, partitions: int, repartition: Repartition) -> None:
-        """Have the states of all queries rewritten into so many partitions; only before :meth:`commit`.
+        """Have the states of all queries rewritten into this many partitions; only before :meth:`commit`.
 
         Raises:
             RestoreRefused: Spark cannot do it. Nothing is left of what was built.

@@ -1,4 +1,4 @@
-"""How far a query has run in all its lineages: what its sinks may have been given, whatever was restored since.
+"""How far a query has run in all its lineages, and so what its sinks may have received, despite later restores.
 
 A restore sets back Spark and the operators, and no sink. So the lineage that counts now does not say what the sinks
 have seen: an earlier one may have run farther. Each restore therefore records how far the query had run by then, and

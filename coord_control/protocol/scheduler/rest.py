@@ -22,7 +22,7 @@ WORK_SHARE: Final = 0.2
 #: A large savepoint to another disk takes minutes, most of which it waits.
 LONGEST_REST_SECONDS: Final = 0.25
 
-#: A job none of whose queries has come further for so long is idle.
+#: A job is idle when none of its queries has progressed for this long.
 _IDLE_SECONDS: Final = 5.0
 
 

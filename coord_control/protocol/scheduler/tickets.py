@@ -11,7 +11,7 @@ submit -> QUEUED --start--> RUNNING --complete--> ENDED (completed)
 ```
 
 A checkpoint exists when its metadata is written, and only the driver that writes it knows whether an abort came before
-that. So an abort of a running one is a wish until the driver says how it ended; a timeout is such an abort.
+that. So an abort of a running one is only a request until the driver reports how it ended; a timeout is such an abort.
 
 A ticket has a number from the start, the order of the requests; the number of the checkpoint is given when it starts,
 because savepoints overtake.

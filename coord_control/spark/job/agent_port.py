@@ -175,12 +175,12 @@ class AgentPort:
         """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
 
         Args:
-            began: told the handle as soon as there is one.
+            began: called with the handle as soon as there is one.
             is_wanted: whether it still is; asked until then.
 
         Raises:
-            CheckpointNotCompleted: there is none; the job runs on.
-            TimeoutError: there was none within the time; the job runs on.
+            CheckpointNotCompleted: there is none; the job keeps running.
+            TimeoutError: there was none within the time; the job keeps running.
         """
 
         def submit() -> CheckpointHandle:

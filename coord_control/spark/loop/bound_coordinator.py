@@ -34,7 +34,7 @@ class BoundCoordinator:
     """One operator's coordinator.
 
     Args:
-        news: told of what becomes of events from outside.
+        news: notified of the outcomes of events from outside.
     """
 
     def __init__(

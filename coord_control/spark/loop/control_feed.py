@@ -34,7 +34,7 @@ class ControlFeed:
     """The feed of one operator.
 
     Args:
-        news: told of what becomes of the events, without the lock.
+        news: notified of the outcomes of events, without the lock.
     """
 
     def __init__(self, operator: OperatorUid, news: JobListener) -> None:

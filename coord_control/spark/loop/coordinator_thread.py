@@ -59,7 +59,7 @@ class CoordinatorThread:
 
     @property
     def waiting(self) -> int:
-        """Callbacks that wait for the one that runs; about so many."""
+        """The approximate number of callbacks that wait for the one that runs."""
         return self._calls.qsize()
 
     def submit(self, operator: str, callback: str, call: Callable[[], None]) -> None:

@@ -46,8 +46,8 @@ class GroupWriter:
     Args:
         append: makes records of a query durable.
         verify: raises Fenced when the generation is not ours any more.
-        written: told, on the writer thread, what is durable, in order.
-        failed: told, on the writer thread, what will never be durable, and why.
+        written: called, on the writer thread, with what is durable, in order.
+        failed: called, on the writer thread, with what will never be durable, and why.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Which epochs this driver's own runs of a query have committed, by Spark's own word.
 
-``commits/e`` does not say who has written it: a driver that was fenced and has not noticed yet writes to the same Spark
-checkpoint. Spark's progress does: it names the run, and the duration of ``commitOffsets`` shows that the epoch was
-really committed in it (an idle trigger reports the next epoch, which has not run). The stream's thread keeps it before
-it plans the next epoch; the listener brings it a moment later.
+``commits/e`` does not say which driver has written it: a driver that was fenced and has not noticed yet writes to the
+same Spark checkpoint. Spark's progress does: it names the run, and the duration of ``commitOffsets`` shows that the
+epoch was really committed in it (an idle trigger reports the next epoch, which has not run). The stream's thread keeps
+it before it plans the next epoch; the listener brings it a moment later.
 
 Threads: any.
 """
@@ -64,7 +64,7 @@ class OwnCommits:
         self._query = query
 
     def hear(self, progress: Mapping[str, Any]) -> bool:
-        """Take up a progress of Spark; returns whether it shows a commit, of whatever run."""
+        """Take up a progress of Spark; return whether it shows a commit of any run."""
         if _COMMITTED not in progress.get("durationMs", {}):
             return False
         if progress.get("runId") == self._spark_run:

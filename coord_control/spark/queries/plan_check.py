@@ -1,4 +1,4 @@
-"""What Spark refuses for good: a plan that it cannot run, or that does not fit the state that was saved.
+"""Detect what Spark refuses permanently: a plan that it cannot run, or that does not fit the saved state.
 
 It has the same result every time, so it is not tried again, and a restore asks for it before anything has changed.
 

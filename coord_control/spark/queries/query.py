@@ -106,7 +106,7 @@ class ManagedQuery:
         self._policy = policy
         self._started = started
         self._settled = settled  # waits until the coordinators have seen what was committed
-        self._changed = changed  # told when the state is another one
+        self._changed = changed  # called when the state has changed
         self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
         self._recoveries = recoveries
         self._query: StreamingQuery | None = None
@@ -189,7 +189,7 @@ class ManagedQuery:
         return committed, planned, tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
 
     def look(self) -> Epoch:
-        """See what Spark has committed by now, without waiting for its report. Returns the newest epoch.
+        """Read what Spark has committed by now, without waiting for its report, and return the newest epoch.
 
         Raises:
             StoreError: the checkpoint cannot be read.
@@ -200,7 +200,7 @@ class ManagedQuery:
         return committed
 
     def look_for_next(self) -> None:
-        """As :meth:`look`, at the price of one look at a name: to be asked often, while the next commit is waited for.
+        """Like :meth:`look`, but only checks for one file name: to be polled while the next commit is waited for.
 
         Raises:
             StoreError: the checkpoint cannot be read.
@@ -257,7 +257,7 @@ class ManagedQuery:
         return True
 
     def go_on(self) -> None:
-        """End a pause, or the wish for one; a query that has been stopped meanwhile stays so."""
+        """End a pause, or the request for one; a query that has been stopped meanwhile stays stopped."""
         with self._wishes:
             self._shall_pause = False
             self._wishes.notify_all()

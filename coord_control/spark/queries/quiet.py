@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 __all__ = ["quiet"]
 
-#: Who reports what was not finished.
+#: The loggers that report what was not finished.
 _LOGGERS: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",

@@ -30,7 +30,7 @@ class Recoveries:
 
     Args:
         cause: why this driver takes up queries that have run before.
-        news: told of each that has ended.
+        news: notified of each recovery that has ended.
     """
 
     def __init__(self, generation: Generation, cause: RecoveryCause, news: JobListener) -> None:

@@ -152,7 +152,7 @@ class Connection:
         self._socket.close()
 
     def authenticate(self, wait: Wait) -> None:
-        """Prove to each other that both know the secret; :func:`connect` does it before anybody gets the connection."""
+        """Prove to each other that both know the secret; :func:`connect` does it before it returns the connection."""
         address = self.address
         handshake = ClientHandshake(address.secret, address.generation, secrets.token_bytes(NONCE_BYTES))
         is_done = False

@@ -107,7 +107,7 @@ class ServerTls:
         return self._incoming.pending
 
     def receive(self, data: memoryview, plain: memoryview) -> Iterator[int]:
-        """Take bytes from the network; for each number that it yields, so many bytes of ``plain`` were filled.
+        """Take bytes from the network; each number that it yields is how many bytes of ``plain`` were filled.
 
         Afterwards send :meth:`take`, also when it raised: it holds the alert that tells the other side why.
 
