@@ -113,7 +113,7 @@ class FailureReason(enum.Enum):
 
     @property
     def fault(self) -> Fault | None:
-        """Whose fault it is; None: nobody's."""
+        """Whose fault it is, or None."""
         return self._value_.fault
 
     @property
@@ -137,8 +137,8 @@ _SENTENCES: Final = {
     FailureReason.QUEUE_FULL: "too many requests wait already; wait for them to end, abort some, or raise queue_limit",
     FailureReason.MIN_PAUSE: "the last checkpoint ended less than min_pause_seconds ago; leave it to the next period, "
     "or ask for one that is not periodic",
-    FailureReason.NOT_RUNNING: "not all queries of the job are running; the periodic checkpoints go on when they are, "
-    "and requests that are not periodic wait for it",
+    FailureReason.NOT_RUNNING: "not all queries of the job are running; periodic checkpoints resume when they do, "
+    "and other requests wait until then",
     FailureReason.KEY_REUSED: "the key belongs to a request of another kind, label or target; take a new key for a new "
     "request",
     FailureReason.LABEL_TAKEN: "another checkpoint or savepoint of the job has this label; choose another one, or "
