@@ -113,9 +113,9 @@ class Checkpoints:
 
     def fail(self, checkpoint: CheckpointId, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
         """Abort a checkpoint because of a failure that the core has noticed."""
-        if checkpoint in self._checkpoints:
+        if (pending := self._checkpoints.get(checkpoint)) is not None:
             measured = self.abort(checkpoint, now, batch)
-            batch.notices.append(messages.CheckpointFailed(checkpoint, reason, detail, measured))
+            batch.notices.append(messages.CheckpointFailed(checkpoint, pending.barrier, reason, detail, measured))
 
     def fail_all(self, reason: FailureReason, detail: str, now: float, batch: Batch) -> None:
         """Abort all checkpoints, together with all runs: what they rest on may not be durable, or was never announced.
@@ -123,7 +123,7 @@ class Checkpoints:
         Their coordinators are reset next and not notified: that they were asked may have been lost as well.
         """
         batch.notices += [
-            messages.CheckpointFailed(checkpoint, reason, detail, pending.measured(now))
+            messages.CheckpointFailed(checkpoint, pending.barrier, reason, detail, pending.measured(now))
             for checkpoint, pending in self._checkpoints.items()
         ]
         self._checkpoints.clear()

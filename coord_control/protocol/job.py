@@ -329,7 +329,8 @@ class JobCore:
         queries = [self._queries[name] for name in names if self._queries[name].specs]
         if idle := [query.name for query in queries if not query.running]:
             detail = f"query {idle[0]!r} is being restarted"
-            self._batch.notices.append(messages.CheckpointFailed(checkpoint, FailureReason.QUERY_RESTARTING, detail))
+            reason = FailureReason.QUERY_RESTARTING
+            self._batch.notices.append(messages.CheckpointFailed(checkpoint, barrier, reason, detail))
             return barrier
         parts = {
             query.name: (self._boundary(query), [self._operators[uid] for uid in query.specs]) for query in queries

@@ -220,6 +220,7 @@ class CheckpointFailed:
     """The core has aborted a checkpoint: its gateways are open, nothing was dropped."""
 
     checkpoint: CheckpointId
+    barrier: BarrierId  #: of the cut: a checkpoint may be cut again
     reason: FailureReason
     detail: str
     queries: tuple[QueryStatistics, ...] = ()  #: what has been measured of those that were not captured

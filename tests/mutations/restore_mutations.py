@@ -1,8 +1,9 @@
 """Rules that the simulation does not have, each left out or turned round, with the tests that have to notice.
 
-They concern the program, Spark and threads: how a restored job starts, how a coordinator sends, and what commands do
-to a job that ends or does not run. A mutation is caught when its tests pass without it and fail with it; they are run
-in a process of their own, from the root of the checkout.
+They concern the program, Spark and threads: how a restored job starts, how a coordinator sends, which steps a
+checkpoint takes (:mod:`.checkpoint_run_mutations`), and what commands do to a job that ends or does not run. A mutation
+is caught when its tests pass without it and fail with it; they are run in a process of their own, from the root of the
+checkout.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from coord_control.durable.restore import prepared_restore
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.loop.coordinator_context import Context
+from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS", "fails", "main"]
@@ -210,6 +212,7 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         ),
         _KEYS,
     ),
+    *CHECKPOINT_RUN_MUTATIONS,
 )
 
 

@@ -1,7 +1,8 @@
 """The checkpoints and savepoints of a running job: from a request to a directory that can be restored.
 
 What happens when is the scheduler's decision (``protocol/scheduler/scheduler.py``), where channels are cut is the
-core's (``protocol/cut.py``), what is written is :mod:`.checkpoint_work`'s. Here they meet:
+core's (``protocol/cut.py``), which step comes next is the run's (``protocol/scheduler/checkpoint_run.py``), and
+:mod:`.checkpoint_work` takes the steps. Here they meet:
 
 1. a checkpoint starts: its id is claimed on the storage, Spark's newest commits are looked up;
 2. the core cuts the operators and announces each query when it is captured; a query without operators, or one that has
@@ -20,7 +21,6 @@ made for it. Public methods and the core's news may come from any thread.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import queue
 import threading
@@ -44,8 +44,9 @@ from coord_control.protocol.scheduler.scheduler import Abort, CheckpointSchedule
 from coord_control.protocol.scheduler.statistics_history import Overview, Restored, StatisticsHistory
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, Ticket, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
-from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork, JobDescription
+from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery, QueryState
 
@@ -157,7 +158,7 @@ class CheckpointService:
 
     def core_failed(self, failed: CheckpointFailed) -> None:
         """The core has given a checkpoint up."""
-        self._post(lambda: self._with(failed.checkpoint, lambda work: work.given_up(failed)))
+        self._post(lambda: self._with(failed.checkpoint, lambda work: work.abandoned(failed)))
 
     def overview(self) -> Overview:
         """Statistics of the job's checkpoints.
@@ -344,7 +345,7 @@ class CheckpointService:
             for effect in self._scheduler.take():
                 match effect:
                     case Start():
-                        self._begin(effect.ticket, effect.checkpoint)
+                        self._begin(effect)
                     case Abort():
                         self._abort(effect)
                     case Finished():
@@ -352,28 +353,22 @@ class CheckpointService:
                     case FailJob():
                         self._fail_job(effect.error)
 
-    def _begin(self, ticket: Ticket, checkpoint: CheckpointId) -> None:
+    def _begin(self, start: Start) -> None:
         work = CheckpointWork(
-            checkpoint,
-            ticket.request,
-            self._requested_at(ticket),
+            start,
             self._store,
             self._runtime,
             self._queries(),
             self._job,
             post=self._post,
+            changed=self._update,
             ended=self._ended,
-            came_further=lambda work: self._update(work.statistics()),
         )
-        self._works[checkpoint] = work
+        self._works[work.checkpoint] = work
         self._update(work.statistics())
-        for handle in self._handles.get(ticket.id, ()):
-            handle.started(checkpoint, work.progress)
+        for handle in self._handles.get(start.ticket.id, ()):
+            handle.started(work.checkpoint, work.progress)
         work.begin()
-
-    def _requested_at(self, ticket: Ticket) -> datetime.datetime:
-        waited = time.monotonic() - ticket.requested_at
-        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=waited)
 
     def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
         del self._works[work.checkpoint]

@@ -1,274 +1,260 @@
-"""One checkpoint or savepoint while it is being made: what has been cut, what is pinned, and how it ends.
+"""The work on one checkpoint or savepoint: its steps on the storage, in the core, and on threads.
 
-It ends once: completed when its ``_metadata`` is written, failed otherwise, and then nothing of it is left on the
-storage. A failure that comes while the metadata is being written comes too late.
+Which step follows from what is decided by :class:`CheckpointRun` (``protocol/scheduler/checkpoint_run.py``); here the
+steps are done, and reported back. A step that raises is reported as one that has failed: every checkpoint must
+end, because the requests behind it wait for that.
 
-Threads: everything runs on the checkpoint service's thread, but for the pinning of one query and the writing of the
-metadata, each on a thread of its own that only touches what it was given and posts its result.
+Threads: everything runs on the checkpoint service's thread, except the pinning of one query and the writing of the
+metadata. Each of these has a thread that only touches what it was given, and posts its result.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import functools
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar, assert_never
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
+from coord_control.durable.checkpoints.metadata import QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
-from coord_control.durable.job_folder.lineage import OperatorRecord
-from coord_control.errors import CoordControlError, StateFileMissing
-from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.ids import QueryName
 from coord_control.protocol.checkpoint import Progress
-from coord_control.protocol.cut import OperatorCut
-from coord_control.protocol.failures import FailureReason, reason_of
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
-from coord_control.protocol.statistics import (
-    CheckpointStatistics,
-    CheckpointStatus,
-    QueryStatistics,
-    offsets_within_limit,
-    operator_statistics,
-    to_json,
+from coord_control.protocol.scheduler.checkpoint_run import (
+    MEASURED_SECONDS,
+    Abort,
+    CheckpointRun,
+    Claim,
+    Confirm,
+    Cut,
+    Discard,
+    Effect,
+    Ended,
+    Pin,
+    Report,
+    Withdraw,
+    Write,
 )
+from coord_control.protocol.scheduler.scheduler import Start
+from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.statistics import CheckpointStatistics, QueryStatistics
+from coord_control.spark.checkpoints.checkpoint_contents import CheckpointContents, JobDescription, Position
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["CheckpointWork", "JobDescription"]
+__all__ = ["CheckpointWork"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
-# How often a checkpoint is cut again when Spark has removed its files before they were pinned.
-_CUTS: Final = 3
 # A tenth of the share of an ordinary thread, when all processors are busy.
 _NICENESS: Final = 10
-# What the core has measured of a failed checkpoint is a step of its loop away, but that may have ended.
-_MEASURED_SECONDS: Final = 2.0
+
+Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class JobDescription:
-    """What a checkpoint's metadata says about its job."""
-
-    job: str
-    generation: Generation
-    spark_version: str
-    operator: Callable[[OperatorUid], OperatorRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One query of the checkpoint, pinned."""
-
-    snapshot: QuerySnapshot
-    cuts: tuple[OperatorCut, ...]
-
-
-@dataclass(slots=True)
 class CheckpointWork:
     """A checkpoint that has started.
 
-    Attributes:
+    Args:
+        start: of the checkpoint, just now.
+        store: where it is written.
+        runtime: the way to the core.
+        queries: what it contains.
+        job: what its metadata says about the job.
         post: runs a call on the service's thread.
-        ended: told once, on the service's thread, how it ended.
-        came_further: told, on the service's thread, that there is more to say of it.
+        changed: called on the service's thread when more is known of it.
+        ended: called once, on the service's thread, with how it ended.
     """
 
-    checkpoint: CheckpointId
-    request: CheckpointRequest
-    requested_at: datetime.datetime
-    store: CheckpointStore
-    runtime: JobRuntime
-    queries: Sequence[ManagedQuery]
-    job: JobDescription
-    post: Callable[[Callable[[], None]], None]
-    ended: Callable[[CheckpointWork, Outcome], None]
-    came_further: Callable[[CheckpointWork], None]
-    _triggered_at: float = field(default_factory=time.monotonic)
-    _triggered: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
-    _barrier: BarrierId = NO_CHECKPOINT
-    _cuts: int = 0
-    _missing: dict[QueryName, ManagedQuery] = field(default_factory=dict)
-    _boundaries: set[QueryName] = field(default_factory=set)  # queries whose boundary is waited for
-    _parts: dict[QueryName, _Part] = field(default_factory=dict)
-    _statistics: dict[QueryName, QueryStatistics] = field(default_factory=dict)  # of those that have been captured
-    _threads: int = 0
-    _is_void: bool = False  # a file was gone before it was pinned: it is cut again when all that is pinned has ended
-    _is_claimed: bool = False
-    _is_finalising: bool = False
-    _is_over: bool = False
-    _failure: Outcome | None = None
-    _measured_by: float | None = None  # until then what the core has measured is waited for
-    _metadata_bytes: int = 0
+    def __init__(
+        self,
+        start: Start,
+        store: CheckpointStore,
+        runtime: JobRuntime,
+        queries: Sequence[ManagedQuery],
+        job: JobDescription,
+        *,
+        post: Callable[[Callable[[], None]], None],
+        changed: Callable[[CheckpointStatistics], None],
+        ended: Callable[[CheckpointWork, Outcome], None],
+    ) -> None:
+        self.checkpoint = start.checkpoint
+        self.request = start.ticket.request
+        self._store = store
+        self._runtime = runtime
+        self._queries = {query.name: query for query in queries}
+        self._spark_version = job.spark_version
+        self._post = post
+        self._changed = changed
+        self._ended = ended
+        self._run = CheckpointRun()
+        self._contents = CheckpointContents(start, job)
+
+    # From any thread.
+
+    def progress(self) -> Progress | None:
+        """Return how far its subtasks are, or None if the core does not cut it."""
+        return self._runtime.call(lambda core, now: core.checkpoint_progress(self.checkpoint))
+
+    # On the service's thread.
 
     @property
     def waits(self) -> bool:
-        """Whether it has to look whether it can go on."""
-        return bool(self._boundaries) or self._measured_by is not None
-
-    def begin(self) -> None:
-        """Claim its place, and cut."""
-        try:
-            self.store.verify()  # a driver that stood still and was replaced leaves its successor the id
-            self.store.claim(
-                self.checkpoint, self.request.kind.value, target=self.request.target, label=self.request.label
-            )
-            self._is_claimed = True
-            self._cut()
-        except Exception as error:
-            self.fail_with(error)
-
-    def look(self) -> None:
-        """See whether Spark has committed the epochs that are waited for, or no more is heard of one that failed."""
-        for name in list(self._boundaries):
-            self._missing[name].look_for_next()
-        if self._measured_by is not None and time.monotonic() >= self._measured_by:
-            _log.info(
-                "= checkpoint %d: %.0f s after it failed the job has not told what it had measured; its statistics do "
-                "without",
-                self.checkpoint,
-                _MEASURED_SECONDS,
-            )
-            self._measured(())
-
-    def captured(self, captured: QueryCaptured) -> None:
-        """The core has cut a query; of a checkpoint that has failed meanwhile it is still told."""
-        query = self._missing.get(captured.query)
-        if query is None or captured.barrier != self._barrier or self._is_void:
-            return
-        statistics = self._reached(query, captured.boundary, captured.cuts)
-        if self._failure is None:
-            self._boundaries.discard(captured.query)
-            self._pin(query, captured.boundary, captured.cuts, statistics)
-
-    def given_up(self, failed: CheckpointFailed) -> None:
-        """The core has given it up, and says what it had measured of it."""
-        if self._fails(failed.reason, failed.detail) or self._measured_by is not None:
-            self._measured(failed.queries)
-
-    def fail_with(self, error: BaseException) -> None:
-        """Give it up because of an error."""
-        self.fail(reason_of(error), str(error))
-
-    def fail(self, reason: FailureReason, detail: str) -> None:
-        """Give it up, unless its metadata is being written."""
-        if self._fails(reason, detail):
-            self._measured_by = time.monotonic() + _MEASURED_SECONDS
-            self.runtime.post(self._abort)
-
-    def _fails(self, reason: FailureReason, detail: str) -> bool:
-        if self._failure is not None or self._is_finalising:
-            return False
-        self._failure = Outcome(reason, detail)
-        self._boundaries.clear()
-        return True
-
-    def _abort(self, core: JobCore, now: float) -> None:
-        # On the core's loop, which nobody here waits for.
-        measured = core.abort_checkpoint(self.checkpoint, now)
-        self.post(lambda: self._measured(measured))
-
-    def _measured(self, queries: Sequence[QueryStatistics]) -> None:
-        self._measured_by = None
-        for query in queries:
-            self._statistics.setdefault(query.query, query)
-        self._end_if_quiet()
-
-    def progress(self) -> Progress | None:
-        """How far its subtasks are; from any thread."""
-        return self.runtime.call(lambda core, now: core.checkpoint_progress(self.checkpoint))
+        """Whether :meth:`look` has something to look for."""
+        return self._run.needs_look
 
     def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
-        """What is known of it."""
-        status = CheckpointStatus.IN_PROGRESS
-        if outcome is not None:
-            status = CheckpointStatus.COMPLETED if outcome.reason is None else CheckpointStatus.FAILED
-        return CheckpointStatistics(
-            checkpoint=self.checkpoint,
-            kind=self.request.kind,
-            triggered_at_seconds=self._triggered.timestamp(),
-            periodic=self.request.periodic,
-            label=self.request.label,
-            key=self.request.key,
-            cause=self.request.cause,
-            requested_by=self.request.requested_by,
-            status=status,
-            duration_seconds=None if outcome is None else time.monotonic() - self._triggered_at,
-            reason=outcome.reason if outcome is not None else None,
-            message=outcome.message if outcome is not None else "",
-            path=outcome.path if outcome is not None else None,
-            metadata_bytes=self._metadata_bytes,
-            queries=self._query_statistics(),
-        )
+        """What is known of it.
 
-    def _query_statistics(self) -> tuple[QueryStatistics, ...]:
-        parts = self._statistics.values()
-        offsets = offsets_within_limit({part.query: part.offsets for part in parts})
-        return tuple(replace(part, offsets=offsets[part.query]) for part in parts)
+        Args:
+            outcome: how it has ended; None if it has not.
+        """
+        return self._contents.statistics(outcome)
 
-    # Cutting and pinning.
+    def begin(self) -> None:
+        """Claim its id, and cut."""
+        self._run.begin()
+        self._apply()
+
+    def look(self) -> None:
+        """See whether Spark has committed the epochs that are waited for, or the core was waited for long enough.
+
+        Raises:
+            StoreError: Spark's commits cannot be read; look again later.
+        """
+        for name in self._run.awaited:
+            self._queries[name].look_for_next()
+        if self._run.tick(time.monotonic()):
+            _log.info(
+                "= checkpoint %d: the job has not answered within %.0f s after it failed; statistics are incomplete",
+                self.checkpoint,
+                MEASURED_SECONDS,
+            )
+        self._apply()
+
+    def captured(self, captured: QueryCaptured) -> None:
+        """The core has captured a query."""
+        if self._run.captured(captured.query, captured.barrier):
+            self._contents.reached(captured.query, Position(captured.boundary, None, captured.cuts))
+        self._apply()
+
+    def abandoned(self, failed: CheckpointFailed) -> None:
+        """The core has aborted it, and reports what it had measured of it."""
+        if self._run.abandoned(failed.barrier, Outcome(failed.reason, failed.detail), time.monotonic()):
+            self._contents.measured(failed.queries)
+        self._apply()
+
+    def fail(self, reason: FailureReason, detail: str) -> None:
+        """Abort it, unless its metadata is being written."""
+        self._run.fail(Outcome(reason, detail), time.monotonic())
+        self._apply()
+
+    # What the run orders.
+
+    def _apply(self) -> None:
+        while self._run.has_output:
+            for effect in self._run.take():
+                try:
+                    self._carry_out(effect)
+                except Exception as error:
+                    self._not_carried_out(effect, error)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Claim():
+                self._claim()
+            case Cut():
+                self._cut()
+            case Pin():
+                self._pin(effect.query)
+            case Report():
+                self._changed(self.statistics())
+            case Withdraw():
+                self._runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
+            case Write():
+                metadata = self._contents.metadata()
+                self._spawn(lambda: self._store.complete(metadata), self._written, self._not_written)
+            case Confirm():
+                self._runtime.post(lambda core, now: core.checkpoint_stored(self.checkpoint))
+            case Abort():
+                self._runtime.post(self._abort)
+            case Discard():
+                self._store.discard(self.checkpoint)
+            case Ended():
+                assert self._run.outcome is not None, "it has ended"
+                self._ended(self, self._run.outcome)
+            case _:
+                assert_never(effect)
+
+    def _not_carried_out(self, effect: Effect, error: Exception) -> None:
+        match effect:
+            case Claim() | Cut():
+                self._run.fail_with(error, time.monotonic())
+            case Pin():
+                self._run.not_pinned(effect.query, error, time.monotonic())
+            case Write():
+                self._run.not_written(error, time.monotonic())
+            case Discard():  # the next driver removes it
+                _log.warning("= checkpoint %d: what it has left could not be removed: %s", self.checkpoint, error)
+            case _:
+                bug = "x checkpoint %d met an error of the product; please report it"
+                _log.error(bug, self.checkpoint, exc_info=error)
+
+    def _claim(self) -> None:
+        self._store.verify()  # a driver that stood still and was replaced leaves its successor the id
+        request = self.request
+        self._store.claim(self.checkpoint, request.kind.value, target=request.target, label=request.label)
+        self._run.claimed()
 
     def _cut(self) -> None:
-        self._cuts += 1
-        self._is_void = False
-        self._missing = {query.name: query for query in self.queries}
-        self._parts = {}
-        self._statistics = {}
-        for query in self.queries:
+        self._contents.clear()
+        queries = self._queries.values()
+        for query in queries:
             query.look()
-        coordinated = [query.name for query in self.queries if query.has_operators and query.is_active]
-        self._boundaries = set(coordinated)
+        awaited = [query.name for query in queries if query.has_operators and query.is_active]
         # Also without any: a restore tells coordinators of queries that have ended what they are reset to.
-        self._barrier = self.runtime.call(lambda core, now: core.trigger_checkpoint(self.checkpoint, coordinated, now))
-        for query in self.queries:
-            if query.name not in coordinated:
-                self._pin_at_last_commit(query)
+        barrier = self._runtime.call(lambda core, now: core.trigger_checkpoint(self.checkpoint, awaited, now))
+        self._contents.barrier = barrier
+        at_rest = [query for query in queries if query.name not in awaited]
+        for query in at_rest:
+            self._contents.reached(query.name, _position(query))
+        self._run.cut(barrier, awaited, [query.name for query in at_rest])
 
-    def _pin_at_last_commit(self, query: ManagedQuery) -> None:
-        if query.is_active:
-            boundary = planned = query.look()
-            cuts: tuple[OperatorCut, ...] = ()
-        else:
-            boundary, planned, cuts = query.offline_cuts()
-        self._pin(query, boundary, cuts, self._reached(query, boundary, cuts), planned)
+    def _abort(self, core: JobCore, now: float) -> None:
+        # On the core's loop, which the service does not wait for.
+        measured = core.abort_checkpoint(self.checkpoint, now)
+        self._post(lambda: self._measured(measured))
 
-    def _reached(self, query: ManagedQuery, boundary: Epoch, cuts: tuple[OperatorCut, ...]) -> QueryStatistics:
-        statistics = self._statistics[query.name] = QueryStatistics(
-            query=query.name,
-            boundary=boundary,
-            boundary_seconds=time.monotonic() - self._triggered_at,
-            operators=tuple(operator_statistics(each) for each in cuts),
-        )
-        return statistics
+    def _measured(self, queries: Sequence[QueryStatistics]) -> None:
+        self._contents.measured(queries)
+        self._run.measured()
+        self._apply()
 
-    def _pin(
-        self,
-        query: ManagedQuery,
-        boundary: Epoch,
-        cuts: tuple[OperatorCut, ...],
-        reached: QueryStatistics,
-        planned: Epoch | None = None,
-    ) -> None:
+    # Threads.
+
+    def _pin(self, name: QueryName) -> None:
         began = time.monotonic()
+        query, (position, statistics) = self._queries[name], self._contents.position(name)
 
-        def pin() -> None:
+        def pin() -> tuple[QuerySnapshot, QueryStatistics]:
             lineage = query.lineage
-            pinned = self.store.pin(self.checkpoint, query.name, lineage.name, lineage.checkpoint, boundary, planned)
-            snapshot = pinned.snapshot(
-                query_id=lineage.query_id, spark_version=self.job.spark_version, earlier=lineage.earlier
+            pinned = self._store.pin(
+                self.checkpoint, name, lineage.name, lineage.checkpoint, position.boundary, position.planned
             )
-            statistics = replace(
-                reached,
+            snapshot = pinned.snapshot(
+                query_id=lineage.query_id, spark_version=self._spark_version, earlier=lineage.earlier
+            )
+            return snapshot, replace(
+                statistics,
                 pin_seconds=time.monotonic() - began,
                 files=len(snapshot.files),
                 file_bytes=snapshot.size,
@@ -276,130 +262,56 @@ class CheckpointWork:
                 copied_bytes=pinned.copied_bytes,
                 offsets=offsets_by_source(snapshot),
             )
-            self.post(lambda: self._pinned(query, _Part(snapshot, cuts), statistics))
 
-        self._spawn(pin, self._not_pinned)
+        self._spawn(pin, self._pinned, partial(self._not_pinned, name))
 
-    def _pinned(self, query: ManagedQuery, part: _Part, statistics: QueryStatistics) -> None:
-        self._threads -= 1
-        if self._failure is None and not self._is_void:
-            self._parts[query.name] = part
-            self._statistics[query.name] = statistics
-            del self._missing[query.name]
-            self.came_further(self)
-            if not self._missing:
-                self._finalise()
-                return
-        self._end_if_quiet()
+    def _pinned(self, result: tuple[QuerySnapshot, QueryStatistics]) -> None:
+        snapshot, statistics = result
+        if self._run.pinned(statistics.query):
+            self._contents.pinned(snapshot, statistics)
+        self._apply()
 
-    def _not_pinned(self, error: Exception) -> None:
-        self._threads -= 1
-        if self._failure is None and not self._is_void:
-            if isinstance(error, StateFileMissing) and self._cuts < _CUTS:
-                _log.info("= checkpoint %d: %s; it is cut again", self.checkpoint, error)
-                self._is_void = True
-                self._boundaries.clear()
-                self.runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
-            else:
-                self.fail_with(error)
-        self._end_if_quiet()
+    def _not_pinned(self, name: QueryName, error: Exception) -> None:
+        if self._run.not_pinned(name, error, time.monotonic()):
+            _log.info("= checkpoint %d: %s; it is cut again", self.checkpoint, error)
+        self._apply()
 
-    def _cut_again(self) -> None:
-        # Not before: what a pin of the cut before still does to the folder could not be told from what this one does.
-        try:
-            self._cut()
-        except Exception as error:
-            self.fail_with(error)
-
-    # The end.
-
-    def _finalise(self) -> None:
-        self._is_finalising = True
-        metadata = self._metadata()
-
-        def write() -> None:
-            written = self.store.complete(metadata)
-            self.post(lambda: self._completed(written))
-
-        self._spawn(write, self._not_written)
-
-    def _metadata(self) -> CheckpointMetadata:
-        now = datetime.datetime.now(datetime.UTC)
-        operators = {cut.operator: self._operator(name, cut) for name, part in self._parts.items() for cut in part.cuts}
-        return CheckpointMetadata(
-            checkpoint=self.checkpoint,
-            kind=self.request.kind.value,
-            job=self.job.job,
-            label=self.request.label,
-            generation=self.job.generation,
-            barrier=self._barrier,
-            trigger=Trigger(
-                cause=self.request.cause,
-                key=self.request.key,
-                requested_at=self.requested_at,
-                details={"requested_by": self.request.requested_by} if self.request.requested_by else {},
-            ),
-            triggered_at=self._triggered,
-            completed_at=now,
-            queries={name: part.snapshot for name, part in self._parts.items()},
-            operators=operators,
-            statistics=to_json(self.statistics()),
-        )
-
-    def _operator(self, query: QueryName, cut: OperatorCut) -> OperatorSnapshot:
-        record = self.job.operator(cut.operator)
-        return OperatorSnapshot.of(
-            query=query,
-            parallelism=record.parallelism,
-            state=record.state,
-            down_types=record.down,
-            up_types=record.up,
-            cut=cut,
-        )
-
-    def _completed(self, written: Written) -> None:
-        self._threads -= 1
-        self._metadata_bytes = written.metadata_bytes
-        self.runtime.post(lambda core, now: core.checkpoint_stored(self.checkpoint))
-        self.ended(self, Outcome(path=written.path))
+    def _written(self, written: Written) -> None:
+        self._contents.metadata_bytes = written.metadata_bytes
+        self._run.written(written.path)
+        self._apply()
 
     def _not_written(self, error: Exception) -> None:
-        self._threads -= 1
-        self._is_finalising = False
-        reason = reason_of(error)
-        self.fail(FailureReason.FINALISE_FAILED if reason is FailureReason.STORAGE_ERROR else reason, str(error))
+        self._run.not_written(error, time.monotonic())
+        self._apply()
 
-    def _end_if_quiet(self) -> None:
-        if self._threads:
-            return  # what is being pinned must be through before it can be removed, or pinned again
-        if self._failure is None and self._is_void:
-            self._cut_again()
-        if self._failure is None or self._measured_by is not None or self._is_over:
-            return
-        self._is_over = True
-        if self._is_claimed:
-            try:
-                self.store.discard(self.checkpoint)
-            except CoordControlError as error:  # the next driver removes what is left
-                _log.warning("= checkpoint %d: what it has left could not be removed: %s", self.checkpoint, error)
-        self.ended(self, self._failure)
-
-    def _spawn(self, action: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    def _spawn(
+        self, action: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
         def run() -> None:
             # What may have to be copied takes long enough.
             if self.request.target is None:
                 _let_the_query_go_first()
             try:
-                action()
+                result = action()
             except Exception as error:
-                self.post(functools.partial(failed, error))
+                self._post(partial(failed, error))
+            else:
+                self._post(partial(done, result))
 
-        self._threads += 1
         threading.Thread(target=run, name=f"coord-checkpoint-{self.checkpoint}", daemon=True).start()
 
 
+def _position(query: ManagedQuery) -> Position:
+    """Where a query is cut that the core does not cut: at its last commit."""
+    if query.is_active:
+        boundary = query.look()
+        return Position(boundary, boundary)
+    return Position(*query.offline_cuts())
+
+
 def _let_the_query_go_first() -> None:
-    """Let this thread have less of a busy processor than Spark, or every savepoint would cost the epoch beside it."""
+    """Lower this thread's priority, or every savepoint would slow down the epoch that runs at the same time."""
     if sys.platform == "linux":  # elsewhere it would be the whole process
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -47,8 +47,8 @@ from coord_control.protocol.outage import Outage
 from coord_control.protocol.records import Record
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
+from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.checkpoint_work import JobDescription
 from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.driver_takeover import cause_of, take_over

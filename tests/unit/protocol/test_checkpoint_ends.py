@@ -56,9 +56,10 @@ def test_a_checkpoint_of_a_query_that_does_not_run_fails_at_once_and_asks_nobody
         stage.core.start_run(OTHER, Facts((), Epoch(-1), Epoch(-1)), 0.0)
         stage.core.coordinator_failed(B, 1, CoordinatorFailed("b", "handle_event_from_operator", "boom"))
     stage.execute()
-    trigger(stage)
+    barrier = trigger(stage)
     batch = stage.execute()
     assert failed(batch).reason is FailureReason.QUERY_RESTARTING
+    assert failed(batch).barrier == barrier
     assert "'other'" in failed(batch).detail
     assert len(batch.notices) == 1
     assert stage.core.checkpoint_progress(C1) is None
@@ -72,6 +73,7 @@ def test_the_end_of_a_run_fails_what_was_not_captured_of_it_in_all_queries() -> 
     stage.send(0, "x", "b")
     batch = stage.end_run()
     assert failed(batch).reason is FailureReason.QUERY_FAILED
+    assert failed(batch).barrier == barrier
     assert QUERY in failed(batch).detail
     assert set(of_type(CheckpointAborted, batch)) == {CheckpointAborted(A, barrier), CheckpointAborted(B, barrier)}
     assert not stage.checkpoint_stored(1)
@@ -112,13 +114,14 @@ def test_an_answer_from_before_the_restart_has_not_happened() -> None:
 
 def test_when_the_store_is_lost_every_checkpoint_under_way_fails() -> None:
     stage = with_another_query()
-    trigger(stage, 1)
-    trigger(stage, 2, [OTHER])
+    barriers = trigger(stage, 1), trigger(stage, 2, [OTHER])
     stage.execute()
     stage.core.fail_all(LOST, 0.0)
     batch = stage.execute()
-    found = {notice.checkpoint: notice.reason for notice in of_type(CheckpointFailed, batch)}
-    assert found == {C1: FailureReason.QUERY_FAILED, C2: FailureReason.QUERY_FAILED}
+    found = of_type(CheckpointFailed, batch)
+    assert [notice.checkpoint for notice in found] == [C1, C2]
+    assert {notice.reason for notice in found} == {FailureReason.QUERY_FAILED}
+    assert tuple(notice.barrier for notice in found) == barriers
     assert {notice.query for notice in of_type(FailQuery, batch)} == {QUERY, OTHER}
     assert of_type(CheckpointAborted, batch) == [], "that they were asked may have been lost; they are reset next"
 

@@ -1,0 +1,178 @@
+"""What a checkpoint has gathered while it is being made: it becomes the statistics, and in the end the metadata.
+
+Threads: used by the checkpoint service's thread only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
+from coord_control.durable.job_folder.lineage import OperatorRecord
+from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName
+from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.scheduler.scheduler import Start
+from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    QueryStatistics,
+    offsets_within_limit,
+    operator_statistics,
+    to_json,
+)
+
+__all__ = ["CheckpointContents", "JobDescription", "Position"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What a checkpoint's metadata says about its job."""
+
+    job: str
+    generation: Generation
+    spark_version: str
+    operator: Callable[[OperatorUid], OperatorRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query is cut.
+
+    Attributes:
+        boundary: the last committed epoch in it.
+        planned: Spark's last planned epoch, of a query that the core does not cut; None if it does.
+        cuts: of its operators.
+    """
+
+    boundary: Epoch
+    planned: Epoch | None
+    cuts: tuple[OperatorCut, ...] = ()
+
+
+class CheckpointContents:
+    """The queries of one checkpoint as far as they are captured and pinned, and what was measured of it.
+
+    Args:
+        start: of the checkpoint, just now.
+        job: what its metadata says about the job.
+
+    Attributes:
+        barrier: what coordinators see as its id; NO_CHECKPOINT before they are asked.
+        metadata_bytes: the size of its metadata; 0 before it is written.
+    """
+
+    def __init__(self, start: Start, job: JobDescription) -> None:
+        self.barrier = NO_CHECKPOINT
+        self.metadata_bytes = 0
+        self._checkpoint = start.checkpoint
+        self._request = start.ticket.request
+        self._job = job
+        self._began = time.monotonic()
+        self._triggered_at = datetime.datetime.now(datetime.UTC)
+        self._requested_at = self._triggered_at - datetime.timedelta(seconds=self._began - start.ticket.requested_at)
+        self._positions: dict[QueryName, Position] = {}
+        self._snapshots: dict[QueryName, QuerySnapshot] = {}  # of queries that are pinned
+        self._statistics: dict[QueryName, QueryStatistics] = {}
+
+    def clear(self) -> None:
+        """Forget the cut before: all queries are cut again."""
+        self._positions = {}
+        self._snapshots = {}
+        self._statistics = {}
+
+    def reached(self, query: QueryName, position: Position) -> None:
+        """A query has come to where it is cut."""
+        self._positions[query] = position
+        self._statistics[query] = QueryStatistics(
+            query=query,
+            boundary=position.boundary,
+            boundary_seconds=time.monotonic() - self._began,
+            operators=tuple(operator_statistics(each) for each in position.cuts),
+        )
+
+    def position(self, query: QueryName) -> tuple[Position, QueryStatistics]:
+        """Where a query is cut, and what is known of it since then."""
+        return self._positions[query], self._statistics[query]
+
+    def pinned(self, snapshot: QuerySnapshot, statistics: QueryStatistics) -> None:
+        """The files of a query are pinned."""
+        self._snapshots[statistics.query] = snapshot
+        self._statistics[statistics.query] = statistics
+
+    def measured(self, queries: Sequence[QueryStatistics]) -> None:
+        """The core has measured queries that it has not captured."""
+        for query in queries:
+            self._statistics.setdefault(query.query, query)
+
+    def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
+        """What is known of it.
+
+        Args:
+            outcome: how it has ended; None if it has not.
+        """
+        status = CheckpointStatus.IN_PROGRESS
+        if outcome is not None:
+            status = CheckpointStatus.COMPLETED if outcome.reason is None else CheckpointStatus.FAILED
+        return CheckpointStatistics(
+            checkpoint=self._checkpoint,
+            kind=self._request.kind,
+            triggered_at_seconds=self._triggered_at.timestamp(),
+            periodic=self._request.periodic,
+            label=self._request.label,
+            key=self._request.key,
+            cause=self._request.cause,
+            requested_by=self._request.requested_by,
+            status=status,
+            duration_seconds=None if outcome is None else time.monotonic() - self._began,
+            reason=outcome.reason if outcome is not None else None,
+            message=outcome.message if outcome is not None else "",
+            path=outcome.path if outcome is not None else None,
+            metadata_bytes=self.metadata_bytes,
+            queries=self._query_statistics(),
+        )
+
+    def metadata(self) -> CheckpointMetadata:
+        """What is written when every query is pinned."""
+        return CheckpointMetadata(
+            checkpoint=self._checkpoint,
+            kind=self._request.kind.value,
+            job=self._job.job,
+            label=self._request.label,
+            generation=self._job.generation,
+            barrier=self.barrier,
+            trigger=Trigger(
+                cause=self._request.cause,
+                key=self._request.key,
+                requested_at=self._requested_at,
+                details={"requested_by": self._request.requested_by} if self._request.requested_by else {},
+            ),
+            triggered_at=self._triggered_at,
+            completed_at=datetime.datetime.now(datetime.UTC),
+            queries=dict(self._snapshots),
+            operators={
+                cut.operator: self._operator(query, cut)
+                for query in self._snapshots
+                for cut in self._positions[query].cuts
+            },
+            statistics=to_json(self.statistics()),
+        )
+
+    def _query_statistics(self) -> tuple[QueryStatistics, ...]:
+        parts = self._statistics.values()
+        offsets = offsets_within_limit({part.query: part.offsets for part in parts})
+        return tuple(replace(part, offsets=offsets[part.query]) for part in parts)
+
+    def _operator(self, query: QueryName, cut: OperatorCut) -> OperatorSnapshot:
+        record = self._job.operator(cut.operator)
+        return OperatorSnapshot.of(
+            query=query,
+            parallelism=record.parallelism,
+            state=record.state,
+            down_types=record.down,
+            up_types=record.up,
+            cut=cut,
+        )

@@ -1,0 +1,130 @@
+"""The rules of one checkpoint while it is being made, each left out or turned round, with the tests that notice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control.protocol.checkpoint import Checkpoints
+from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
+from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
+from tests.mutations.mutation import Mutation
+
+__all__ = ["CHECKPOINT_RUN_MUTATIONS"]
+
+_RULES: Final = "tests/unit/protocol/test_checkpoint_run.py"
+_HISTORIES: Final = "tests/machines/test_checkpoint_run_machine.py"
+_WORK: Final = "tests/unit/spark/test_checkpoint_work.py"
+_CORE: Final = "tests/unit/protocol/test_checkpoint_ends.py"
+
+
+def _row(name: str, row: str) -> tuple[Mutation, str]:
+    """Another row of the table."""
+    old = "TRANSITIONS[self._state, input_]"
+    return Mutation(name, CheckpointRun._step, old, f"{{**TRANSITIONS, {row}}}[self._state, input_]"), _RULES
+
+
+#: Each with the tests that catch it.
+CHECKPOINT_RUN_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    _row(
+        "give a checkpoint up while its metadata is being written",
+        "(State.WRITING, Input.FAIL): (State.FAILING, (Abort,))",
+    ),
+    _row(
+        "let the core end a checkpoint while its metadata is being written",
+        "(State.WRITING, Input.ABANDONED): (State.DRAINING, ())",
+    ),
+    _row("give up what is complete", "(State.COMPLETED, Input.FAIL): (State.FAILED, (Discard, Ended))"),
+    _row(
+        "discard what was not claimed",
+        "(State.CLAIMING, Input.FAIL): (State.FAILED, (Discard, Ended))",
+    ),
+    _row("leave what a failed checkpoint has claimed", "(State.DRAINING, Input.QUIET): (State.FAILED, (Ended,))"),
+    _row("leave a cut that is void in the core", "(State.PINNING, Input.FILE_GONE): (State.VOID, ())"),
+    _row("leave a checkpoint that failed in the core", "(State.PINNING, Input.FAIL): (State.DRAINING, ())"),
+    _row("end a checkpoint before the core has answered", "(State.PINNING, Input.FAIL): (State.DRAINING, (Abort,))"),
+    _row("pin for a checkpoint that was given up", "(State.FAILING, Input.CAPTURED): (State.FAILING, (Pin,))"),
+    _row("do not tell the coordinators", "(State.WRITING, Input.WRITTEN): (State.COMPLETED, (Ended,))"),
+    _row("do not say how far it is", "(State.PINNING, Input.PINNED): (State.PINNING, ())"),
+    (
+        Mutation(
+            "cut again, or discard, while a pin of the cut before runs",
+            CheckpointRun._step,
+            "not self._pinning and ",
+            "",
+        ),
+        _HISTORIES,
+    ),
+    (
+        Mutation("write before every query is captured", CheckpointRun._step, " and not self.awaited", ""),
+        _HISTORIES,
+    ),
+    (
+        Mutation(
+            "take a query as captured that an earlier cut has captured",
+            CheckpointRun.captured,
+            "barrier != self._barrier or ",
+            "",
+        ),
+        _RULES,
+    ),
+    (
+        Mutation(
+            "give a checkpoint up because of what was said of an earlier cut",
+            CheckpointRun.abandoned,
+            "if barrier != self._barrier:",
+            "if False:",
+        ),
+        _RULES,
+    ),
+    (
+        Mutation("let an earlier cut speak while it is cut again", CheckpointRun._step, "self._barrier = None", "pass"),
+        _RULES,
+    ),
+    (
+        Mutation("count what was pinned for a void cut", CheckpointRun.pinned, "self._state is State.PINNING", "True"),
+        _RULES,
+    ),
+    (
+        Mutation("cut a checkpoint again for ever", CheckpointRun.not_pinned, "self._cuts < MAX_CUTS", "True"),
+        _RULES,
+    ),
+    (
+        Mutation("let the last failure stand", CheckpointRun._note, " and self._outcome is None", ""),
+        _RULES,
+    ),
+    (
+        Mutation("wait for the core for ever", CheckpointRun.tick, "now >= self._measured_by", "False"),
+        _HISTORIES,
+    ),
+    (
+        Mutation(
+            "wait for a thread that was never started",
+            CheckpointWork._not_carried_out,
+            "self._run.not_pinned(effect.query, error, time.monotonic())",
+            "pass",
+        ),
+        _WORK,
+    ),
+    (
+        Mutation(
+            "wait for metadata that could not be made",
+            CheckpointWork._not_carried_out,
+            "self._run.not_written(error, time.monotonic())",
+            "pass",
+        ),
+        _WORK,
+    ),
+    (
+        Mutation("claim for a driver that was replaced", CheckpointWork._claim, "self._store.verify()", "pass"),
+        _WORK,
+    ),
+    (
+        Mutation(
+            "let the core fail a checkpoint without saying which cut",
+            Checkpoints.fail,
+            "pending.barrier",
+            "BarrierId(0)",
+        ),
+        _CORE,
+    ),
+)
