@@ -1,9 +1,9 @@
 """Streaming jobs in Dagster: assets, checks, schedules, sensors and jobs over the control database.
 
-In YAML a :class:`StreamingJobComponent` does it, in Python :func:`build_streaming_definitions`; both take the same
-specs. docs/dagster.md begins at the beginning.
+Use :class:`StreamingJobComponent` in YAML or :func:`build_streaming_definitions` in Python; both take the same specs.
+docs/dagster.md is the introduction.
 
-The public names are loaded when they are first used, as in ``coord_control``.
+Public names are loaded on first use, as in ``coord_control``.
 """
 
 from __future__ import annotations

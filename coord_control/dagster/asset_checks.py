@@ -1,10 +1,8 @@
-"""Whether something is wrong with a job: checks on its ``checkpoint`` asset.
+"""The health checks of a job, on its ``checkpoint`` asset.
 
-What they say is decided from one overview of the job, by the clock of the control database, so that the sensor (which
-looks at all jobs together) and a person (who runs the checks of one) come to the same result. A job that has ended
-fails ``running``, with a warning, and not the freshness of its checkpoints: that it makes none is in order.
-
-Threads: :func:`evaluate` is a function of values; the checks themselves run in a run of Dagster.
+All checks are evaluated from one overview of the job, by the clock of the control database, so that the sensor (which
+evaluates all jobs together) and a user (who runs the checks of one job) get the same results. For a job that has
+ended, ``running`` fails with a warning, but ``checkpoint_freshness`` passes: no new checkpoints are expected.
 """
 
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
@@ -32,21 +30,21 @@ ACTOR: Final = "dagster:check"
 
 _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
-#: All there are, with what they say; in this order.
+#: All checks in display order, with their descriptions.
 CHECKS: Final[Mapping[str, str]] = {
-    "running": "The job has a driver that lives.",
+    "running": "The job has a live driver.",
     "checkpoint_freshness": "The newest completed checkpoint or savepoint is not too old.",
     "failed_checkpoints": "Not too many checkpoints have failed since the last completed one.",
     "checkpoint_duration": "The newest completed checkpoint did not take too long.",
     "blocked_time": "No gateway was closed for too long in the newest completed checkpoint.",
     "restart_rate": "The job, or a query of it, was not restarted too often within the last hour.",
-    "lag": "No query falls further behind.",
+    "lag": "No query is too far behind and falling further behind.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What a check says; ``severity`` is how bad it would be, also when it has passed."""
+    """The result of a check; ``severity`` is also set if it has passed."""
 
     name: str
     passed: bool
@@ -56,16 +54,16 @@ class CheckOutcome:
 
 
 def check_names(bounds: CheckBounds) -> tuple[str, ...]:
-    """The checks that a job has with these bounds."""
+    """Return the names of the checks that are switched on."""
     return ("running", *(name for name, (bound, _) in _bounded(bounds).items() if bound is not None))
 
 
 def evaluate(overview: JobOverview | None, bounds: CheckBounds, now: datetime) -> list[CheckOutcome]:
-    """Every check that the bounds have switched on.
+    """Evaluate every check that is switched on.
 
     Args:
-        overview: None: the control database does not know the job.
-        now: by the clock of the database.
+        overview: the state of the job, or None if the control database does not know it.
+        now: the time by the clock of the database.
     """
     if overview is None:
         return [_unknown(name) for name in check_names(bounds)]
@@ -76,7 +74,7 @@ def evaluate(overview: JobOverview | None, bounds: CheckBounds, now: datetime) -
 def build_checks(
     jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
 ) -> list[dg.AssetChecksDefinition]:
-    """The checks of each job, which a person can run; the sensor reports outcomes under the same names."""
+    """Return the checks of each job. Users can run them; the sensor reports results under the same names."""
     return [_definition(job, translator) for job in jobs]
 
 
@@ -92,7 +90,7 @@ def _definition(job: StreamingJobSpec, translator: StreamingJobTranslator) -> dg
         specs=specs,
         can_subset=True,
         required_resource_keys={RESOURCE_KEY},
-        description=f"How the job {job.name} is now.",
+        description=f"The current health of the job {job.name}.",
     )
     def run(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
         wanted = {key.name for key in context.selected_asset_check_keys}
@@ -143,9 +141,9 @@ def _bound_of(name: str, bounds: CheckBounds) -> Metadata:
 
 def _unknown(name: str) -> CheckOutcome:
     if name == "running":
-        text = "the control database does not know this job: start it, or look whether it reports to another database"
+        text = "the control database does not know this job: start it, or check whether it reports to another database"
         return CheckOutcome(name, False, _WARN, text, {})
-    return CheckOutcome(name, True, _WARN, "nothing is known of this job", {})
+    return CheckOutcome(name, True, _WARN, "nothing is known about this job", {})
 
 
 def _running(overview: JobOverview, now: datetime) -> CheckOutcome:
@@ -156,15 +154,13 @@ def _running(overview: JobOverview, now: datetime) -> CheckOutcome:
     if passed:
         text = f"{job.state.value} on {job.host}, generation {job.generation}"
     elif job.state is JobState.ENDED and job.dead_since is not None:
-        text = f"it has ended{_because(job.end_reason)}; its supervisor has not done that: start it"
+        text = f"it has ended{_because(job.end_reason)}, and its supervisor has not restarted it: start it"
     elif job.state is JobState.ENDED:
         severity, text = _WARN, f"it has ended{_because(job.end_reason)}"
     elif job.state is JobState.FAILED:
         text = f"it has failed{_because(job.end_reason)}"
     else:
-        text = (
-            f"its driver (generation {job.generation} on {job.host}) has said nothing for {_span(silent)}: it is dead"
-        )
+        text = f"its driver (generation {job.generation} on {job.host}) has been silent for {_span(silent)}: it is dead"
     return CheckOutcome("running", passed, severity, text, entries(values))
 
 
@@ -175,7 +171,7 @@ def _freshness(overview: JobOverview, bound: float, now: datetime) -> CheckOutco
     what = (
         f"no checkpoint is complete; the driver was started {_span(age)} ago"
         if newest is None
-        else f"{newest.kind.value} {newest.id} was complete {_span(age)} ago"
+        else f"{newest.kind.value} {newest.id} was completed {_span(age)} ago"
     )
     values = {
         "age_seconds": age,
@@ -217,7 +213,7 @@ def _of_newest(
     newest = overview.completed
     seconds = None if newest is None else measured(newest)
     if newest is None or seconds is None:
-        return CheckOutcome(name, True, _WARN, "nothing was measured yet", entries({"bound": bound}))
+        return CheckOutcome(name, True, _WARN, "nothing has been measured yet", entries({"bound": bound}))
     passed = seconds <= bound
     text = _bounded_text(f"{newest.kind.value} {newest.id} {verb} {_span(seconds)}", bound, passed)
     values = {"seconds": seconds, "bound": bound, "checkpoint_id": newest.id}
@@ -225,7 +221,7 @@ def _of_newest(
 
 
 def _restarts(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
-    # A driver that starts takes up all queries of the job, and each says so.
+    # A driver that starts recovers all queries of the job, and each records a recovery.
     count = math.ceil(overview.recoveries / max(1, len(overview.job.queries)))
     last = overview.last_recovery
     text = f"restarts within the last hour: {count}" + (
@@ -238,7 +234,7 @@ def _restarts(overview: JobOverview, bound: float, now: datetime) -> CheckOutcom
 def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
     known = [(trend.last, trend) for trend in overview.lags if trend.last is not None]
     if not known or not overview.job.is_alive:
-        return CheckOutcome("lag", True, _WARN, "no query has a watermark now", entries({"bound": bound}))
+        return CheckOutcome("lag", True, _WARN, "no running query has a watermark", entries({"bound": bound}))
     growing = [(last, trend) for last, trend in known if last > bound and (trend.first is None or last > trend.first)]
     last, worst = max(growing or known, key=lambda each: each[0])
     text = f"{worst.query} is {_span(last)} behind"

@@ -1,9 +1,9 @@
-"""What the control database knows of its jobs, as far as definitions depend on it: names of queries, operators, events.
+"""What definitions need from the control database: the names of jobs, queries, operators and events.
 
-Definitions must load without the database, so these facts are read at one time and used at another; in between they are
-JSON. Together with what a user has written they give the jobs that there are assets for.
+Definitions must load without the database, so these facts are read beforehand and kept as JSON. Combined with the
+user's configuration, they determine which jobs get assets.
 
-Threads: values; :func:`read_facts` blocks on the database.
+Threads: :func:`read_facts` blocks on the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DatabaseFacts", "JobFacts", "OperatorFacts", "from_json", "read_fact
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """An operator, and the control events that it takes, by name."""
+    """An operator and the names of the control events that it accepts."""
 
     uid: str
     events: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class OperatorFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job, as its driver last declared it."""
+    """A job as last declared by its driver."""
 
     name: str
     queries: tuple[str, ...] = ()
@@ -48,36 +48,36 @@ _FACTS: Final[TypeAdapter[DatabaseFacts]] = TypeAdapter(DatabaseFacts)
 
 
 def read_facts(client: ControlReader) -> DatabaseFacts:
-    """Ask the database.
+    """Read the facts from the database.
 
     Raises:
-        DatabaseError: it cannot be read.
+        DatabaseError: the database cannot be read.
     """
     return DatabaseFacts(tuple(_job_facts(overview.job) for overview in client.fleet().jobs))
 
 
 def to_json(facts: DatabaseFacts) -> str:
-    """Facts as text."""
+    """Return the facts as JSON."""
     return _FACTS.dump_json(facts).decode()
 
 
 def from_json(text: str) -> DatabaseFacts:
-    """Facts from text; what a newer release has added is ignored.
+    """Parse facts from JSON; fields that a newer release has added are ignored.
 
     Raises:
-        ValueError: it says something else.
+        ValueError: the text does not contain facts.
     """
     try:
         return _FACTS.validate_json(text)
     except ValidationError as error:
-        raise ValueError(f"these are no facts about a control database: {error.errors()[0]['msg']}") from error
+        raise ValueError(f"not a valid description of a control database: {error.errors()[0]['msg']}") from error
 
 
 def resolved_jobs(spec: ControlPlaneSpec, facts: DatabaseFacts | None) -> tuple[StreamingJobSpec, ...]:
-    """The jobs that there are definitions for: those that are written down, then, if wanted, all others by name.
+    """Return the jobs to define: the configured ones, then the discovered ones by name, if `discover` is set.
 
     Args:
-        facts: None: nothing is known; jobs that do not name their queries then have none.
+        facts: what is known about the database, or None; without it, jobs that do not name their queries have none.
     """
     known = {job.name: job for job in facts.jobs} if facts is not None else {}
     jobs = [_with_queries(job, known.get(job.name)) for job in spec.jobs]
@@ -95,7 +95,7 @@ def _with_queries(job: StreamingJobSpec, facts: JobFacts | None) -> StreamingJob
 
 
 def _discovered(defaults: StreamingJobSpec, facts: JobFacts) -> StreamingJobSpec:
-    # A schedule of many jobs cannot have one name: each gets that of its job.
+    # Schedules of several jobs cannot share a name, so each is named after its job.
     schedules = [schedule.model_copy(update={"name": None}) for schedule in defaults.schedules]
     job = defaults.model_copy(update={"name": facts.name, "queries": None, "schedules": schedules}, deep=True)
     return _with_queries(job, facts)

@@ -1,7 +1,4 @@
-"""Tables in Markdown, as the UI of Dagster shows them. Nothing in a cell can become markup.
-
-Threads: functions of values.
-"""
+"""Markdown tables for the Dagster UI. Cells are escaped, so that their text cannot become markup."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~])")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a row for each of ``rows``."""
+    """Return a Markdown table with one line for each of ``rows``."""
     return "\n".join(
         [
             _line(columns),

@@ -1,12 +1,10 @@
-"""What Dagster shows of checkpoints, recoveries and queries: entries under ``coord_control/``, with names that stay.
+"""Dagster metadata of checkpoints, recoveries and queries: entries under ``coord_control/``, whose names never change.
 
-Numbers are numbers, because Dagster draws a plot of every number that an asset has over and over again; durations are
-seconds, sizes are bytes. What is not known is left out, so that no plot has a zero which was never measured.
+Numbers are stored as numbers, because Dagster plots every numeric entry over time; durations are in seconds, sizes in
+bytes. Unknown values are left out, so that no plot shows a zero that was never measured.
 
-What comes from users (labels, messages, names of jobs) goes into Markdown only as code: there it cannot become a link,
-a picture or markup.
-
-Threads: functions of values.
+Text from users (labels, messages, job names) goes into Markdown only as code, where it cannot become a link, an image
+or markup.
 """
 
 from __future__ import annotations
@@ -78,15 +76,15 @@ def checkpoint_metadata(
     note: str | None = None,
     reported_by: Literal["run", "sensor"] = "run",
 ) -> Metadata:
-    """What a completed checkpoint or savepoint is.
+    """Return the metadata of a completed checkpoint or savepoint.
 
     Args:
-        record: with its queries, if they are known.
-        subtasks: the part of each; with more than 500, the table has the slowest ones.
-        job: how often its queries were restarted.
-        recovery: the newest one of the job.
+        record: the checkpoint, with its queries if they are known.
+        subtasks: its subtasks; if there are more than 500, the table shows the slowest ones.
+        job: the job, for the number of restarts of its queries.
+        recovery: the newest recovery of the job.
         sequence: the number of the change in the control database.
-        note: what whoever asked for it has written down.
+        note: the note in the config of the run.
     """
     values: dict[str, object] = {
         "checkpoint_id": record.id,
@@ -123,7 +121,7 @@ def checkpoint_metadata(
 
 
 def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord] = (), *, sequence: int) -> Metadata:
-    """Why a checkpoint or savepoint has failed, and how far each of its subtasks was."""
+    """Return why a checkpoint or savepoint failed, and how far each of its subtasks got."""
     return entries(
         {
             "failed_checkpoint_id": record.id,
@@ -148,7 +146,7 @@ def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord]
 
 
 def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) -> Metadata:
-    """What went on from where, why, how long it took, and how much had to be done again."""
+    """Return what was recovered from where, why, how long it took, and how much was repeated."""
     return entries(
         {
             "recovery_cause": record.cause,
@@ -168,7 +166,7 @@ def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) ->
 
 
 def query_metadata(query: QueryRecord) -> Metadata:
-    """How a query fares, as its driver last said."""
+    """Return the progress of a query as last reported by its driver."""
     return entries(
         {
             "epoch": query.epoch,
@@ -182,7 +180,7 @@ def query_metadata(query: QueryRecord) -> Metadata:
 
 
 def entries(values: Mapping[str, object]) -> Metadata:
-    """Values by their names, as what they are; None, an empty text and what is no number are left out."""
+    """Return metadata of the matching types; None, empty strings, infinity and NaN are left out."""
     made = {f"{NAMESPACE}{name}": _value(value) for name, value in values.items()}
     return {name: value for name, value in made.items() if value is not None}
 
@@ -200,7 +198,7 @@ def _value(value: object) -> dg.MetadataValue[Any] | None:
 
 
 def _rounded(value: float) -> float:
-    # Dagster shows all digits that there are; those of clocks end at microseconds.
+    # Dagster shows every digit; clocks are no finer than microseconds.
     return round(value, 6)
 
 
@@ -265,7 +263,7 @@ def _restore_command(record: CheckpointRecord) -> dg.MetadataValue[Any]:
     lines = [shlex.join(["coordctl", "restore", record.job, str(record.id)])]
     if record.kind is CheckpointKind.SAVEPOINT and record.path:
         fork = shlex.join(["coordctl", "restore", record.job, record.path, "--as", f"{record.job}-fork"])
-        lines.append(f"{fork}  # a second job beside it")
+        lines.append(f"{fork}  # as a second job, in parallel")
     return dg.MetadataValue.md(_block("\n".join(lines)))
 
 
@@ -274,14 +272,14 @@ def _recovery_text(record: RecoveryRecord) -> dg.MetadataValue[Any]:
     if record.from_checkpoint is not None:
         parts.append(f"- restored from checkpoint {record.from_checkpoint} {_code(record.path or '')}".rstrip())
     if record.from_epoch is not None:
-        parts.append(f"- went on after epoch {record.from_epoch}, {record.epochs_rerun} run again")
+        parts.append(f"- resumed after epoch {record.from_epoch}; epochs run again: {record.epochs_rerun}")
     parts.append(f"- why: {_code(record.cause)} {_code(record.message)}".rstrip())
     parts.append(f"- driver generation {record.generation}")
     return dg.MetadataValue.md("\n".join([parts[0], "", *parts[1:]]))
 
 
 def _fence(text: str, at_least: int) -> str:
-    # A run of backticks that the text does not have closes what is code.
+    # Code must be closed by a run of backticks that does not occur in the text.
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     return "`" * max(at_least, longest + 1)
 

@@ -1,4 +1,4 @@
-"""The control plane as a resource of Dagster."""
+"""The control plane as a Dagster resource."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from coord_control.control.settings import ControlSettings
 
 __all__ = ["RESOURCE_KEY", "ControlPlaneResource"]
 
-#: Under this name the assets, jobs, sensors and schedules of this package ask for it.
+#: The resource key that the assets, jobs, sensors and schedules of this package require.
 RESOURCE_KEY = "control_plane"
 
 
 class ControlPlaneResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Opens clients of the control database. Nothing is connected before a client is used.
+    """Opens clients of the control database. A client connects when it is first used.
 
     Attributes:
-        database: its address; empty: as ``COORD_CONTROL`` says, or the user's embedded one.
-        retry_seconds: how long a client tries to reach it; None: as ``COORD_CONTROL_RETRY_SECONDS`` says.
+        database: The database URL. If empty, ``COORD_CONTROL`` or else the user's embedded database is used.
+        retry_seconds: How long a client keeps trying to connect. Defaults to ``COORD_CONTROL_RETRY_SECONDS``.
     """
 
     database: str = ""
     retry_seconds: float | None = None
 
     def client(self, actor: str, *, retry_seconds: float | None = None) -> cc.ControlClient:
-        """A client; close it, or use it as a context manager.
+        """Return a client. Close it, or use it as a context manager.
 
         Args:
-            actor: who asks, for the audit trail.
-            retry_seconds: for this client; what nobody waits for should not wait long for a database.
+            actor: who makes the requests, for the audit trail.
+            retry_seconds: overrides the resource's setting for this client.
 
         Raises:
-            ControlSettingsInvalid: the address, or the environment, cannot be used.
-            NoControlPlane: it says that there is none.
+            ControlSettingsInvalid: the URL or the environment is invalid.
+            NoControlPlane: the control plane is switched off.
         """
         patience = self.retry_seconds if retry_seconds is None else retry_seconds
         values = {} if patience is None else {"retry_seconds": patience}

@@ -1,9 +1,6 @@
-"""What a user writes about streaming jobs, in YAML or in Python: one set of models for the component and the factory.
+"""The configuration of streaming jobs, in YAML or in Python: one set of models for the component and the factory.
 
-Only ``name`` is needed; everything else has the default that suits a job one knows nothing about. Nothing here reaches
-the control database.
-
-Threads: values.
+Only ``name`` is required; the other fields have defaults that suit most jobs. Nothing here reads the control database.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def _text(context: dg.ResolutionContext, raw: str) -> str:
-    # Dagster evaluates what looks like Python, also without a template: "365" would become a number.
+    # Dagster evaluates anything that looks like Python, even without a template: "365" would become a number.
     return str(context.resolve_value(raw)) if "{{" in raw or "{%" in raw else raw
 
 
@@ -44,14 +41,14 @@ def _text_by_name(context: dg.ResolutionContext, raw: dict[str, str]) -> dict[st
 
 
 class StartSpec(dg.Model, dg.Resolvable):
-    """How the driver of a job is started: ``coordctl run --detach SCRIPT``, on the machine of Dagster's code location.
+    """How to start a job's driver: ``coordctl run --detach SCRIPT``, on the machine that runs Dagster's code location.
 
     Attributes:
-        script: the Python program that makes the job.
-        args: its arguments.
-        env: variables on top of those of the code location.
-        working_directory: None: the code location's.
-        log_file: None: one below the user's state folder for each start.
+        script: The Python program that runs the job.
+        args: Command-line arguments of the script.
+        env: Environment variables to add to those of the code location.
+        working_directory: Where the script runs. Defaults to the code location's working directory.
+        log_file: Where the driver's output goes. Defaults to a new file in the user's state folder for each start.
     """
 
     script: str
@@ -64,8 +61,9 @@ class StartSpec(dg.Model, dg.Resolvable):
 
 
 class RetainSpec(dg.Model, dg.Resolvable):
-    """Which savepoints of a schedule stay: those that are among the newest ``count``, or are younger than
-    ``max_age_hours``. The newest completed one, and one that is in use, always stays."""
+    """Which savepoints of a schedule to keep: the newest ``count``, and those younger than ``max_age_hours``.
+
+    The newest completed savepoint, and any that is in use, is always kept."""
 
     count: Annotated[int, Field(ge=1)] | None = None
     max_age_hours: _Positive | None = None
@@ -73,21 +71,24 @@ class RetainSpec(dg.Model, dg.Resolvable):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.count is None and self.max_age_hours is None:
-            raise ValueError("say count, max_age_hours, or both; leave retain out to keep all of them")
+            raise ValueError("set count, max_age_hours, or both; leave retain out to keep all savepoints")
         return self
 
 
 class ScheduleSpec(dg.Model, dg.Resolvable):
-    """Checkpoints or savepoints by the clock.
+    """A schedule that takes checkpoints or savepoints.
 
     Attributes:
-        cron: five fields, or @hourly and the like.
-        name: None: made of the job, the kind, and its place in the list.
-        label: what the label of each checkpoint or savepoint begins with, before the time of its tick; None: the name
+        cron: A cron expression with five fields, or a shortcut such as @hourly.
+        kind: What to take.
+        name: The name of the schedule. Defaults to one made from the job, the kind and the position in the list.
+        timezone: The time zone of ``cron``.
+        label: Prefix of the label of each checkpoint or savepoint, before the time of its tick. Defaults to the name
             of the schedule.
-        target: the folder below which each savepoint gets a folder of its own; None: the job's.
-        retain: None: nothing is ever removed.
-        running: the schedule runs without anybody having to switch it on.
+        target: The folder in which each savepoint gets its own folder. Defaults to the job's.
+        retain: Which savepoints to keep. Defaults to all of them.
+        timeout_seconds: How long each run waits for its checkpoint or savepoint.
+        running: Whether the schedule is switched on by default.
     """
 
     cron: str
@@ -110,15 +111,15 @@ class ScheduleSpec(dg.Model, dg.Resolvable):
 
 
 class CheckBounds(dg.Model, dg.Resolvable):
-    """When a check says that something is wrong; None switches it off. Times are seconds.
+    """The limits at which checks fail; None (null in YAML) switches a check off. Times are in seconds.
 
     Attributes:
-        checkpoint_age: of the newest completed checkpoint or savepoint; also the bound of its freshness policy.
-        failed_in_a_row: so many checkpoints failed since the last completed one.
-        checkpoint_duration: of the newest completed one, from trigger to end.
-        blocked: how long a gateway was closed in the newest completed one.
-        restarts_per_hour: recoveries within the last hour.
-        lag: how far a watermark is behind, and growing.
+        checkpoint_age: Age of the newest completed checkpoint or savepoint; also the window of the freshness policy.
+        failed_in_a_row: Number of checkpoints that failed since the last completed one.
+        checkpoint_duration: Duration of the newest completed checkpoint, from trigger to end.
+        blocked: How long a gateway was closed during the newest completed checkpoint.
+        restarts_per_hour: Restarts within the last hour.
+        lag: How far a query's watermark is behind; the check fails only while the lag also grows.
     """
 
     checkpoint_age: _Positive | None = 900.0
@@ -130,11 +131,12 @@ class CheckBounds(dg.Model, dg.Resolvable):
 
 
 class SuperviseSpec(dg.Model, dg.Resolvable):
-    """A dead driver is started again by Dagster: for jobs that no ``coordctl run`` elsewhere looks after.
+    """Let Dagster restart a dead driver: for jobs that are not supervised by a ``coordctl run`` elsewhere.
 
     Attributes:
-        max_restarts: within ``within_seconds``; then it is left alone until somebody starts it.
-        delay_seconds: after the lease of the dead driver has ended; doubled with each restart within the window.
+        max_restarts: Number of restarts within ``within_seconds``, after which the job must be started manually.
+        within_seconds: The window in which restarts are counted.
+        delay_seconds: Delay after the dead driver's lease has expired; doubled with each restart in the window.
     """
 
     max_restarts: Annotated[int, Field(ge=1)] = 5
@@ -143,10 +145,12 @@ class SuperviseSpec(dg.Model, dg.Resolvable):
 
 
 class QuerySpec(dg.Model, dg.Resolvable):
-    """One streaming query, which becomes an external asset: what it writes.
+    """A streaming query, whose output becomes an external asset.
 
     Attributes:
-        key: of the asset, like ``analytics/flights``; None: the translator's.
+        name: The name of the query.
+        key: The asset key, such as ``analytics/flights``. Defaults to the translator's.
+        description: The description of the asset.
     """
 
     name: str
@@ -155,15 +159,19 @@ class QuerySpec(dg.Model, dg.Resolvable):
 
 
 class StreamingJobSpec(dg.Model, dg.Resolvable):
-    """One streaming job.
+    """A streaming job.
 
     Attributes:
-        name: as in ``Job(name)``.
-        queries: None: those that it is known to have.
-        group: of its assets; None: the translator's.
-        tags: of its assets.
-        start: None: Dagster cannot start it.
-        supervise: None: Dagster does not start it by itself.
+        name: The name of the job, as in ``Job(name)``.
+        description: Added to the description of the job's assets.
+        queries: The queries of the job. Defaults to those in the control database.
+        group: The group of the job's assets. Defaults to the translator's.
+        owners: The owners of the job's assets.
+        tags: Tags of the job's assets.
+        start: How to start the driver. Without it, Dagster cannot start the job.
+        schedules: Schedules that take checkpoints or savepoints.
+        checks: The limits of the asset checks.
+        supervise: Restart the driver when it has died. Without it, Dagster never restarts the job by itself.
     """
 
     name: str
@@ -180,17 +188,17 @@ class StreamingJobSpec(dg.Model, dg.Resolvable):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no name of a job: letters, digits, '_', '-' and '.'")
+            raise ValueError(f"{self.name!r} is not a valid job name: use letters, digits, '_', '-' and '.'")
         if self.supervise is not None and self.start is None:
             raise ValueError("supervise needs start: Dagster must know how to start the job")
         names = [query.name for query in self.queries or ()]
         if len(set(names)) < len(names):
-            raise ValueError(f"a query is named twice: {', '.join(names)}")
+            raise ValueError(f"query names must be unique: {', '.join(names)}")
         labels = [schedule.label for schedule in self.schedules if schedule.label is not None]
         if len(set(labels)) < len(labels):
             raise ValueError(
-                f"two schedules of job {self.name!r} have one label ({', '.join(labels)}): labels are unique in a job, "
-                "and both may tick in the same minute"
+                f"two schedules of job {self.name!r} have the same label ({', '.join(labels)}): labels must be unique "
+                "in a job, and both schedules may tick in the same minute"
             )
         return self
 
@@ -199,10 +207,10 @@ class ControlPlaneSpec(dg.Model, dg.Resolvable):
     """The jobs of one control database.
 
     Attributes:
-        database: its address; None: as ``COORD_CONTROL`` says, or the user's embedded one.
-        jobs: those of which there is something to say.
-        discover: all other jobs of the database get assets as well, with ``defaults``.
-        defaults: for discovered jobs; its name does not matter.
+        database: The database URL. Defaults to ``COORD_CONTROL``, or else to the user's embedded database.
+        jobs: The jobs to configure.
+        discover: Whether all other jobs in the database get assets too, configured by ``defaults``.
+        defaults: The configuration of discovered jobs; its name is ignored.
     """
 
     database: str | None = None
@@ -214,5 +222,5 @@ class ControlPlaneSpec(dg.Model, dg.Resolvable):
     def _names(self) -> Self:
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
-            raise ValueError(f"a job is named twice: {', '.join(sorted(names))}")
+            raise ValueError(f"job names must be unique: {', '.join(sorted(names))}")
         return self

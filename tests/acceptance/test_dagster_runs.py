@@ -133,7 +133,7 @@ def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failur
         world.driver.complete(savepoint)
 
     again = world.dagster.reexecute(run)
-    world.dagster.wait_message(again, "An earlier attempt has asked for it")
+    world.dagster.wait_message(again, "An earlier attempt has sent the request")
     if not is_complete_before:
         world.driver.complete(savepoint)
     assert world.dagster.wait_run(again).status == "SUCCESS"
@@ -147,7 +147,7 @@ def test_a_run_whose_worker_is_killed_goes_on_in_the_retry_that_dagster_starts(w
     run, savepoint = world.savepoint_under_way(retries=1)
     _kill(*_processes(world, run))
     retry = world.dagster.wait(lambda: world.dagster.run(run).tags.get("dagster/auto_retry_run_id"))
-    world.dagster.wait_message(retry, "An earlier attempt has asked for it")
+    world.dagster.wait_message(retry, "An earlier attempt has sent the request")
     world.driver.complete(savepoint)
     assert world.dagster.wait_run(retry).status == "SUCCESS"
 
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(world: Wor
 
 def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(world: World) -> None:
     run = world.dagster.materialize(_SAVEPOINT, config=_config(timeout_seconds=3.0))
-    world.dagster.wait_message(run, "An earlier attempt has asked for it")
+    world.dagster.wait_message(run, "An earlier attempt has sent the request")
     [under_way] = world.savepoints()
     world.driver.complete(under_way.id)
     assert world.dagster.wait_run(run).status == "SUCCESS"
@@ -195,7 +195,7 @@ def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(world: W
     run, savepoint = world.savepoint_under_way()
     _, step = _processes(world, run)
     _kill(step)
-    world.dagster.wait_message(run, "An earlier attempt has asked for it")
+    world.dagster.wait_message(run, "An earlier attempt has sent the request")
     world.driver.complete(savepoint)
     assert world.dagster.wait_run(run).status == "SUCCESS"
 

@@ -162,9 +162,9 @@ def test_a_job_is_stopped_with_a_savepoint(plane: Plane, actions: Actions, tmp_p
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"savepoint": True, "grace_seconds": 1.0}, "grace_seconds does not go with savepoint"),
-        ({"label": "x"}, "label and target are of the savepoint"),
-        ({"target": "/x"}, "label and target are of the savepoint"),
+        ({"savepoint": True, "grace_seconds": 1.0}, "grace_seconds cannot be combined with savepoint"),
+        ({"label": "x"}, "label and target apply to the savepoint"),
+        ({"target": "/x"}, "label and target apply to the savepoint"),
     ],
 )
 def test_a_stop_that_contradicts_itself_is_not_asked_for(
@@ -263,7 +263,8 @@ def test_a_payload_that_does_not_fit_is_shown_by_field(plane: Plane, actions: Ac
     ended = actions.run("send_control_event", **{**EVENT, "payload": {"minutes": "many"}})
 
     said = (
-        "the payload is no Threshold of operator threshold: minutes: Input should be a valid integer. Nothing was sent"
+        "the payload is not a valid Threshold of operator threshold: minutes: Input should be a valid integer. "
+        "Nothing was sent"
     )
     assert ended.description == said
     assert "| minutes | Input should be a valid integer |" in ended.metadata["problems"]
@@ -275,7 +276,7 @@ def test_a_payload_that_does_not_fit_is_shown_by_field(plane: Plane, actions: Ac
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"payload": "{minutes"}, "payload is text, and as such must be JSON"),
+        ({"payload": "{minutes"}, "a payload given as text must be JSON"),
         ({"operator": "treshold"}, "did you mean threshold?"),
         ({"event_type": "Thresholds"}, "did you mean Threshold?"),
     ],
@@ -310,7 +311,7 @@ def test_a_repeated_run_cannot_ask_for_something_else(plane: Plane, actions: Act
     again = actions.run("send_control_event", again=late, **{**EVENT, "payload": {"minutes": 46}})
 
     assert again.metadata["error"] == "KeyReused"
-    assert "launch a new run for anything else" in again.description
+    assert "launch a new run for a different one" in again.description
 
 
 def test_executing_all_of_it_anew_sends_another_event(plane: Plane, actions: Actions) -> None:
@@ -349,7 +350,7 @@ def test_one_that_does_not_exist_is_said_to(plane: Plane, actions: Actions, acti
     ended = actions.run(action, ref="2")
 
     assert ended.metadata["reason"] == "CHECKPOINT_NOT_FOUND"
-    assert "without a change cannot help" in ended.description
+    assert "without a change will not help" in ended.description
 
 
 @pytest.mark.parametrize(
@@ -361,7 +362,7 @@ def test_a_path_must_be_absolute(plane: Plane, actions: Actions, action: str) ->
 
     ended = actions.run(action, ref="savepoints/1", **name)
 
-    assert "'savepoints/1' is a path, and has to be an absolute one" in ended.description
+    assert "the path 'savepoints/1' must be absolute" in ended.description
     assert not plane.client().commands("flights")
 
 

@@ -108,10 +108,15 @@ def test_a_job_that_the_database_does_not_know_only_does_not_run() -> None:
     ("job", "passed", "severity", "said"),
     [
         (_job(state=JobState.STARTING), True, _ERROR, "starting on here"),
-        (_dead(), False, _ERROR, "said nothing for 5 min: it is dead"),
+        (_dead(), False, _ERROR, "silent for 5 min: it is dead"),
         (_dead(state=JobState.FAILED, end_reason="out of disk"), False, _ERROR, "it has failed: out of disk"),
         (_dead(state=JobState.ENDED, end_reason="stop"), False, _WARN, "it has ended: stop"),
-        (_dead(state=JobState.ENDED, ended_at=_NOON, end_reason=ENDED_TO_RESTART), False, _ERROR, "has not done that"),
+        (
+            _dead(state=JobState.ENDED, ended_at=_NOON, end_reason=ENDED_TO_RESTART),
+            False,
+            _ERROR,
+            "not restarted it",
+        ),
     ],
 )
 def test_whether_a_job_runs(job: JobRecord, passed: bool, severity: dg.AssetCheckSeverity, said: str) -> None:

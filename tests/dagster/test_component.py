@@ -113,9 +113,9 @@ def test_a_translator_by_its_name(tmp_path: Path) -> None:
     [
         ("nowhere:Names", "No module named 'nowhere'"),
         (f"{__name__}:Quiet", "has no attribute 'Quiet'"),
-        (f"{__name__}:load", "is no subclass of coord_control.dagster.StreamingJobTranslator"),
+        (f"{__name__}:load", "is not a subclass of coord_control.dagster.StreamingJobTranslator"),
         ("Names", "No module named 'Names'"),
-        ("", "say it as package.module:Class"),
+        ("", "write it as package.module:Class"),
     ],
 )
 def test_a_translator_that_is_none_is_refused(name: str, reason: str) -> None:
@@ -188,7 +188,7 @@ def test_a_database_that_cannot_be_reached_leaves_the_state_as_it_was(
         component.write_state_to_path(state)
     assert state.read_text() == before
     assert len(caplog.records) == 1
-    assert "could not be read; what was known of it is used" in caplog.text
+    assert "could not be read, its last known state is used" in caplog.text
 
 
 def test_without_an_earlier_state_there_is_an_empty_one(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_state_that_cannot_be_read_is_no_state(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING, "coord_control.dagster"):
         defs = component.build_defs_from_state(CONTEXT, state)
     assert asset_keys(defs) == set()
-    assert "is asked for anew" in caplog.text
+    assert "will be refreshed" in caplog.text
 
 
 def test_each_database_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,5 +73,5 @@ def _packed(text: bytes) -> str:
     ],
 )
 def test_what_is_no_cursor_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no cursor"):
+    with pytest.raises(ValueError, match="not a cursor"):
         Cursor.decode(text)

@@ -135,7 +135,7 @@ def test_a_job_is_started_once_and_outlives_the_run(world: World) -> None:
 
     assert second.is_success
     assert (second.metadata["was_launched"], second.metadata["generation"]) == (False, 1)
-    assert second.has_said("runs already")
+    assert second.has_said("is already running")
 
     again = world.start(again=first)
 
@@ -148,7 +148,7 @@ def test_a_job_is_started_once_and_outlives_the_run(world: World) -> None:
 
     once_more = world.start(again=first)
 
-    assert once_more.has_said("an earlier attempt has started job flights")  # it is the same request
+    assert once_more.has_said("an earlier attempt started job flights")  # it is the same request
     assert len(world.launches()) == 1
     assert world.start().metadata["generation"] == 2  # another one
 
@@ -216,7 +216,10 @@ def test_a_script_that_cannot_work_fails_the_run_with_the_end_of_its_log(world: 
     ended = world.start("wrong")
 
     assert not ended.is_success
-    assert "the supervisor of job flights has ended before the job ran; the last line of its log: " in ended.description
+    assert (
+        "the supervisor of job flights ended before the job was running; the last line of its log: "
+        in ended.description
+    )
     assert "exit code 78" in ended.description
     assert "driver of generation 1" in ended.metadata["log_tail"]
     assert ended.metadata["log_file"] in ended.description
@@ -229,7 +232,7 @@ def test_a_script_that_is_restarted_for_ever_fails_the_run_in_time(world: World)
 
     assert not ended.is_success
     (supervisor,) = world.supervisors()
-    assert f"to end that: kill {supervisor}" in ended.description
+    assert f"to end it: kill {supervisor}" in ended.description
     assert "no such table: flights" in ended.metadata["log_tail"]
 
     world.script.write_text(textwrap.dedent(DRIVER))
@@ -251,7 +254,7 @@ def test_what_cannot_be_launched_fails_the_run(world: World, more: dict[str, Any
     ended = world.start(**more)
 
     assert problem in ended.description
-    assert "look at start in" in ended.description
+    assert "Check start in" in ended.description
     assert not world.supervisors()
 
 
@@ -261,7 +264,7 @@ def test_a_folder_that_cannot_be_written_is_said_to(world: World, monkeypatch: p
 
     ended = world.start()
 
-    assert "cannot be made" in ended.description
+    assert "cannot be created" in ended.description
     assert "XDG_STATE_HOME" in ended.description
 
 

@@ -43,7 +43,7 @@ def test_what_a_newer_release_adds_is_ignored() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"jobs": [{}]}'])
 def test_other_texts_are_no_facts(text: str) -> None:
-    with pytest.raises(ValueError, match="no facts about a control database"):
+    with pytest.raises(ValueError, match="not a valid description of a control database"):
         from_json(text)
 
 

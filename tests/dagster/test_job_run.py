@@ -152,7 +152,7 @@ def test_what_cannot_be_given_up_half_way_is_awaited(plane: Plane, cancelled: Ca
 
     assert not ended.is_success
     assert states(plane)[0] == [CommandState.COMPLETED]
-    assert ended.has_said("cannot be given up half-way; waiting for its end")
+    assert ended.has_said("can no longer be aborted; waiting for its end")
     assert ended.has_said("It is complete")
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_given_up_half_way_is_awaited(plane: Plane, cancelled: Ca
     [
         (CommandTimeout("c1", "stop", "claimed", 5.0), "Re-execute the run from failure", True, {"command": "c1"}),
         (JobNotRunning("flights", "noon", "", "c1"), "start_streaming_job", True, {"command": "c1"}),
-        (KeyReused("flights", "k", "c1", "payload"), "launch a new run for anything else", False, {}),
+        (KeyReused("flights", "k", "c1", "payload"), "launch a new run for a different one", False, {}),
         (DatabaseUnavailable("db", "no route"), "may succeed when the run is re-executed", True, {}),
         (
             CommandFailed("c1", "stop", "STORAGE", "no route", retry=True),
@@ -180,7 +180,7 @@ def test_what_cannot_be_given_up_half_way_is_awaited(plane: Plane, cancelled: Ca
         ),
         (
             CommandRefused("c1", "verify", "X", "no", fault=Fault.USER, fields=[{"loc": ["a"], "msg": "m"}]),
-            "without a change cannot help",
+            "without a change will not help",
             False,
             {"command": "c1", "reason": "X", "problems": [{"loc": ["a"], "msg": "m"}]},
         ),

@@ -319,7 +319,7 @@ def test_a_recovery_says_why_from_where_and_what_was_lost() -> None:
         "sequence": 4,
     }
     assert "restored from checkpoint 5" in text
-    assert "2 run again" in text
+    assert "epochs run again: 2" in text
 
 
 def test_a_failure_has_no_id_that_could_be_taken_for_a_completed_one() -> None:

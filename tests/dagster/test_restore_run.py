@@ -82,7 +82,7 @@ def test_a_job_that_does_not_run_is_restored_on_its_storage(plane: Plane, action
     assert (shown["way"], shown["job"], shown["checkpoint_id"], shown["path"]) == ("storage", "flights", 1, dead)
     assert shown["linked_bytes"] + shown["copied_bytes"] > 0
     assert "| ok | files | counts |" in shown["preflight"]
-    assert ended.has_said(f"job flights was restored from {dead}: its next driver goes on from there")
+    assert ended.has_said(f"job flights was restored from {dead}: its next driver resumes from there")
     assert ended.has_said("preflight: ok: files of counts")
 
 
@@ -240,8 +240,8 @@ def test_a_driver_that_was_killed_just_now_is_not_asked(plane: Plane, actions: A
 @pytest.mark.parametrize(
     ("root", "problem"),
     [
-        ("s3a://bucket/jobs", "is no local path: Dagster starts no Spark"),
-        ("/not/here", "cannot be seen from this machine"),
+        ("s3a://bucket/jobs", "is not a local path: Dagster does not start Spark"),
+        ("/not/here", "is not accessible from this machine"),
     ],
 )
 def test_a_storage_that_cannot_be_read_here_is_said_to(
@@ -418,7 +418,7 @@ def test_a_repeated_step_waits_for_what_the_driver_was_asked_for(plane: Plane, a
 def test_a_job_that_cannot_be_started_is_not_restored_and_started(plane: Plane, actions: Actions, dead: str) -> None:
     ended = actions.run(RESTORE, start=True)
 
-    assert "it is not known how job flights is started" in ended.description
+    assert "Dagster cannot start job flights" in ended.description
     assert ended.description.endswith("Nothing was done")
     assert restored(plane) is None
 

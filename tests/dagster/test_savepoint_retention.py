@@ -138,7 +138,7 @@ def test_one_that_is_being_read_is_a_line_in_the_log_and_goes_next_time(plane: P
     with hold(LocalFiles(), first.path, "somebody looks at it"):
         gone, log = _dispose(plane, RetainSpec(count=1))
     assert gone == [second.checkpoint]
-    assert f"savepoint {first.checkpoint} in {first.path} stays: dispose was refused (CHECKPOINT_IN_USE)" in log
+    assert f"savepoint {first.checkpoint} in {first.path} is kept: dispose was refused (CHECKPOINT_IN_USE)" in log
     assert Path(first.path, "_metadata").exists()
     assert _dispose(plane, RetainSpec(count=1))[0] == [first.checkpoint]
 
@@ -178,4 +178,4 @@ def test_a_job_that_has_ended_keeps_all_and_the_run_is_no_failure(plane: Plane) 
 def test_a_database_that_is_away_is_a_line_in_the_log(plane: Plane) -> None:
     gone, log = _dispose(plane, RetainSpec(count=1))
     assert gone == []
-    assert "not all that hourly does not keep was removed: " in log
+    assert "the old savepoints of hourly could not all be removed: " in log

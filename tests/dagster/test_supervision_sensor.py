@@ -76,12 +76,12 @@ def test_a_job_that_runs_or_has_ended_is_left_alone(record: JobRecord) -> None:
 @pytest.mark.parametrize(
     ("record", "memory", "seconds", "reason"),
     [
-        *[(record, KNOWN, 19.0, "flights is dead, and will be started in 1 s") for record in SILENT],
-        (FAILED, KNOWN, 9.0, "flights is dead, and will be started in 1 s"),
+        *[(record, KNOWN, 19.0, "flights is dead and will be restarted in 1 s") for record in SILENT],
+        (FAILED, KNOWN, 9.0, "flights is dead and will be restarted in 1 s"),
         # twice as long after one restart, four times after two; from the last one on, if that was later
-        (FAILED, Memory(4, asked_at=at(-100)), 19.0, "flights is dead, and will be started in 1 s"),
-        (FAILED, Memory(4, 1, at(5)), 24.0, "flights is dead, and will be started in 1 s"),
-        (FAILED, Memory(4, asked_at=at(-100, -90)), 39.0, "flights is dead, and will be started in 1 s"),
+        (FAILED, Memory(4, asked_at=at(-100)), 19.0, "flights is dead and will be restarted in 1 s"),
+        (FAILED, Memory(4, 1, at(5)), 24.0, "flights is dead and will be restarted in 1 s"),
+        (FAILED, Memory(4, asked_at=at(-100, -90)), 39.0, "flights is dead and will be restarted in 1 s"),
     ],
 )
 def test_it_waits_before_a_start(record: JobRecord, memory: Memory, seconds: float, reason: str) -> None:
@@ -112,7 +112,7 @@ def test_it_gives_up_after_too_many_and_stays_so_until_somebody_starts_the_job()
     memory = Memory(4, 3, at(-300, -200, -100))
     gave_up = decide(FAILED, SPEC, memory, after(500))
     assert gave_up.run_key is None
-    assert gave_up.reason == "flights was started 3 times within 1000 s; start it yourself"
+    assert gave_up.reason == "flights was restarted 3 times in 1000 s: start it manually"
 
     much_later = decide(FAILED, SPEC, gave_up.memory, after(50_000))
     assert (much_later.run_key, much_later.memory.gave_up) == (None, True)
@@ -125,7 +125,7 @@ def test_a_wait_is_never_longer_than_the_window() -> None:
     spec = SuperviseSpec(max_restarts=100, within_seconds=100.0, delay_seconds=10.0)
     memory = Memory(4, 50, at(*range(50)))
 
-    assert decide(FAILED, spec, memory, after(60)).reason == "flights is dead, and will be started in 89 s"
+    assert decide(FAILED, spec, memory, after(60)).reason == "flights is dead and will be restarted in 89 s"
     assert decide(FAILED, spec, memory, after(149)).run_key == "flights:4:51"
 
 
@@ -200,7 +200,7 @@ def test_a_dead_driver_is_started_once(world: World) -> None:
     (request,) = world.requests
     assert request.tags["coord_control/job"] == "flights"
     run = world.run_begins()
-    assert world.tick() == ([], "flights is dead; the run that starts it is not over")
+    assert world.tick() == ([], "flights is dead; the run that starts it has not finished")
 
     put_job(world.store, "flights", generation=4)
     world.instance.delete_run(run.run_id)
@@ -237,12 +237,12 @@ def test_after_the_last_try_it_gives_up_until_somebody_starts_the_job(world: Wor
         assert world.tick() == ([f"flights:{generation}:1"], "")
     # The last try is under way: its driver is ours, and begins no new count.
     run = world.run_begins()
-    assert world.tick() == ([], "flights is dead; the run that starts it is not over")
+    assert world.tick() == ([], "flights is dead; the run that starts it has not finished")
     world.fails(3)
     world.instance.delete_run(run.run_id)
 
     for _ in range(2):
-        assert world.tick() == ([], "flights was started 2 times within 3600 s; start it yourself")
+        assert world.tick() == ([], "flights was restarted 2 times in 3600 s: start it manually")
 
     put_job(world.store, "flights", generation=4)  # somebody has
     assert world.tick() == ([], "no job is dead")
@@ -278,5 +278,5 @@ def test_a_database_that_is_away_skips_the_tick_and_keeps_what_is_known(world: W
     for address in ("postgresql://nobody@127.0.0.1:1/nothing", "none"):
         found = world.look(ControlPlaneResource(database=address))
         assert not found.run_requests
-        assert found.skip_message.startswith("the control database was not read: ")
+        assert found.skip_message.startswith("the control database could not be read: ")
         assert found.cursor == known

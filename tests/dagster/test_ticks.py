@@ -236,7 +236,7 @@ def test_a_tick_is_skipped_when_no_supervisor_is_there_to_start_the_job_again(si
     _kill(site, is_supervised=False)
     [schedule] = site.define(StreamingJobSpec(name=JOB, schedules=[ScheduleSpec(cron="* * * * *")]))
 
-    assert (site.tick(schedule, _NOON).skip_message or "").startswith("job 'flights' does not run since 20")
+    assert (site.tick(schedule, _NOON).skip_message or "").startswith("job 'flights' has not been running since 20")
 
 
 # --- what a spec may say
@@ -244,7 +244,7 @@ def test_a_tick_is_skipped_when_no_supervisor_is_there_to_start_the_job_again(si
 
 def test_two_schedules_of_a_job_with_one_label_are_refused() -> None:
     specs = [ScheduleSpec(cron="@hourly", label="x"), ScheduleSpec(cron="@daily", kind="checkpoint", label="x")]
-    with pytest.raises(ValueError, match=r"two schedules of job 'flights' have one label \(x, x\)"):
+    with pytest.raises(ValueError, match=r"two schedules of job 'flights' have the same label \(x, x\)"):
         StreamingJobSpec(name=JOB, schedules=specs)
 
 

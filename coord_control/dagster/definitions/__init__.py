@@ -1,1 +1,1 @@
-"""What Dagster is given: assets, checks, schedules, sensors, jobs and the component."""
+"""Dagster definitions: assets, checks, schedules, sensors, jobs and the component."""

@@ -1,9 +1,9 @@
-"""What can be done with jobs beside taking checkpoints, as jobs of Dagster: one set for all streaming jobs.
+"""Actions on streaming jobs, other than taking checkpoints, as Dagster jobs: one set for all streaming jobs.
 
-The launchpad asks which job, and for what else there is to say; the run follows the command, shows what became of it,
-and fails with the cause and the next step. No run stays open while a job runs: starting one ends when it runs.
+Choose the streaming job and the options in the launchpad; the run follows the command, shows its result, and if it
+fails, names the cause and the next step. No run stays open while a job runs: starting a job ends once it is running.
 
-Each has one step, in the process of the run, named like its job:
+Each Dagster job has a single step of the same name, in the process of the run:
 
     ops:
       start_streaming_job:
@@ -43,7 +43,7 @@ from coord_control.errors import CoordControlError
 
 __all__ = ["START_JOB", "build_jobs", "start_run_config"]
 
-#: The Dagster job that starts streaming jobs; there is none when there is none that can be started.
+#: The Dagster job that starts streaming jobs; only defined if at least one of them can be started.
 START_JOB: Final = "start_streaming_job"
 
 _C = TypeVar("_C", bound=ActionConfig)
@@ -54,7 +54,7 @@ class _Action(Generic[_C]):
     """One of the Dagster jobs.
 
     Attributes:
-        work: does it, and returns what the run shows.
+        work: performs the action and returns the metadata that the run shows.
     """
 
     name: str
@@ -64,7 +64,7 @@ class _Action(Generic[_C]):
 
 
 def build_jobs(jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator) -> list[dg.JobDefinition]:
-    """The Dagster jobs that act on these streaming jobs; none when there are none to act on."""
+    """Return the Dagster jobs that act on these streaming jobs; an empty list if there are no streaming jobs."""
     known = {job.name: job for job in jobs}
     startable = {name: job for name, job in known.items() if job.start is not None}
     made = []
@@ -77,14 +77,14 @@ def build_jobs(jobs: Sequence[StreamingJobSpec], translator: StreamingJobTransla
 
 
 def start_run_config(job: str) -> dict[str, Any]:
-    """The config of a run that starts a streaming job."""
+    """Return the config of a run that starts a streaming job."""
     return {"ops": {START_JOB: {"config": {"job": job}}}}
 
 
 def _job(action: _Action[Any], specs: Mapping[str, StreamingJobSpec], choice: Any) -> dg.JobDefinition:
     model = with_job(action.config, choice, list(specs))
 
-    # Definitions need names of their own; in the run, and in its config, the step is called like the job.
+    # Definitions need distinct names; in the run and its config, the step has the name of the Dagster job.
     @dg.op(name=f"{action.name}_step", description=action.description)
     def op(
         context: dg.OpExecutionContext,
@@ -98,7 +98,7 @@ def _job(action: _Action[Any], specs: Mapping[str, StreamingJobSpec], choice: An
         except CoordControlError as error:
             raise action_failure(error) from error
 
-    # One short step: a process of its own would only cost time.
+    # One short step: a separate process would only cost time.
     @dg.job(name=action.name, description=action.description, executor_def=dg.in_process_executor)
     def job() -> None:
         op.alias(action.name)()
@@ -117,51 +117,53 @@ _START: Final = _Action(
     START_JOB,
     StartConfig,
     job_actions.start,
-    "Starts the driver of a streaming job in the background, on the machine of this run, and waits until it runs.",
+    "Start the driver of a streaming job in the background, on the machine of this run, and wait until it is running.",
 )
 _ACTIONS: Final[tuple[_Action[Any], ...]] = (
     _Action(
         "stop_streaming_job",
         StopConfig,
         job_actions.stop,
-        "Ends a streaming job after its running epochs, with a savepoint if wanted. Nobody starts it again.",
+        "Stop a streaming job after its current epochs, optionally with a savepoint. It stays stopped until you "
+        "start it.",
     ),
     _Action(
         "restart_streaming_job",
         ActionConfig,
         job_actions.restart,
-        "Ends the driver of a streaming job and starts it again, with its script as it is now. Needs coordctl run "
-        "around the driver, as start_streaming_job makes it.",
+        "Restart the driver of a streaming job, with the current version of its script. The driver must run under "
+        "coordctl run, as it does when started by start_streaming_job.",
     ),
     _Action(
         "restore_streaming_job",
         RestoreConfig,
         job_actions.restore_job,
-        "Lets a streaming job go on from a checkpoint or savepoint: through its driver when it runs, else on its "
-        "storage. The check before it is shown in any case.",
+        "Restore a streaming job from a checkpoint or savepoint: through its driver if the job is running, otherwise "
+        "directly on its storage. Shows the preflight checks in either case.",
     ),
     _Action(
         "fork_streaming_job",
         ForkConfig,
         job_actions.fork,
-        "Lets a new streaming job go on from a checkpoint or savepoint, beside the original.",
+        "Fork a new streaming job from a checkpoint or savepoint. The original job is not affected.",
     ),
     _Action(
         "send_control_event",
         SendConfig,
         job_actions.send_event,
-        "Sends a control event to an operator, exactly once, and waits until its effect is durable.",
+        "Send a control event to an operator, exactly once, and wait until its effect is durable.",
     ),
     _Action(
         "dispose_savepoint",
         RefConfig,
         job_actions.dispose,
-        "Removes a checkpoint or savepoint for good; not the newest checkpoint, nor one that is being read.",
+        "Delete a checkpoint or savepoint permanently. Refused for the newest checkpoint, and while it is being read.",
     ),
     _Action(
         "verify_savepoint",
         RefConfig,
         job_actions.verify,
-        "Lets the driver read all files of a checkpoint or savepoint, and fails if one is not as it was.",
+        "Let the driver read all files of a checkpoint or savepoint and verify their checksums. Fails if one is "
+        "missing or damaged.",
     ),
 )

@@ -1,10 +1,8 @@
-"""The assets of a job: what its queries write, its checkpoints, and its savepoints.
+"""The assets of a job: the output of its queries, its checkpoints, and its savepoints.
 
-What the queries write is external: Dagster shows it and observes it, the job makes it. A materialization of the other
-two is a completed checkpoint or savepoint. Materializing one here means asking the job for it and waiting; those that
-were asked for elsewhere are reported by the sensor.
-
-Threads: the step's.
+The output of a query is an external asset: the job writes it, Dagster shows and observes it. A materialization of the
+other two is a completed checkpoint or savepoint: materializing the asset requests one from the job and waits for it.
+Checkpoints that were requested elsewhere are reported by the sensor.
 """
 
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
@@ -36,51 +34,54 @@ __all__ = ["CheckpointConfig", "SavepointConfig", "build_assets"]
 
 _Purpose: TypeAlias = Literal["checkpoint", "savepoint"]
 
-#: What else can be done with them, in a terminal.
+#: The `coordctl` subcommands to show for each asset.
 _VERBS: Final[Mapping[_Purpose, Sequence[str]]] = {
     "checkpoint": ("trigger", "list", "summary"),
     "savepoint": ("create", "list"),
 }
-#: Dagster allows no shorter window.
+#: The shortest window that Dagster allows.
 _SHORTEST_WINDOW: Final = timedelta(seconds=60)
-#: A driver writes a checkpoint before the outcome of the command that asked for it; its successor may do it later.
+#: How long to wait for the record of a checkpoint. A driver writes it before the result of the command, but the next
+#: driver may write it later.
 _RECORD_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
 
 
 class CheckpointConfig(dg.Config):
-    """How a checkpoint is taken, in the launchpad."""
+    """Options of a checkpoint, in the launchpad."""
 
     label: str | None = Field(
-        default=None, max_length=MAX_LABEL, description="A name to find and restore it by, unique in the job."
+        default=None, max_length=MAX_LABEL, description="A name by which to find and restore it; unique in the job."
     )
     timeout_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=600.0, description="How long the run waits. What is not complete by then goes on."
+        default=600.0, description="Seconds to wait. A request that has been started by then continues without the run."
     )
     on_cancel: OnCancel = Field(
-        default="abort", description="When the run is cancelled: 'abort' gives it up, 'finish' waits for it."
+        default="abort",
+        description="What to do if the run is cancelled: 'abort' the request, or wait for it to 'finish'.",
     )
     note: str | None = Field(
-        default=None, description="Kept with the materialization: what it is for, or the event time that it stands for."
+        default=None, description="Free text stored with the materialization, such as its purpose or its event time."
     )
 
 
 class SavepointConfig(CheckpointConfig):
-    """How a savepoint is taken, in the launchpad."""
+    """Options of a savepoint, in the launchpad."""
 
     target: str | None = Field(
-        default=None, description="Its new folder, as the driver's machine sees it; empty: below the job's."
+        default=None,
+        description="The folder to create, as a path on the driver's machine. Defaults to one in the job's folder.",
     )
-    stop: bool = Field(default=False, description="Process nothing after it, and end the job.")
+    stop: bool = Field(default=False, description="Stop the job right after the savepoint.")
 
 
 def build_assets(
     jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator, *, database: str | None = None
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    """The assets of all jobs.
+    """Return the assets of all jobs.
 
     Args:
-        database: its address, without a password, to be shown.
+        database: the database URL to show, without a password.
     """
     return [asset for job in jobs for asset in _of_job(job, translator, database)]
 
@@ -102,7 +103,7 @@ def _query(
 ) -> dg.AssetSpec:
     return dg.AssetSpec(
         translator.query_key(job, query),
-        description=query.description or f"What the query {query.name} of the streaming job {job.name} writes.",
+        description=query.description or f"The output of the query {query.name} of the streaming job {job.name}.",
         metadata={f"{NAMESPACE}query": query.name, **_shown(job, database)},
         **_looks(job, translator),
     )
@@ -117,12 +118,12 @@ def _taken(
 ) -> dg.AssetSpec:
     is_checkpoint = purpose == "checkpoint"
     about = (
-        f"Checkpoints of the streaming job {job.name}, to restore it from. The job takes one when it is asked to, and "
-        "regularly if its program sets an interval; it keeps the newest and removes older ones. A restart does not "
-        "need them: it resumes where the job stopped."
+        f"Checkpoints of the streaming job {job.name}, to restore it from. The job takes one on request, and regularly "
+        "if its program sets an interval; it keeps the newest and removes older ones. Restarts do not need them: a "
+        "restarted job resumes where it stopped."
         if is_checkpoint
-        else f"Savepoints of the streaming job {job.name}, to restore it or to fork another job from. They stay until "
-        "you remove them, or a schedule removes its own."
+        else f"Savepoints of the streaming job {job.name}, to restore it or to fork another job from. They are kept "
+        "until you remove them. Schedules remove only the savepoints that they have taken."
     )
     return dg.AssetSpec(
         translator.checkpoint_key(job) if is_checkpoint else translator.savepoint_key(job),
@@ -235,8 +236,8 @@ def _take(
         metadata |= _retained(context, client, job, translator)
     yield dg.MaterializeResult(metadata=metadata)
     if followed.is_cancelled:
-        # Nobody asked for it any more, but it is there; the run ends as cancelled, and shows what it has made.
-        raise dg.DagsterExecutionInterruptedError("the run was cancelled; what it had asked for was complete by then")
+        # It completed before it could be aborted: report it, and still end the run as cancelled.
+        raise dg.DagsterExecutionInterruptedError("the run was cancelled; its request had already completed")
 
 
 def _made(result: CommandResult) -> CheckpointResult:
@@ -278,7 +279,7 @@ def _retained(
     job: StreamingJobSpec,
     translator: StreamingJobTranslator,
 ) -> Metadata:
-    """Remove what the schedule that made this run does not keep, if one did."""
+    """Remove the savepoints that the schedule of this run does not retain, if a schedule launched it."""
     name = context.run.tags.get(SCHEDULE_TAG)
     schedule = None if name is None else find_schedule(job, name, translator)
     if name is None or schedule is None or schedule.retain is None:

@@ -1,12 +1,12 @@
-"""``StreamingJobComponent``: streaming jobs in Dagster by a few lines of YAML.
+"""``StreamingJobComponent``: streaming jobs in Dagster with a few lines of YAML.
 
-Which queries and operators a job has, and which jobs a database has at all, is known by the control database, and a
-code location must load without it: it is read when the component's state is refreshed (by ``dg dev`` and ``dagster
-dev`` whenever they load, elsewhere by ``dg utils refresh-defs-state``), and never by a run worker. A database that
-cannot be reached then costs seconds and one warning, and what was known before stays.
+The control database knows the jobs, their queries and their operators, but a code location must load without it. So
+it is read only when the component's state is refreshed (by ``dg dev`` and ``dagster dev`` on every load, elsewhere by
+``dg utils refresh-defs-state``), and never by a run worker. If the database cannot be reached, the refresh takes a few
+seconds, logs one warning and keeps the previous state.
 
-Threads: those of whoever loads definitions; the database is read on one more, so that a server that says nothing cannot
-hold up a code location.
+Threads: any thread that loads definitions. The database is read on a separate thread, so that a server that does not
+answer cannot block the code location.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["StreamingJobComponent", "refreshed_facts"]
 
 _log = logging.getLogger("coord_control.dagster")
 
-#: How long loading waits for the database, in all; a person waits for it.
+#: How long loading waits for the database in total; short, because a user is waiting.
 _READ_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _NAME_LENGTH: Final = 40
@@ -50,8 +50,8 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
     """The streaming jobs of one control database: assets, checks, schedules, sensors and jobs.
 
     Attributes:
-        translator: names a subclass of ``StreamingJobTranslator``, as ``package.module:Class``.
-        defs_state: where what is known of the database is kept between two refreshes.
+        translator: A subclass of ``StreamingJobTranslator``, as ``package.module:Class``.
+        defs_state: Where to keep the state of the database between refreshes.
     """
 
     translator: str | None = None
@@ -69,7 +69,7 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
         return DefsStateConfig.from_args(self.defs_state, default_key=f"StreamingJobComponent[{self._place()}]")
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Ask the database what it knows, and write that down; keep what is there when it cannot be asked."""
+        """Write the state of the database to a file, or keep the existing file if the database cannot be read."""
         facts = refreshed_facts(self.database, seconds=_READ_SECONDS)
         if facts is not None:
             _replace(state_path, to_json(facts))
@@ -77,12 +77,12 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
             _replace(state_path, to_json(DatabaseFacts(())))
 
     def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
-        """Everything that the factory makes of what is written in YAML and what the database said."""
+        """Build the definitions from the YAML and the stored state of the database."""
         translator = None if self.translator is None else _translator(self.translator)()
         return build_streaming_definitions(self, facts=_read(state_path), translator=translator)
 
     def _restore_last_version(self, state_path: Path) -> bool:
-        # A versioned storage hands out an empty folder for each refresh: its last version is asked for.
+        # A versioned storage provides an empty folder for each refresh: download the last version.
         config, storage = self.defs_state_config, DefsStateStorage.get()
         info = storage.get_latest_defs_state_info() if storage is not None else None
         last = info.info_mapping.get(config.key) if info is not None else None
@@ -93,7 +93,7 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
         return True
 
     def _place(self) -> str:
-        # Which database it is, short enough for the name of a folder: what is known of one is not shown for another.
+        # Identifies the database, so that the state of one is not used for another; short enough for a folder name.
         try:
             with ControlPlaneResource(database=self.database or "").client(_ACTOR) as client:
                 address = client.url
@@ -104,16 +104,18 @@ class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
 
 
 def refreshed_facts(database: str | None, *, seconds: float) -> DatabaseFacts | None:
-    """What a control database knows now; None, and one warning, when it cannot be asked. Nothing is made or changed.
+    """Read the current facts from a control database; log a warning and return None if it cannot be read.
+
+    The database is neither created nor changed.
 
     Args:
-        database: its address; None: as ``COORD_CONTROL`` says, or the user's embedded one.
-        seconds: how long to wait for it.
+        database: the database URL; defaults to ``COORD_CONTROL``, or else to the user's embedded database.
+        seconds: how long to wait for the database.
     """
     try:
         return within(seconds, lambda: _ask(database))
     except (CoordControlError, TimeoutError) as error:
-        _log.warning("the control database could not be read; what was known of it is used: %s", error)
+        _log.warning("the control database could not be read, its last known state is used: %s", error)
         return None
 
 
@@ -128,12 +130,12 @@ def _read(state_path: Path | None) -> DatabaseFacts | None:
     try:
         return from_json(state_path.read_text(encoding="utf-8"))
     except ValueError as error:
-        _log.warning("what was known of the control database cannot be read, and is asked for anew: %s", error)
+        _log.warning("the stored state of the control database cannot be read and will be refreshed: %s", error)
         return None
 
 
 def _replace(path: Path, text: str) -> None:
-    # Another process may be loading from it.
+    # Atomic, because another process may be loading the file.
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text, encoding="utf-8")
@@ -145,7 +147,7 @@ def _translator(name: str) -> type[StreamingJobTranslator]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{name!r} cannot be imported ({error}); say it as package.module:Class") from error
+        raise ValueError(f"{name!r} cannot be imported ({error}); write it as package.module:Class") from error
     if not (isinstance(found, type) and issubclass(found, StreamingJobTranslator)):
-        raise ValueError(f"{name!r} is no subclass of coord_control.dagster.StreamingJobTranslator")
+        raise ValueError(f"{name!r} is not a subclass of coord_control.dagster.StreamingJobTranslator")
     return found

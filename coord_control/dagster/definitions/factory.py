@@ -1,10 +1,8 @@
-"""Everything that Dagster shows of streaming jobs, put together: for Python users, and for the component.
+"""Builds all Dagster definitions of streaming jobs, for Python users and for the component.
 
     defs = build_streaming_definitions(ControlPlaneSpec(jobs=[StreamingJobSpec(name="flights")]))
 
-Nothing here reaches the control database: a code location loads without it.
-
-Threads: those of whoever loads definitions.
+Nothing here reads the control database: a code location loads without it.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ def build_streaming_definitions(
     facts: DatabaseFacts | None = None,
     translator: StreamingJobTranslator | None = None,
 ) -> dg.Definitions:
-    """Assets, checks, schedules, sensors, jobs and the resource of the streaming jobs of a control database.
+    """Return assets, checks, schedules, sensors, jobs and the resource for the streaming jobs of a control database.
 
     Args:
-        facts: what is known of the database; None: queries, and jobs, that are not written down have no assets.
-        translator: decides the names.
+        facts: what is known about the database; without it, only jobs and queries in ``spec`` get assets.
+        translator: chooses the names.
 
     Raises:
         AssetKeyTaken: two assets would have the same key.
@@ -68,11 +66,11 @@ def streaming_job_definitions(
     translator: StreamingJobTranslator | None = None,
     **more: Any,
 ) -> dg.Definitions:
-    """The same for a single job.
+    """Return the definitions for a single job; see :func:`build_streaming_definitions`.
 
     Args:
-        database: its address; None: as ``COORD_CONTROL`` says, or the user's embedded one.
-        more: what else :class:`~coord_control.dagster.spec.StreamingJobSpec` takes.
+        database: the database URL; defaults to ``COORD_CONTROL``, or else to the user's embedded database.
+        more: other fields of :class:`~coord_control.dagster.spec.StreamingJobSpec`.
 
     Raises:
         AssetKeyTaken: two assets would have the same key.
@@ -94,7 +92,7 @@ def _check_keys(jobs: Sequence[StreamingJobSpec], translator: StreamingJobTransl
 
 
 def _address(resource: ControlPlaneResource) -> str | None:
-    """For people, without a password; None: it cannot be used, which the runs will say."""
+    """Return the URL to show, without a password, or None if it is invalid, which the runs will report."""
     try:
         with resource.client("dagster:definitions") as client:
             return client.url

@@ -1,4 +1,4 @@
-"""``dg scaffold defs dagster_defs.StreamingJobComponent NAME``: a file to begin with."""
+"""``dg scaffold defs dagster_defs.StreamingJobComponent NAME``: writes a first definition file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def load(context: dg.ComponentLoadContext) -> StreamingJobComponent:
 
 
 class StreamingJobParams(BaseModel):
-    """What can be said on the command line."""
+    """The command-line options."""
 
     database: str | None = Field(
-        default=None, description="The control database; by default that of COORD_CONTROL, or the embedded one."
+        default=None, description="The control database URL; defaults to COORD_CONTROL, or to the embedded database."
     )
-    job: str | None = Field(default=None, description="One job by its name; without it, all jobs of the database.")
+    job: str | None = Field(default=None, description="The name of a job; without it, all jobs of the database.")
     script: str | None = Field(default=None, description="The program of that job, so that Dagster can start it.")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
         if self.script is not None and self.job is None:
-            raise ValueError("--script is the program of one job: name it with --job")
+            raise ValueError("--script is the program of one job: name the job with --job")
         return self
 
 

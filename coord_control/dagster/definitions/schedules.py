@@ -1,16 +1,16 @@
-"""Checkpoints and savepoints by the clock: a tick asks the database whether it makes sense, and then asks for a run.
+"""Scheduled checkpoints and savepoints: a tick asks the database whether to take one, and then requests a run.
 
-A tick is evaluated in the code server, which answers for everything else as well: nothing in it may wait. So the
-database is asked one question, on a thread that is left behind when there is no answer within two seconds, and whatever
-goes wrong there is a reason to skip this tick. The run that is asked for waits as long as it takes, in its own process.
+A tick is evaluated in the code server, which must stay responsive, so it may not block. It makes one query to the
+database, on a thread that is abandoned if there is no answer within two seconds; any error is a reason to skip the
+tick. The requested run, in its own process, waits as long as necessary.
 
-A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is of no use. A
-job whose supervisor is starting it again is not down: the run waits for its next driver.
+A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is useless. A job
+that is being restarted by its supervisor is not down: the run waits for its next driver.
 
-Labels are unique in a job, and every savepoint of a schedule has the time of its tick in its own. Those of one schedule
-are found by who asked for them (``schedule_actor``).
+Labels are unique in a job, so the label of each savepoint contains the time of its tick. The savepoints of a schedule
+are found by their requester (``schedule_actor``).
 
-Threads: a tick's own, and one for its question.
+Threads: the tick's, and one for its query.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from coord_control.storage.records import CommandKind, JobState
 __all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
 _ANSWER_SECONDS: Final = 2.0
-#: The tag of a run by which Dagster knows for which tick it was made.
+#: The tag that names the tick for which Dagster launched a run.
 _RUN_KEY_TAG: Final = "dagster/run_key"
-#: The tag by which Dagster's run monitoring ends a run that takes longer.
+#: The tag that limits the duration of a run; Dagster's run monitoring enforces it.
 _LONGEST_TAG: Final = "dagster/max_runtime"
-#: What a run does when its savepoint is complete: it waits for the record, and for the removal of older ones.
+#: How long a run may take after its savepoint is complete: to wait for its record and to remove older savepoints.
 _AFTERWARDS_SECONDS: Final = 240.0
-#: More than one is there only when one was lost.
+#: There is more than one unfinished run only if runs were lost.
 _RUNS: Final = 20
 _COMMANDS: Final = {
     "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
@@ -52,7 +52,7 @@ _COMMANDS: Final = {
 def build_schedules(
     jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of all jobs."""
+    """Return the schedules of all jobs."""
     return [
         _schedule(job, spec, schedule_name(job, place, translator), translator)
         for job in jobs
@@ -61,13 +61,13 @@ def build_schedules(
 
 
 def schedule_name(job: StreamingJobSpec, place: int, translator: StreamingJobTranslator) -> str:
-    """The name of the schedule at a place of a job's list, counted from 0."""
+    """Return the name of the schedule at an index of the job's list."""
     spec = job.schedules[place]
     return spec.name or translator.name(job, f"{spec.kind}_schedule_{place + 1}")
 
 
 def find_schedule(job: StreamingJobSpec, name: str, translator: StreamingJobTranslator) -> ScheduleSpec | None:
-    """The schedule of that name; None: the job has no such one, or not any more."""
+    """Return the schedule with this name, or None if the job does not have one (any more)."""
     places = range(len(job.schedules))
     return next((job.schedules[place] for place in places if schedule_name(job, place, translator) == name), None)
 
@@ -117,7 +117,7 @@ def _run_config(spec: ScheduleSpec, name: str, op: str, moment: datetime) -> dic
 
 
 def _label(stem: str, moment: datetime) -> str:
-    # Of a long name its end is kept: there the schedules of one job differ.
+    # A long name is cut at the front: the names of a job's schedules differ at the end.
     end = f"-{_utc(moment)}"
     return f"{stem[-(MAX_NAME - len(end)) :]}{end}".lstrip("_.-")
 
@@ -128,24 +128,24 @@ def _utc(moment: datetime) -> str:
 
 
 def _has_run(context: dg.ScheduleEvaluationContext, name: str, moment: datetime) -> bool:
-    # The daemon died in this very tick, which is evaluated again: Dagster knows the run by its key, and launches it if
-    # it has not done so. Taken for an earlier one, it would never be launched.
+    # If the daemon died during this tick, the tick is evaluated again, and its run may exist already. Request it again:
+    # Dagster recognizes its key, and launches it unless that has been done. A skipped tick would never launch it.
     tags = {SCHEDULE_TAG: name, _RUN_KEY_TAG: moment.isoformat()}
     return bool(context.instance.get_runs(filters=dg.RunsFilter(tags=tags), limit=1))
 
 
 def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str, spec: ScheduleSpec) -> str | None:
-    """What Dagster itself knows: a run that waits for a worker has asked the job for nothing yet."""
+    """Return why to skip the tick if an earlier run is unfinished, even if it has not sent its request yet."""
     unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=NOT_OVER)
     for record in context.instance.get_run_records(filters=unfinished, limit=_RUNS):
         if not _is_lost(record, spec):
-            return f"run {record.dagster_run.run_id} of an earlier tick is not over"
+            return f"run {record.dagster_run.run_id} of an earlier tick has not finished"
     return None
 
 
 def _is_lost(record: dg.RunRecord, spec: ScheduleSpec) -> bool:
-    # When a code server is killed with its run workers, Dagster's own launcher never notices that they are gone. With
-    # run monitoring the tag of the longest run ends them; without, they must not stop the schedule for ever.
+    # If a code server is killed together with its run workers, Dagster's default launcher never notices. Run monitoring
+    # ends such runs by their maximum runtime; without it, they must not block the schedule permanently.
     if record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
         return False
     began = record.start_time or record.create_timestamp.timestamp()
@@ -153,7 +153,7 @@ def _is_lost(record: dg.RunRecord, spec: ScheduleSpec) -> bool:
 
 
 def _longest_run(spec: ScheduleSpec) -> float:
-    """How many seconds a run can take that has a worker."""
+    """Return the maximum duration of a run that has started, in seconds."""
     return spec.timeout_seconds + _AFTERWARDS_SECONDS
 
 
@@ -163,7 +163,7 @@ def _reason_to_skip(plane: ControlPlaneResource, job: str, spec: ScheduleSpec, a
     except JobNotFound:
         return f"job {job!r} has never run with this control database: start it"
     except CoordControlError as error:
-        return f"the control database was not asked: {error}"
+        return f"the control database could not be read: {error}"
     except TimeoutError:
         return f"the control database did not answer within {_ANSWER_SECONDS:g} s"
     return _down(snapshot) or _under_way(snapshot, spec)
@@ -179,17 +179,17 @@ def _down(snapshot: JobSnapshot) -> str | None:
     if not job.is_alive and not job.is_restarting:
         since = job.ended_at or job.heartbeat_at
         why = f": {job.end_reason}" if job.end_reason else ""
-        return f"job {job.name!r} does not run since {since:%Y-%m-%d %H:%M:%S %Z}{why}"
+        return f"job {job.name!r} has not been running since {since:%Y-%m-%d %H:%M:%S %Z}{why}"
     return f"job {job.name!r} is stopping" if job.state is JobState.STOPPING else None
 
 
 def _under_way(snapshot: JobSnapshot, spec: ScheduleSpec) -> str | None:
     for checkpoint in snapshot.under_way:
         if checkpoint.kind.value == spec.kind:
-            return f"{spec.kind} {checkpoint.id} is under way since {checkpoint.triggered_at:%H:%M:%S %Z}"
+            return f"{spec.kind} {checkpoint.id} has been in progress since {checkpoint.triggered_at:%H:%M:%S %Z}"
     for command in snapshot.commands:
         if command.kind in _COMMANDS[spec.kind]:
-            return f"command {command.id} of {command.requested_by or 'somebody'} asks for a {spec.kind} already"
+            return f"a {spec.kind} was already requested: command {command.id}, by {command.requested_by or 'unknown'}"
     return None
 
 
@@ -199,4 +199,4 @@ def _description(job: StreamingJobSpec, spec: ScheduleSpec) -> str:
         count, hours = spec.retain.count, spec.retain.max_age_hours
         parts = [f"the newest {count}" if count else "", f"those of the last {hours:g} hours" if hours else ""]
         kept = f"; {' and '.join(filter(None, parts))} are kept"
-    return f"Takes a {spec.kind} of the job {job.name}{kept}. Skipped while the job is down or one is under way."
+    return f"Takes a {spec.kind} of the job {job.name}{kept}. Skipped if the job is down or one is in progress."

@@ -1,9 +1,9 @@
-"""The sensor: tells Dagster what has happened in the jobs of a control database, whoever has asked for it.
+"""The sensor: reports to Dagster what has happened in the jobs of a control database, whether or not Dagster caused it.
 
-It runs in the code server, which answers for everything else as well. So a database that cannot be reached, or does not
-answer, is a reason to skip the tick, after two seconds; the next tick goes on where this one would have begun.
+It runs in the code server, which must stay responsive. So if the database cannot be reached or does not answer within
+two seconds, the tick is skipped; the next tick starts from the same place.
 
-Threads: a tick's own.
+Threads: the tick's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ACTOR: Final = "dagster:sensor"
 _INTERVAL_SECONDS: Final = 15
 _RETRY_SECONDS: Final = 2.0
 _DESCRIPTION: Final = (
-    "Reports what happens in the streaming jobs: checkpoints and savepoints that others than Dagster have taken, "
-    "failures, recoveries, how the queries fare, and what the checks say."
+    "Reports what happens in the streaming jobs: checkpoints and savepoints taken outside Dagster, failures, "
+    "recoveries, the progress of the queries, and the results of the asset checks."
 )
 
 
@@ -42,11 +42,11 @@ def build_sensor(
     *,
     limits: Limits | None = None,
 ) -> dg.SensorDefinition:
-    """One for a control database.
+    """Return the sensor of a control database.
 
     Args:
-        jobs: those that have assets; others are not reported.
-        limits: how much it does in one tick.
+        jobs: the jobs that have assets; other jobs are not reported.
+        limits: how much work one tick may do.
     """
     assets = {job.name: JobAssets.of(job, translator) for job in jobs}
     where = f" Database: {spec.database}." if spec.database and "@" not in spec.database else ""
@@ -58,7 +58,8 @@ def build_sensor(
                 cursor = _cursor(context)
                 told = Tick(client, context.instance, assets, cursor, limits or Limits(), context.log).run()
         except (CoordControlError, TimeoutError) as error:
-            return dg.SensorResult(skip_reason=f"the control database was not read: {error}", cursor=context.cursor)
+            reason = f"the control database could not be read: {error}"
+            return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         return _result(told)
 
     return dg.SensorDefinition(
@@ -77,12 +78,12 @@ def _cursor(context: dg.SensorEvaluationContext) -> Cursor | None:
     try:
         return Cursor.decode(context.cursor)
     except ValueError as error:
-        context.log.warning(f"{error}; beginning anew, what Dagster has is not repeated")
+        context.log.warning(f"{error}; starting over without repeating what Dagster already has")
         return None
 
 
 def _result(told: Told) -> dg.SensorResult:
     said = f"{len(told.events)} events" if told.events else "nothing new"
     if not told.is_all:
-        said += ", and more changes with the next tick"
+        said += "; more changes follow with the next tick"
     return dg.SensorResult(skip_reason=said, asset_events=told.events, cursor=told.cursor.encode())

@@ -1,19 +1,18 @@
-"""Starting dead drivers again: a sensor for those jobs whose spec says ``supervise``.
+"""Restarting dead drivers: a sensor for the jobs that are configured with ``supervise``.
 
-A driver is dead (``JobRecord.dead_since``) when it has said that it failed, also because its own supervisor was killed;
-when it has said nothing for longer than its lease; or when it ended in order to be started again, and was not. One that
-has ended by itself, or was told to stop, is left alone, and so is a job that has never been started.
+A driver is dead (``JobRecord.dead_since``) if it reported that it failed (or that its own supervisor was killed), if it
+was silent for longer than its lease, or if it ended for a restart that did not follow. A driver that ended by itself or
+was stopped is left alone, and so is a job that was never started.
 
     alive       nothing
     dead        wait: delay, doubled with each restart within the window       -> one run for this generation
-    still dead  after that run: as before, a second run; and so on
-    too often   nothing more, until somebody starts the job
+    still dead  after that run: the same again, with a second run, and so on
+    too often   nothing more, until the job is started manually
 
-A run is named by job, generation and attempt, and Dagster makes no second one of a name: whatever becomes of the
-cursor, a dead driver is not started twice at the same time. Two drivers would do no harm either: the older one is
-fenced off.
+A run's key consists of job, generation and attempt, and Dagster launches each key once: even if the cursor is lost, a
+dead driver is not started twice at the same time. Two drivers would do no harm either: the older one is fenced off.
 
-Threads: :func:`decide` is a function of values; the sensor is a tick's own.
+Threads: :func:`decide` is a pure function; the sensor runs on the tick's thread.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ _DOUBLINGS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of one job.
+    """What the sensor remembers about one job.
 
     Attributes:
-        generation: the dead one that ``attempts`` are about.
-        attempts: runs that were asked for, for this generation.
-        asked_at: when runs were asked for within the window, in seconds since 1970; oldest first.
-        gave_up: it was restarted too often, and is left alone while no newer generation comes.
+        generation: the dead generation that ``attempts`` counts for.
+        attempts: number of runs requested for this generation.
+        asked_at: when runs were requested within the window, in seconds since 1970; oldest first.
+        gave_up: whether the job was restarted too often; it is then left alone until there is a newer generation.
     """
 
     generation: int = 0
@@ -70,8 +69,8 @@ class Decision:
     """What to do about a job.
 
     Attributes:
-        run_key: of the run that starts it; None: none is due.
-        reason: why not; empty: nothing is wrong.
+        run_key: the key of the run to request, or None if no run is due.
+        reason: why a dead job is not started now; empty if the job is not dead.
     """
 
     memory: Memory
@@ -88,14 +87,14 @@ _CURSOR: Final[TypeAdapter[_Cursor]] = TypeAdapter(_Cursor)
 
 
 def decide(job: JobRecord, spec: SuperviseSpec, memory: Memory, now: datetime) -> Decision:
-    """Whether a job is to be started now.
+    """Decide whether to start a job now.
 
     Args:
-        now: by the clock of the control database.
+        now: the time by the clock of the control database.
     """
     seconds = now.timestamp()
     if job.generation != memory.generation:
-        # Whoever has started what was given up here has seen to it: that counts anew.
+        # After too many restarts only a manual start makes a new generation: it resets the count.
         memory = Memory(job.generation, asked_at=() if memory.gave_up else memory.asked_at)
     recent = tuple(each for each in memory.asked_at if each > seconds - spec.within_seconds)
     memory = replace(memory, asked_at=recent)
@@ -103,12 +102,12 @@ def decide(job: JobRecord, spec: SuperviseSpec, memory: Memory, now: datetime) -
     if dead_since is None:
         return Decision(memory)
     if memory.gave_up or len(recent) >= spec.max_restarts:
-        text = f"{job.name} was started {spec.max_restarts} times within {spec.within_seconds:g} s; start it yourself"
+        text = f"{job.name} was restarted {spec.max_restarts} times in {spec.within_seconds:g} s: start it manually"
         return Decision(replace(memory, gave_up=True), reason=text)
     delay = min(spec.delay_seconds * 2 ** min(len(recent), _DOUBLINGS), spec.within_seconds)
     due = max(dead_since.timestamp(), *recent[-1:], 0.0) + delay
     if seconds < due:
-        return Decision(memory, reason=f"{job.name} is dead, and will be started in {due - seconds:.0f} s")
+        return Decision(memory, reason=f"{job.name} is dead and will be restarted in {due - seconds:.0f} s")
     attempt = memory.attempts + 1
     asked = replace(memory, attempts=attempt, asked_at=(*recent, seconds))
     return Decision(asked, run_key=f"{job.name}:{job.generation}:{attempt}")
@@ -117,7 +116,7 @@ def decide(job: JobRecord, spec: SuperviseSpec, memory: Memory, now: datetime) -
 def build_supervisor(
     jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator
 ) -> dg.SensorDefinition | None:
-    """The sensor; None: no job wants to be supervised."""
+    """Return the sensor, or None if no job is configured with ``supervise``."""
     supervised = {job.name: job.supervise for job in jobs if job.supervise is not None}
     if not supervised:
         return None
@@ -128,7 +127,8 @@ def build_supervisor(
             with plane.client(ACTOR, retry_seconds=_ANSWER_SECONDS) as client:
                 fleet = within(_ANSWER_SECONDS, lambda: client.fleet(supervised))
         except (CoordControlError, TimeoutError) as error:
-            return dg.SensorResult(skip_reason=f"the control database was not read: {error}", cursor=context.cursor)
+            reason = f"the control database could not be read: {error}"
+            return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         records = {overview.job.name: overview.job for overview in fleet.jobs}
         return _look(context, records, supervised, fleet.now)
 
@@ -139,7 +139,7 @@ def build_supervisor(
         minimum_interval_seconds=_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys={RESOURCE_KEY},
-        description=f"Starts these jobs again when their driver has died: {', '.join(sorted(supervised))}.",
+        description=f"Restarts these jobs when their driver has died: {', '.join(sorted(supervised))}.",
     )
 
 
@@ -156,8 +156,8 @@ def _look(
     for name, record in records.items():
         memory = before.get(name, Memory())
         if record.dead_since is not None and _is_being_started(context, name):
-            # Nothing is decided now: after the last try, giving up would forget that the next driver is ours.
-            decision = Decision(memory, reason=f"{name} is dead; the run that starts it is not over")
+            # Decide nothing now: if we stopped trying after the last run, its driver would look like a manual start.
+            decision = Decision(memory, reason=f"{name} is dead; the run that starts it has not finished")
         else:
             decision = decide(record, supervised[name], memory, now)
         after[name] = decision.memory
@@ -188,5 +188,5 @@ def _remembered(context: dg.SensorEvaluationContext) -> Mapping[str, Memory]:
     try:
         return _CURSOR.validate_json(context.cursor).jobs
     except ValidationError:
-        context.log.warning("the cursor of the supervisor cannot be read; how often jobs were started is counted anew")
+        context.log.warning("the cursor of the supervisor cannot be read; restarts are counted from zero")
         return {}

@@ -1,1 +1,1 @@
-"""What the sensor tells Dagster: changes of the control database as events, each once."""
+"""What the sensor reports to Dagster: changes in the control database as events, exactly once."""

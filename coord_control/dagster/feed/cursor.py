@@ -1,10 +1,7 @@
-"""What the sensor remembers from one tick to the next: Dagster keeps it as a text, and may lose it.
+"""What the sensor remembers between ticks: Dagster stores it as text, and may lose it.
 
-Nothing depends on its being there. It saves work, and says which of the things that come and go (the outcomes of
-checks, the epochs of queries) Dagster has been told. With many jobs it is long, and Dagster stores it with every tick:
-then it is compressed.
-
-Threads: values.
+Correctness does not depend on it. It saves work, and records which transient facts (the results of checks, the epochs
+of queries) have been reported. Dagster stores it with every tick, so it is compressed if there are many jobs.
 """
 
 from __future__ import annotations
@@ -27,11 +24,11 @@ _LONGEST: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A checkpoint of one of our own runs, which may still report it itself.
+    """A checkpoint of one of our runs, which may still report it itself.
 
     Attributes:
-        sequence: of the change.
-        actor: who asked for it: a run, or a schedule.
+        sequence: the number of the change.
+        actor: the requester: a run or a schedule.
     """
 
     sequence: int
@@ -41,12 +38,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Jobs that were not among ours when their changes went by.
+    """Jobs that were added after some of their changes had been read.
 
     Attributes:
-        after: what of them has been looked at.
-        until: from there on they are among all others.
-        floor: what is older is left out.
+        after: the last change of these jobs that has been read.
+        until: the last change to read here; later ones are read together with those of the other jobs.
+        floor: older changes are left out.
     """
 
     jobs: tuple[str, ...]
@@ -57,13 +54,13 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """What Dagster was last told of a job.
+    """What was last reported about a job.
 
     Attributes:
-        checks: the outcomes of its checks, a letter for each.
-        checked_at: when all of them were told, in whole seconds since 1970.
-        epochs: of its queries, when they were observed.
-        is_there: the control database knew it.
+        is_there: whether the control database knew the job.
+        checks: the results of its checks, one letter each.
+        checked_at: when all of them were reported, in whole seconds since 1970.
+        epochs: the epochs of its queries when they were last observed.
     """
 
     is_there: bool = False
@@ -74,14 +71,16 @@ class JobMark:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All of it.
+    """The whole cursor.
 
     Attributes:
-        sequence: of the last change that was looked at.
-        at: when that was, by the clock of the control database.
-        floor: changes from before are left out: history from before the sensor was started for the first time.
-        observed: the last query that was observed, as ``job/query``: the next tick goes on after it.
-        jobs: all of ours.
+        sequence: the number of the last change that was read.
+        at: when it was read, by the clock of the control database.
+        floor: older changes are left out: the history before the sensor was first started.
+        waiting: checkpoints of our runs that may still be reported by them.
+        catch_up: jobs whose earlier changes are still to be read.
+        observed: the last query that was observed, as ``job/query``; the next tick continues after it.
+        jobs: all jobs that have assets.
     """
 
     sequence: int
@@ -94,7 +93,7 @@ class Cursor:
     version: Literal[1] = 1
 
     def encode(self) -> str:
-        """As text."""
+        """Return the cursor as text."""
         text = _CURSOR.dump_json(self)
         if len(text) < _LONG:
             return text.decode()
@@ -102,15 +101,15 @@ class Cursor:
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
-        """From text.
+        """Parse a cursor.
 
         Raises:
-            ValueError: it is no cursor, or one of a newer release.
+            ValueError: the text is not a cursor, or is from a newer release.
         """
         try:
             return _CURSOR.validate_json(_plain(text))
         except (ValidationError, binascii.Error, zlib.error) as error:
-            raise ValueError(f"this is no cursor of this release: {type(error).__name__}") from error
+            raise ValueError(f"not a cursor of this release: {type(error).__name__}") from error
 
 
 def _plain(text: str) -> bytes:

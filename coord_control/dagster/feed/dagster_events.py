@@ -1,14 +1,12 @@
-"""What becomes of a change in the control database: events of Dagster's assets, and by what each is known again.
+"""How a change in the control database becomes asset events in Dagster, and how an event is recognized.
 
     checkpoint, savepoint completed   materialization of its asset
     checkpoint, savepoint failed      observation of its asset
     a query recovered                 observation of the checkpoint asset, and of the query's
 
-An event is known again by what it says about itself, not by its number in the log of changes: a job's history that was
-lost is written anew from the job's storage, with new numbers. A checkpoint is its id and when it was triggered; ids
-alone begin again when somebody empties the job's folder.
-
-Threads: values.
+An event is recognized by its content, not by its number in the log of changes: if a job's history was lost, it is
+written again from the job's storage, with new numbers. A checkpoint is identified by its id and its trigger time,
+because ids start again at 1 if the job's folder is emptied.
 """
 
 from __future__ import annotations
@@ -36,20 +34,19 @@ __all__ = ["AssetEvent", "Fact", "Identity", "JobAssets", "facts_of", "happened_
 
 AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
-#: The storage says when a checkpoint was triggered, and so do the driver's statistics; they need not agree to the
-#: microsecond.
+#: The trigger time comes from the storage or from the driver's statistics, which may differ slightly.
 _SAME_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """By what an event is known again: ``what`` it is about, and when that happened, in seconds since 1970."""
+    """What identifies an event: its subject, ``what``, and when it happened, in seconds since 1970."""
 
     what: tuple[str | int, ...]
     at: float
 
     def is_same(self, other: Identity) -> bool:
-        """Whether both are about the same."""
+        """Return whether both identify the same event."""
         tolerance = 0.001 if self.what[0] == "recovery" else _SAME_SECONDS
         return self.what == other.what and abs(self.at - other.at) <= tolerance
 
@@ -65,7 +62,7 @@ class JobAssets:
 
     @classmethod
     def of(cls, job: StreamingJobSpec, translator: StreamingJobTranslator) -> JobAssets:
-        """Under the keys that the translator gives them."""
+        """Return the assets of a job, with the translator's keys."""
         queries: Sequence[QuerySpec] = job.queries or ()
         return cls(
             job,
@@ -77,7 +74,7 @@ class JobAssets:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One event of one asset that a change leads to; whether Dagster has it already is not known yet."""
+    """An event of an asset that a change leads to; Dagster may have it already."""
 
     change: Change
     asset: dg.AssetKey
@@ -85,17 +82,17 @@ class Fact:
 
     @property
     def is_materialization(self) -> bool:
-        """A completed checkpoint or savepoint."""
+        """Return whether this is a completed checkpoint or savepoint."""
         return self.identity.what[0] == "checkpoint"
 
     def event(
         self, subtasks: Mapping[tuple[str, int], Sequence[SubtaskRecord]], overview: JobOverview | None
     ) -> AssetEvent:
-        """Make it.
+        """Return the Dagster event.
 
         Args:
-            subtasks: of the checkpoints that have ended, by job and id.
-            overview: of the job; None: it is gone.
+            subtasks: the subtasks of the finished checkpoints, by job and id.
+            overview: the state of the job, or None if it is gone.
         """
         sequence, record = self.change.sequence, self.change.checkpoint
         if record is None:
@@ -107,7 +104,7 @@ class Fact:
             )
         parts = subtasks.get((record.job, record.id), ())
         if not self.is_materialization:
-            text = f"{record.kind.value} {record.id} failed: {record.message or record.reason or 'no reason is known'}"
+            text = f"{record.kind.value} {record.id} failed: {record.message or record.reason or 'unknown reason'}"
             metadata = failure_metadata(record, parts, sequence=sequence)
             return dg.AssetObservation(self.asset, description=text, metadata=metadata)
         metadata = checkpoint_metadata(
@@ -122,7 +119,7 @@ class Fact:
 
 
 def facts_of(change: Change, assets: JobAssets) -> tuple[Fact, ...]:
-    """The events that a change leads to."""
+    """Return the events that a change leads to."""
     if (record := change.checkpoint) is not None:
         asset = assets.savepoint if record.kind is CheckpointKind.SAVEPOINT else assets.checkpoint
         what = "failed" if record.state is CheckpointState.FAILED else "checkpoint"
@@ -137,7 +134,7 @@ def facts_of(change: Change, assets: JobAssets) -> tuple[Fact, ...]:
 
 
 def happened_at(change: Change) -> datetime:
-    """When it was over; nobody can have told of it before."""
+    """Return when a change was final: it cannot have been reported earlier."""
     if (record := change.checkpoint) is not None:
         return record.finished_at or record.triggered_at
     recovery = change.recovery
@@ -146,7 +143,7 @@ def happened_at(change: Change) -> datetime:
 
 
 def identity_in(metadata: Mapping[str, dg.MetadataValue[Any]]) -> Identity | None:
-    """By what an event that Dagster has is known again; None: it is about something else."""
+    """Return the identity of an event from its metadata in Dagster, or None if it is not one of ours."""
 
     def number(name: str) -> float | int | None:
         value = getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)

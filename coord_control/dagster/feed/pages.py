@@ -1,8 +1,8 @@
-"""Changes of the control database as the sensor reads them: page by page, and no more than one tick can carry.
+"""Reads changes from the control database page by page, no more than one tick can handle.
 
-A change is small, but a checkpoint brings a row for each of its subtasks, and Dagster sends those between its
-processes. So a page ends where one of its bounds is reached, and says up to where there is nothing else: the next tick
-goes on there.
+A change is small, but a checkpoint comes with a row for each of its subtasks, and Dagster sends them between its
+processes. So a page ends where one of its limits is reached, and names the last change that it covers: the next tick
+continues from there.
 
 Threads: one; blocks on the database.
 """
@@ -23,11 +23,11 @@ __all__ = ["Page", "Pages"]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Changes that were read.
+    """A page of changes.
 
     Attributes:
-        through: up to there, there are no others.
-        is_last: nor after that.
+        through: the last change that the page covers.
+        is_last: whether there are no changes after it.
     """
 
     changes: Sequence[Change]
@@ -39,20 +39,20 @@ class Pages:
     """Reads the changes of one tick.
 
     Args:
-        changes: that are read at once.
-        subtasks: of all checkpoints of a page together.
-        is_over: whether the tick has no more time.
+        changes: how many changes to read at once.
+        subtasks: limit on the subtasks of all checkpoints of a page.
+        is_over: returns whether the tick's time is up.
     """
 
     def __init__(self, client: ControlClient, *, changes: int, subtasks: int, is_over: Callable[[], bool]) -> None:
         self._client, self._limit, self._subtasks, self._is_over = client, changes, subtasks, is_over
 
     def after(self, after: int, jobs: Collection[str], *, floor: datetime, newest: int) -> Page:
-        """What has changed in these jobs after a place.
+        """Return changes of these jobs after a sequence number.
 
         Args:
-            floor: what is older is left out.
-            newest: where the log ends, as far as is known: when all is read, it has been read through there.
+            floor: older changes are left out.
+            newest: the newest known change of any job; the last page covers at least all changes up to it.
         """
         while True:
             found = self._client.changes(after, limit=self._limit, jobs=jobs)
@@ -64,10 +64,10 @@ class Pages:
             after = last
 
     def late(self, catch_up: CatchUp, jobs: Collection[str]) -> Page:
-        """What went by in jobs before they were among ours.
+        """Return the earlier changes of jobs that were added later.
 
         Args:
-            jobs: that are ours now.
+            jobs: the jobs that have assets now.
         """
         names = [name for name in catch_up.jobs if name in jobs]
         page = self.after(catch_up.after, names, floor=catch_up.floor, newest=0)
@@ -75,7 +75,7 @@ class Pages:
         return Page(before, page.through, page.is_last or page.through >= catch_up.until)
 
     def of(self, waiting: Sequence[Waiting]) -> list[Change]:
-        """These changes, without those that are not there any more."""
+        """Return these changes, without those that no longer exist."""
         jobs, missing = {each.job for each in waiting}, sorted(each.sequence for each in waiting)
         found: list[Change] = []
         while missing:
@@ -85,7 +85,7 @@ class Pages:
         return found
 
     def _light(self, page: Page) -> Page:
-        """As many of the changes as one tick can carry; at least one."""
+        """Return as many of the changes as one tick can handle, but at least one."""
         rows = 0
         for place, change in enumerate(page.changes):
             rows += 0 if change.checkpoint is None else change.checkpoint.subtasks

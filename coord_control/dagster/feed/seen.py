@@ -1,6 +1,6 @@
-"""What Dagster has already: read from its own event log, which is the only memory that cannot be lost by itself.
+"""Which events Dagster has already, read from its own event log: the only memory that cannot disagree with it.
 
-Reading it costs a query for an asset, so it is asked only about what may be there: see :mod:`.tick`.
+Reading takes a query per asset, so only events that may be there are looked up: see :mod:`.tick`.
 
 Threads: one.
 """
@@ -18,19 +18,19 @@ from coord_control.dagster.feed.dagster_events import Fact, Identity, happened_a
 
 __all__ = ["Seen"]
 
-#: By how much the clock of a driver may be ahead of Dagster's.
+#: How far the clock of a driver may be ahead of Dagster's.
 _SLACK: Final = timedelta(minutes=10)
 _PAGE: Final = 200
-_MOST: Final = 20_000  #: events of one asset that are looked at; there are a hundred bytes of memory for each
+_MOST: Final = 20_000  #: the most events to read per asset; each takes about a hundred bytes
 
 _Key = tuple[dg.AssetKey, bool]
 
 
 class Seen:
-    """The events that Dagster has of some assets.
+    """The events of some assets that Dagster has already.
 
     Args:
-        facts: those that will be asked about.
+        facts: the events that will be looked up.
     """
 
     def __init__(self, instance: dg.DagsterInstance, facts: Iterable[Fact]) -> None:
@@ -45,20 +45,20 @@ class Seen:
             self._wanted[key].append(fact.identity)
 
     def skip_new_assets(self) -> None:
-        """Find out in one go which assets have no events at all; worth it when most of the facts are asked about."""
+        """Find all assets without any events in one query; worthwhile if most facts are going to be looked up."""
         keys = list({asset for asset, _ in self._wanted})
         known = {record.asset_entry.asset_key for record in self._instance.get_asset_records(keys)} if keys else set()
         self._found |= {key: [] for key in self._wanted if key[0] not in known}
 
     def has(self, fact: Fact) -> bool:
-        """Whether Dagster has the event of a fact."""
+        """Return whether Dagster has the event of a fact."""
         key = _key(fact)
         if key not in self._found:
             self._found[key] = self._read(key)
         return any(fact.identity.is_same(identity) for identity in self._found[key])
 
     def _read(self, key: _Key) -> list[Identity]:
-        """The events that could be wanted ones, until all of those are found."""
+        """Read events of an asset until all wanted ones are found."""
         asset, is_materialization = key
         fetch = self._instance.fetch_materializations if is_materialization else self._instance.fetch_observations
         after = (self._since[key] - _SLACK).timestamp()

@@ -1,11 +1,9 @@
-"""How jobs are now, as events: what their checks say, and how their queries fare.
+"""The current state of jobs as events: the results of their checks, and the progress of their queries.
 
-Other than changes this may be told again without harm; the cursor keeps Dagster's event log from filling with what it
-knows. An outcome of a check is told when it has changed, when the checkpoint asset has a newer materialization (Dagster
-would show it as missing otherwise), and every five minutes. A query is observed when its epoch has moved. Of very many
-jobs and queries only some are told again, or observed, in each tick, in turn: Dagster needs milliseconds for an event.
-
-Threads: functions of values.
+Unlike changes, these may be reported more than once; the cursor prevents needless repetition in Dagster's event log. A
+check result is reported when it has changed, when the checkpoint asset has a newer materialization (otherwise Dagster
+would show the result as missing), and every five minutes. A query is observed when its epoch has advanced. With very
+many jobs and queries, each tick handles only some of them, in turn, because Dagster needs milliseconds per event.
 """
 
 from __future__ import annotations
@@ -43,13 +41,14 @@ def check_jobs(
     reported: Collection[str],
     most: int,
 ) -> tuple[list[AssetEvent], Cursor]:
-    """What the checks say that Dagster does not know, and the cursor after that.
+    """Return the check results to report, and the cursor after that.
 
     Args:
-        now: by the clock of the control database.
-        told: jobs whose checkpoint asset gets a new materialization just before these outcomes.
-        reported: jobs whose checkpoint asset has one from a run. Dagster compares the two times, and on SQLite it knows
-            that of an outcome to the second: so their outcomes are told now, and once more with the next tick.
+        now: the time by the clock of the control database.
+        told: jobs whose checkpoint asset gets a new materialization just before these results.
+        reported: jobs whose checkpoint asset has a new one from a run. Dagster compares the two times, and SQLite keeps
+            that of a result only to the second, so their results are reported now and again with the next tick.
+        most: how many jobs' unchanged results to repeat at most.
     """
     events: list[AssetEvent] = []
     marks: dict[str, JobMark] = {}
@@ -72,10 +71,10 @@ def check_jobs(
 def observe_queries(
     jobs: Mapping[str, JobAssets], overviews: _Overviews, cursor: Cursor, most: int
 ) -> tuple[list[AssetEvent], Cursor]:
-    """Observations of queries whose epoch has moved, and the cursor after that.
+    """Return observations of the queries whose epoch has advanced, and the cursor after that.
 
     Args:
-        most: how many at once.
+        most: how many queries to observe at most.
     """
     moved = {
         f"{name}/{query.name}": (name, query)

@@ -1,25 +1,25 @@
-"""One look of the sensor: what has changed in the jobs, as events that Dagster does not have yet.
+"""One tick of the sensor: turns changes of the jobs into events that Dagster does not have yet.
 
-Each change is told exactly once. The daemon writes the events of a tick one after the other and the cursor after the
-last, so a cursor and what it stands for can disagree in every way: it may be lost, or be old because the daemon died
-between two events. Dagster's own event log decides. To ask it about everything would be slow, so most of the time it is
-asked about one event:
+Each change is reported exactly once. The daemon writes the events of a tick one by one, and the cursor after the last.
+So the cursor may be lost, or be out of date because the daemon died between two events. Dagster's own event log
+decides, but looking up every event would be slow. Most of the time a single lookup is enough:
 
-* The changes after the cursor come in the same order each time, and so are their events written. When Dagster does not
-  have the first, the tick before was not cut short, and it has none of them.
-* When it has the first, or there is no good cursor, or a job is new here, it is asked about each.
-* It is asked about single ones whenever they may have been told by somebody else, or before: those of our own runs;
-  those that had happened before the last tick but were recorded after it (a history that was written anew).
+* The changes after the cursor, and hence their events, always come in the same order. If Dagster does not have the
+  first event, the previous tick was not interrupted, and Dagster has none of the following ones.
+* If it has the first event, or there is no valid cursor, or a job is new, every event is looked up.
+* Single events are looked up if they may have been reported otherwise or earlier: those of our runs, and those that
+  happened before the last tick but were recorded after it (a history that was written again).
 
-A checkpoint that one of our own runs has asked for is left to that run, which reports it with its own log. When the run
-is over and has not (it was killed), the sensor does. Until then the checkpoint waits in the cursor; others do not wait.
+A checkpoint that one of our runs has requested is left to that run, which reports it with its own log. If the run
+has finished without reporting it (it was killed), the sensor does. Until then the checkpoint waits in the cursor,
+without delaying others.
 
-How much is done in one tick is bounded in changes, in rows of subtasks and in time; the next tick goes on. What the
-control database is asked takes as many statements for a thousand jobs as for ten. The daemon stores the events after
-the tick, a few milliseconds each, and evaluates no other sensor meanwhile: that is what the bounds are for.
+The work of one tick is limited in changes, in rows of subtasks and in time; the next tick continues. The number of
+database statements does not depend on the number of jobs. The daemon stores the events after the tick, at a few
+milliseconds each, and evaluates no other sensor meanwhile, hence the limits.
 
-The events of changes come first and the outcomes of the checks last, because Dagster shows an outcome that is older
-than the newest materialization as if there were none.
+The events of changes come first and the check results last, because Dagster hides a result that is older than the
+newest materialization.
 
 Threads: one; blocks on the database.
 """
@@ -47,21 +47,21 @@ from coord_control.storage.records import Change, CheckpointKind, CheckpointStat
 
 __all__ = ["Limits", "Tick", "Told"]
 
-#: History from before the sensor was started for the first time, or lost its cursor, is told for so long back.
+#: How far back history is reported when the sensor is first started or has lost its cursor.
 _HISTORY: Final = timedelta(hours=24)
 _ANSWER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one tick does.
+    """How much work one tick may do.
 
     Attributes:
-        changes: that are read at once.
+        changes: changes to read at once.
         subtasks: rows in the tables of all checkpoints together; Dagster sends them between its processes.
-        observations: of queries, besides those that recoveries lead to; the next tick goes on with the others.
-        repeats: jobs whose checks are told again for no other reason than that it was five minutes ago.
-        seconds: after which no further change is looked at; Dagster gives a tick up after 60.
+        observations: queries to observe, not counting those that have recovered; the next tick continues.
+        repeats: jobs whose unchanged check results are reported again because the last time was five minutes ago.
+        seconds: when to stop reading changes; Dagster aborts a tick after 60 seconds.
     """
 
     changes: int = 1000
@@ -73,10 +73,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a tick has come to.
+    """The result of a tick.
 
     Attributes:
-        is_all: no change was left for the next tick.
+        is_all: whether no change is left for the next tick.
     """
 
     events: Sequence[AssetEvent]
@@ -86,10 +86,13 @@ class Told:
 
 @dataclass(slots=True)
 class _Decided:
-    """What is to be told.
+    """What to report.
 
     Attributes:
-        told, reported: jobs whose checkpoint asset gets a new materialization by us, or has one by a run of ours.
+        facts: the events to report.
+        waiting: checkpoints that are left to our own runs.
+        told: jobs whose checkpoint asset gets a new materialization from this tick.
+        reported: jobs whose checkpoint asset has a new materialization from one of our runs.
     """
 
     facts: list[Fact] = field(default_factory=list)
@@ -99,11 +102,11 @@ class _Decided:
 
 
 class Tick:
-    """One of them.
+    """One tick of the sensor.
 
     Args:
-        jobs: by name.
-        cursor: of the last tick; None: there is none that can be used.
+        jobs: the assets of the jobs, by name.
+        cursor: the cursor of the last tick, or None if there is no valid one.
     """
 
     def __init__(
@@ -120,15 +123,15 @@ class Tick:
         self._given = cursor
         self._runs = OwnRuns(instance)
         self._pages = Pages(client, changes=limits.changes, subtasks=limits.subtasks, is_over=self._is_over)
-        self._is_careful = cursor is None  #: Dagster is asked about every event
-        self._trusted_since: datetime | None = None  #: of what has happened since then Dagster has nothing
+        self._is_careful = cursor is None  #: look up every event
+        self._trusted_since: datetime | None = None  #: Dagster has no events of changes since then
 
     def run(self) -> Told:
-        """Look once.
+        """Return the events to report, and the next cursor.
 
         Raises:
             DatabaseError: the control database cannot be read; nothing was done.
-            TimeoutError: it does not answer.
+            TimeoutError: the control database does not answer.
         """
         newest = within(_ANSWER_SECONDS, self._client.newest_change)
         fleet = self._client.fleet(self._jobs)
@@ -149,12 +152,12 @@ class Tick:
         return Told([*events, *observed, *checked], replace(cursor, at=fleet.now), is_all)
 
     def _begin(self, newest: int, fleet: Fleet) -> Cursor:
-        """The cursor to go on from, with the jobs that there are."""
+        """Return the cursor to continue from, with the current jobs."""
         cursor, floor = self._given, fleet.now - _HISTORY
         if cursor is not None and newest < cursor.sequence:
             self._log.warning(
-                f"the control database has {newest} changes, and {cursor.sequence} were seen: it is another one, or an "
-                "older copy; beginning anew, what Dagster has is not repeated"
+                f"the control database has {newest} changes, but {cursor.sequence} were already read: it is another "
+                "one, or an older copy; starting over without repeating what Dagster already has"
             )
             self._is_careful = True
             cursor = Cursor(sequence=0, at=fleet.now, floor=floor, jobs=cursor.jobs)
@@ -166,7 +169,7 @@ class Tick:
             for name, job in known.items()
             if not cursor.jobs.get(name, JobMark()).is_there or job.created_at >= cursor.at
         ]
-        # Whatever of a job that has joined waits in the cursor comes again with all the rest of it.
+        # A waiting checkpoint of an added job is read again with the job's other changes.
         waiting = tuple(each for each in cursor.waiting if each.job in marks and each.job not in joined)
         cursor = replace(cursor, jobs=marks, waiting=waiting)
         self._is_careful = self._is_careful or bool(joined)
@@ -176,7 +179,7 @@ class Tick:
         names = tuple(sorted({*joined, *before} & known.keys()))
         return replace(cursor, catch_up=CatchUp(names, 0, cursor.sequence, floor))
 
-    # --- changes: decide, tell
+    # --- changes: decide, report
 
     def _changes(self, cursor: Cursor, newest: int) -> tuple[_Decided, Cursor, bool]:
         decided = _Decided()
@@ -200,14 +203,14 @@ class Tick:
         return decided, cursor, late.is_last and page.is_last
 
     def _released(self, cursor: Cursor, decided: _Decided) -> list[Change]:
-        """Checkpoints whose runs are over by now; the others wait on."""
+        """Return the checkpoints whose runs have finished; the others keep waiting."""
         over: list[Waiting] = []
         for each in cursor.waiting:
             (over if self._runs.are_over(each.actor) else decided.waiting).append(each)
         return self._pages.of(over)
 
     def _trust(self, changes: Sequence[Change], seen: Seen, since: datetime) -> None:
-        """Find out whether Dagster has none of these but those of before."""
+        """Find out whether Dagster has no events of the changes since the last tick."""
         if not self._is_careful:
             fresh = (each for each in changes if happened_at(each) >= since and not _is_of_own_run(each))
             first = next((fact for each in fresh for fact in self._facts(each)), None)
@@ -229,7 +232,7 @@ class Tick:
         return page
 
     def _decide(self, change: Change, decided: _Decided, seen: Seen, *, may_trust: bool) -> None:
-        # Whether a run is over is asked first: one that ends between the two questions has reported by then.
+        # Check first whether the run has finished: one that ends between the two checks has reported by then.
         record, is_own_run = change.checkpoint, _is_of_own_run(change)
         actor = record.requested_by if record is not None and record.requested_by is not None else ""
         is_over = not is_own_run or self._runs.are_over(actor)

@@ -1,1 +1,1 @@
-"""What a run of Dagster does: ask a job for something, once, and wait for it."""
+"""What a Dagster run does: send one request to a job, and wait for its result."""

@@ -1,7 +1,4 @@
-"""What the launchpad asks before an action on a streaming job.
-
-Threads: values.
-"""
+"""The configs of the actions on streaming jobs, as shown in the launchpad."""
 
 from __future__ import annotations
 
@@ -29,27 +26,31 @@ __all__ = [
 ]
 
 _Timeout = Annotated[
-    float, Field(gt=0, description="Seconds that the run waits. What is not done by then goes on without it.")
+    float,
+    Field(gt=0, description="Seconds to wait. A request that has been started by then continues without the run."),
 ]
-_Ref = Annotated[str, Field(min_length=1, description="Which one: an id, a label, latest, or the path of its folder.")]
+_Ref = Annotated[
+    str,
+    Field(min_length=1, description="The checkpoint or savepoint: an id, a label, latest, or the path of its folder."),
+]
 _Allow = Annotated[
     bool,
-    Field(description="Let queries and operators of the checkpoint be left behind, and new ones begin empty."),
+    Field(description="Drop the state of queries and operators that the job no longer has, and start new ones empty."),
 ]
 _AllowMissing = Annotated[
-    bool, Field(description="Restore although files that a source would read again are gone; their rows are lost.")
+    bool, Field(description="Restore even if files that a source would read again are missing; their rows are lost.")
 ]
 _Verify = Annotated[
     bool, Field(description="Read all files of the checkpoint and compare their checksums, not only their sizes.")
 ]
 _Force = Annotated[
     bool,
-    Field(description="Also when the job's last driver ran on a machine that cannot be looked at; it is fenced off."),
+    Field(description="Proceed even if the last driver's host cannot be checked; the old driver is fenced off."),
 ]
 
 
 class ActionConfig(dg.Config):
-    """What all actions are told; which job is added for the jobs that there are."""
+    """The options of every action; :func:`with_job` adds the choice of the job."""
 
     timeout_seconds: _Timeout = 600.0
 
@@ -59,17 +60,21 @@ class StartConfig(ActionConfig):
 
 
 class StopConfig(ActionConfig):
-    savepoint: bool = Field(default=False, description="Take a savepoint first, and process nothing after it.")
+    savepoint: bool = Field(default=False, description="Take a savepoint, and stop right after it.")
     label: str | None = Field(
         default=None,
         max_length=MAX_LABEL,
-        description="A name to find and restore the savepoint by, unique in the job.",
+        description="A name by which to find and restore the savepoint; unique in the job.",
     )
     target: str | None = Field(
-        default=None, description="The savepoint's new folder, as the driver's machine sees it; empty: below the job's."
+        default=None,
+        description="The folder to create for the savepoint, as a path on the driver's machine. Defaults to one in the "
+        "job's folder.",
     )
     grace_seconds: float | None = Field(
-        default=None, ge=0, description="How long the running epochs may take; not with a savepoint, which awaits them."
+        default=None,
+        ge=0,
+        description="Seconds that the current epochs may take. Not allowed with a savepoint, which waits for them.",
     )
 
 
@@ -79,14 +84,14 @@ class RestoreConfig(ActionConfig):
     allow_missing_input: _AllowMissing = False
     start: bool = Field(
         default=False,
-        description="Start the job afterwards, if it does not run; one that runs is started again in any case.",
+        description="Start the job afterwards if it is not running. A running job is always restarted.",
     )
     verify: _Verify = True
     force: _Force = False
 
 
 class ForkConfig(ActionConfig):
-    as_name: str = Field(min_length=1, description="The name of the new job, which goes on beside the original.")
+    as_name: str = Field(min_length=1, description="The name of the new job, which can run next to the original.")
     ref: _Ref = "latest"
     allow_non_restored_state: _Allow = False
     allow_missing_input: _AllowMissing = False
@@ -96,10 +101,12 @@ class ForkConfig(ActionConfig):
 
 class SendConfig(ActionConfig):
     operator: str = Field(description="The uid of the operator.")
-    event_type: str = Field(description="One of the event models that the operator declares, by its class name.")
-    payload: Any = Field(description="The event: its fields, or the same as JSON text.")
+    event_type: str = Field(description="The class name of an event model that the operator declares.")
+    payload: Any = Field(description="The fields of the event, as an object or as JSON text.")
     subtask: int | None = Field(
-        default=None, ge=0, description="Empty: all of them, or whatever the operator's coordinator makes of it."
+        default=None,
+        ge=0,
+        description="The subtask to send to. Default: all, unless the operator's coordinator handles it.",
     )
 
 
@@ -108,21 +115,21 @@ class RefConfig(ActionConfig):
 
 
 def job_choice(names: Sequence[str], type_name: str) -> Any:
-    """The type of a field that names one of these jobs: an enumeration, if Python allows these names in one.
+    """Return the type of a field that names one of these jobs: an enum, or str if an enum cannot have these names.
 
-    Dagster takes two enumerations of one name for the same one as long as a process lives, also when definitions are
-    loaded anew with other jobs; so its name says which jobs it has.
+    A Dagster process treats two enums of the same name as identical, even after definitions were reloaded with other
+    jobs, so the enum's name contains a digest of the job names.
     """
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
     try:
         choice = enum.Enum(f"{type_name}_{digest}", {name: name for name in names})  # type: ignore[misc] # made here
-    except (ValueError, TypeError):  # names that Python keeps for itself, like mro and __init__
+    except (ValueError, TypeError):  # reserved names such as mro and __init__
         return str
     return choice if len(choice) == len(names) else str
 
 
 def with_job(config: type[ActionConfig], choice: Any, names: Sequence[str]) -> type[ActionConfig]:
-    """The config with the field ``job``; when there is one job only, that is the default."""
+    """Return the config with an added field ``job``; if there is only one job, it is the default."""
     default: Any = ...
     if len(names) == 1:
         default = choice(names[0])
@@ -132,6 +139,6 @@ def with_job(config: type[ActionConfig], choice: Any, names: Sequence[str]) -> t
 
 
 def chosen_job(config: ActionConfig) -> str:
-    """The job that a config made by :func:`with_job` names."""
+    """Return the job that a config made by :func:`with_job` names."""
     job: Any = getattr(config, "job")  # noqa: B009 - the field is not in the declared type
     return str(job.value) if isinstance(job, enum.Enum) else str(job)

@@ -1,17 +1,17 @@
-"""Starting the driver of a job in the background, so that no run of Dagster is held open while the job runs.
+"""Starting the driver of a job in the background, so that no Dagster run stays open while the job runs.
 
-``coordctl run --detach SCRIPT`` does it (:mod:`.launch`); the step waits, for a bounded time, until the control
-database shows a newer driver that runs.
+``coordctl run --detach SCRIPT`` starts it (:mod:`.launch`); the step waits, for a bounded time, until the control
+database shows a newer running driver.
 
-Exactly one driver, also when the step is repeated because its worker was killed between launch and wait:
+Exactly one driver is started, even if the step is repeated because its worker was killed between launch and wait:
 
-    a driver runs                               -> that one; its next heartbeat shows that it does
-    a driver begins or stops                    -> wait what becomes of it
-    an earlier attempt's has ended in good order -> that was it
-    a supervisor launched from here lives       -> wait for its driver, or for its end
-    none of these                               -> launch
+    a driver is running                       -> use it, once its next heartbeat confirms that it is alive
+    a driver is starting or stopping          -> wait until it is running or has ended
+    an earlier attempt's driver ended cleanly -> done
+    a supervisor launched from here is alive  -> wait for its driver, or for its end
+    otherwise                                 -> launch
 
-Threads: the step's.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _LOOK_SECONDS: Final = 0.25
 _TAIL_BYTES: Final = 8192
 _TAIL_LINES: Final = 40
 
-#: Is told what is going on.
+#: Receives progress messages.
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job that runs, or that had so little to do that it has ended already.
+    """A job that is running, or that had so little to do that it has ended already.
 
     Attributes:
-        was_launched: by this request; otherwise somebody else had.
-        supervisor: the process of ``coordctl run``, when this request has launched it.
+        was_launched: whether this request launched it, or it was running already.
+        supervisor: the process id of ``coordctl run``, if this request launched it.
     """
 
     job: JobRecord
@@ -56,7 +56,7 @@ class Started:
     supervisor: int | None = None
 
     def metadata(self) -> Metadata:
-        """What a run shows of it."""
+        """Return the metadata that the run shows."""
         job = self.job
         return entries(
             {
@@ -72,10 +72,10 @@ class Started:
 
 
 def known_job(client: ControlClient, name: str) -> JobRecord | None:
-    """What the control database knows of a job; None: nothing yet, also when the first driver is to make its tables.
+    """Return the record of a job, or None if there is none yet, or no database (the first driver creates its tables).
 
     Raises:
-        DatabaseError: it cannot be asked.
+        DatabaseError: the database cannot be read.
     """
     try:
         return client.job(name)
@@ -90,14 +90,14 @@ def known_job(client: ControlClient, name: str) -> JobRecord | None:
 def start_job(
     client: ControlClient, name: str, spec: StartSpec, *, request: str, timeout_seconds: float, tell: Tell
 ) -> Started:
-    """Start a job that does not run, and wait until it does. One that runs is left alone.
+    """Start a job unless it is running, and wait until it is.
 
     Args:
-        request: the same one in all attempts at a step.
+        request: identifies the step; the same in all its attempts.
 
     Raises:
-        dagster.Failure: it does not run by then; with the end of its log.
-        DatabaseError: the database cannot be asked; what was launched goes on.
+        dagster.Failure: the job is not running in time; contains the end of its log.
+        DatabaseError: the database cannot be read; a launched driver keeps starting.
     """
     deadline = time.monotonic() + timeout_seconds
     place = LaunchPlace(client, name)
@@ -110,7 +110,7 @@ def start_job(
         launch = place.launch(spec, request=request, before=before)
         if launch is not None:
             return _launched(client, name, place, launch, deadline, tell)
-        tell(f"job {name} was started from here before, and its supervisor lives: waiting for its driver")
+        tell(f"job {name} was already started from here, and its supervisor is alive: waiting for its driver")
         _wait_for_other(client, name, place, deadline)
 
 
@@ -124,22 +124,22 @@ def wait_for_driver(
     is_expected: Callable[[], bool],
     supervisor: int | None = None,
 ) -> JobRecord:
-    """Wait for a driver of a later generation: until it runs, or has ended in good order.
+    """Wait for a driver of a later generation, until it is running or has ended cleanly.
 
     Args:
-        before: the generation that does not count.
-        deadline: of the monotonic clock.
-        log_file: where it says what it does.
-        is_expected: False: nobody would start one any more.
-        supervisor: the process that would.
+        before: the generation that the driver must exceed.
+        deadline: the end of the wait, by the monotonic clock.
+        log_file: the log of the driver.
+        is_expected: returns False once no process is left that would start a driver.
+        supervisor: the process id of the supervisor that starts the driver.
 
     Raises:
-        dagster.Failure: there is none by then; with the end of the log.
-        DatabaseError: the database cannot be asked.
+        dagster.Failure: there is no such driver in time; contains the end of the log.
+        DatabaseError: the database cannot be read.
     """
     while True:
         is_late = time.monotonic() >= deadline
-        is_last = is_late or not is_expected()  # asked first: it may have come before it went
+        is_last = is_late or not is_expected()  # before reading the record: it may have run before its supervisor ended
         record = known_job(client, name)
         if record is not None and record.generation > before and _is_there(record):
             return record
@@ -149,13 +149,13 @@ def wait_for_driver(
 
 
 def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -> JobRecord | None:
-    """The job, when its driver runs for sure, or is gone; None: nobody knows it.
+    """Return the job once its driver is certainly running or gone; None if the database does not know the job.
 
-    One that was killed counts as alive until its lease is over; only its next heartbeat shows that it is.
+    A killed driver counts as alive until its lease expires; only its next heartbeat proves that it is.
 
     Raises:
-        dagster.Failure: it is still neither when the deadline, of the monotonic clock, has come.
-        DatabaseError: the database cannot be asked.
+        dagster.Failure: it is still uncertain at the deadline (of the monotonic clock).
+        DatabaseError: the database cannot be read.
     """
     record = first = known_job(client, name)
     told = JobState.RUNNING
@@ -167,9 +167,10 @@ def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -
             told = record.state
         if time.monotonic() >= deadline:
             raise dg.Failure(
-                f"the driver of job {name} on {record.host} is {record.state}, and was last heard of at "
+                f"the driver of job {name} on {record.host} is {record.state}, and its last heartbeat was at "
                 f"{record.heartbeat_at:%H:%M:%S %Z}; nothing was done. Look at its log "
-                f"({record.log_file or 'nobody keeps it'}), and execute this run again when it runs or has ended",
+                f"({record.log_file or 'no log file is available'}), and re-execute this run once it is running or has "
+                "ended",
                 allow_retries=True,
             )
         time.sleep(_LOOK_SECONDS)
@@ -178,7 +179,7 @@ def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -
 
 
 def supervisor_lives(client: ControlClient, name: str) -> Callable[[], bool]:
-    """What tells whether a job has a supervisor; always True for one that was not launched from here."""
+    """Return a function that tells whether the job's supervisor is alive; always True unless it was launched here."""
     place = LaunchPlace(client, name)
     return place.is_occupied if place.is_occupied() else lambda: True
 
@@ -198,7 +199,7 @@ def _launched(
             supervisor=launch.supervisor,
         )
     except dg.DagsterExecutionInterruptedError:
-        tell(f"The run is being cancelled; job {name} goes on starting. To end it: kill {launch.supervisor}")
+        tell(f"The run is being cancelled; job {name} keeps starting. To end it: kill {launch.supervisor}")
         raise
     what = "has run and ended" if running.state is JobState.ENDED else "runs"
     tell(f"job {name} {what} on {running.host}: process {running.pid}, generation {running.generation}")
@@ -206,13 +207,13 @@ def _launched(
 
 
 def _is_done(record: JobRecord, launch: Launch | None, request: str, tell: Tell) -> Started | None:
-    """Whether there is nothing to do; None: there is."""
+    """Return the driver that makes a launch unnecessary, or None if there is none."""
     is_ours = launch is not None and launch.request == request and record.generation > launch.before
     where = f"on {record.host}, generation {record.generation}"
     if record.is_alive:
-        tell(f"job {record.name} runs already {where}: nothing was started")
+        tell(f"job {record.name} is already running {where}: nothing was started")
     elif is_ours and record.state is JobState.ENDED:
-        tell(f"an earlier attempt has started job {record.name} {where}, and it has ended since: nothing was started")
+        tell(f"an earlier attempt started job {record.name} {where}, and it has ended since: nothing was started")
     else:
         return None
     if is_ours and launch is not None:
@@ -221,7 +222,7 @@ def _is_done(record: JobRecord, launch: Launch | None, request: str, tell: Tell)
 
 
 def _wait_for_other(client: ControlClient, name: str, place: LaunchPlace, deadline: float) -> None:
-    """Wait until a supervisor of another launch has a driver, or is gone."""
+    """Wait until the supervisor of another launch has a driver, or has ended."""
     while place.is_occupied():
         record = known_job(client, name)
         if record is not None and record.is_alive:
@@ -235,7 +236,7 @@ def _wait_for_other(client: ControlClient, name: str, place: LaunchPlace, deadli
 
 def _is_there(record: JobRecord) -> bool:
     if record.state is JobState.ENDED:
-        return True  # a job without much to do is done before anybody looks
+        return True  # a job without much to do may have finished before the first look
     return record.is_alive and record.state is JobState.RUNNING
 
 
@@ -245,15 +246,15 @@ def _not_there(name: str, log_file: str | None, supervisor: int | None, *, is_la
     said = f"; the last line of its log: {last}" if last else ""
     metadata = entries({"log_tail": tail, "log_file": dg.MetadataValue.path(log_file) if log_file else None})
     if is_late:
-        end = "" if supervisor is None else f" (to end that: kill {supervisor})"
+        end = "" if supervisor is None else f" (to end it: kill {supervisor})"
         problem = (
-            f"the control database does not show a driver of job {name} that runs, and the time is over{said}. It goes "
-            f"on starting{end}; if it runs, it reports to another control database (COORD_CONTROL) or has another name"
+            f"timed out: the control database does not show a running driver of job {name}{said}. It keeps starting"
+            f"{end}; if it is running, it reports to another control database (COORD_CONTROL) or has another name"
         )
     else:
-        problem = f"the supervisor of job {name} has ended before the job ran{said}"
+        problem = f"the supervisor of job {name} ended before the job was running{said}"
     return dg.Failure(
-        f"{problem}. Read its log: {log_file or 'nobody keeps it'}", metadata=metadata, allow_retries=True
+        f"{problem}. Read its log: {log_file or 'no log file is available'}", metadata=metadata, allow_retries=True
     )
 
 

@@ -1,9 +1,9 @@
-"""What the jobs of Dagster do that act on streaming jobs: one function each, which returns what the run shows.
+"""The actions of the Dagster jobs: one function each, which returns the metadata that the run shows.
 
-Whatever is asked of a driver is asked once, however often the step is run (:mod:`.job_run`); what cannot be done is a
-failure with the cause and the next step.
+A request is sent to the driver once, no matter how often the step runs (:mod:`.job_run`). A request that cannot be
+carried out is a failure with its cause and the next step.
 
-Threads: the step's.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A step that does one of the actions: its context, a client, and the job that is meant."""
+    """The step that performs an action: its context, a client, and the streaming job."""
 
     context: dg.OpExecutionContext
     client: ControlClient
@@ -84,7 +84,7 @@ class Asking:
 
 
 def nothing_done(problem: str) -> dg.Failure:
-    """The failure of a step that has found something wrong before it did anything."""
+    """Return the failure of a step that found a problem before it did anything."""
     return dg.Failure(f"{problem}. Nothing was done", allow_retries=False)
 
 
@@ -97,9 +97,9 @@ def start(asking: Asking, config: StartConfig) -> Metadata:
 def stop(asking: Asking, config: StopConfig) -> Metadata:
     """``stop_streaming_job``."""
     if config.savepoint and config.grace_seconds is not None:
-        raise nothing_done("grace_seconds does not go with savepoint, which lets the running epochs end: leave it out")
+        raise nothing_done("grace_seconds cannot be combined with savepoint, which waits for the epochs: leave it out")
     if not config.savepoint and (config.label is not None or config.target is not None):
-        raise nothing_done("label and target are of the savepoint: say savepoint: true too, or leave them out")
+        raise nothing_done("label and target apply to the savepoint: set savepoint: true too, or leave them out")
 
     def submit(key: str) -> CommandRecord:
         client, job, seconds = asking.client, asking.job, config.timeout_seconds
@@ -134,7 +134,7 @@ def restart(asking: Asking, config: ActionConfig) -> Metadata:
 
     result = asking.follow(config, submit)
     assert isinstance(result, RestartResult), "it was a restart that was asked for"
-    asking.tell(f"job {asking.job} runs again, generation {result.generation}")
+    asking.tell(f"job {asking.job} is running again, generation {result.generation}")
     return entries({"generation": result.generation})
 
 
@@ -143,8 +143,8 @@ def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
     spec = asking.spec.start
     if config.start and spec is None:
         raise nothing_done(
-            f"it is not known how job {asking.job} is started: add start to its definition, or leave start out here, "
-            "and start the job yourself afterwards"
+            f"Dagster cannot start job {asking.job}: add start to its definition, or leave start out here and start "
+            "the job yourself afterwards"
         )
     shown = restore(asking.context, asking.client, _wish(asking, config))
     if not config.start or spec is None:
@@ -163,7 +163,7 @@ def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
 def fork(asking: Asking, config: ForkConfig) -> Metadata:
     """``fork_streaming_job``."""
     shown = restore(asking.context, asking.client, _wish(asking, config, config.as_name))
-    asking.tell(f"start a driver with a job named {config.as_name} and the same root: it goes on from there")
+    asking.tell(f"start a driver with a job named {config.as_name} and the same root: it resumes from there")
     return shown
 
 
@@ -199,8 +199,8 @@ def dispose(asking: Asking, config: RefConfig) -> Metadata:
         return asking.client.dispose(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
 
     result = asking.follow(config, submit)
-    assert isinstance(result, DisposeResult), "it was to be removed"
-    asking.tell(f"{result.path} does not exist any more")
+    assert isinstance(result, DisposeResult), "it was a removal that was asked for"
+    asking.tell(f"removed {result.path}")
     return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
 
 
@@ -212,7 +212,7 @@ def verify(asking: Asking, config: RefConfig) -> Metadata:
         return asking.client.verify(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
 
     result = asking.follow(config, submit)
-    assert isinstance(result, VerifyResult), "it was a look at its files that was asked for"
+    assert isinstance(result, VerifyResult), "it was a verification that was asked for"
     columns = ("path", "kind", "detail", "fatal")
     rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
     shown = entries(
@@ -227,12 +227,12 @@ def verify(asking: Asking, config: RefConfig) -> Metadata:
     )
     if not result.is_intact:
         raise dg.Failure(
-            f"{result.path} is damaged: {len(rows)} of its {result.files} files are not as they were. Restore another "
-            "one, or put the files back from a copy of the storage",
+            f"{result.path} is damaged: {len(rows)} of its {result.files} files are missing or have changed. Restore "
+            "another one, or put the files back from a backup of the storage",
             metadata=shown,
             allow_retries=False,
         )
-    asking.tell(f"{result.path}: {result.files} files, all as they were")
+    asking.tell(f"{result.path}: {result.files} files, all intact")
     return shown
 
 
@@ -251,7 +251,7 @@ def _wish(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | Non
 
 def _reference(ref: str) -> str:
     if "/" in ref and not ref.startswith("/") and scheme(ref) is None:
-        raise nothing_done(f"{ref!r} is a path, and has to be an absolute one: a driver runs in a folder of its own")
+        raise nothing_done(f"the path {ref!r} must be absolute: the driver has its own working directory")
     return ref
 
 
@@ -261,11 +261,11 @@ def _payload(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise nothing_done(f"payload is text, and as such must be JSON: {error}") from error
+        raise nothing_done(f"a payload given as text must be JSON: {error}") from error
 
 
 def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
-    """What is wrong with each field of the payload, so that people can read it."""
+    """Return the failure with a readable list of the problems in the fields of the payload."""
     error = failure.__cause__
     if not isinstance(error, ControlEventRefused) or not error.fields:
         return failure
@@ -273,7 +273,7 @@ def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
     said = "; ".join(f"{place}: {problem}" for place, problem in rows)
     metadata = {name: value for name, value in failure.metadata.items() if name != f"{NAMESPACE}problems"}
     return dg.Failure(
-        f"the payload is no {config.event_type} of operator {config.operator}: {said}. Nothing was sent",
+        f"the payload is not a valid {config.event_type} of operator {config.operator}: {said}. Nothing was sent",
         metadata={**metadata, f"{NAMESPACE}problems": dg.MetadataValue.md(markdown.table(("field", "problem"), rows))},
         allow_retries=False,
     )
@@ -281,4 +281,4 @@ def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
 
 def _place(field: Mapping[str, Any]) -> str:
     path: Iterable[Any] = field.get("loc") or ()
-    return ".".join(map(str, path)) or "all of it"
+    return ".".join(map(str, path)) or "the whole payload"

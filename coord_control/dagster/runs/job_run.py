@@ -1,15 +1,15 @@
-"""A step of Dagster that asks a job for something and waits for it: progress, failures, and being cancelled.
+"""A Dagster step that sends a request to a job and waits for it: progress, failures and cancellation.
 
-A run that is cancelled must not leave behind what nobody wants any more, and must not lose what could not be stopped.
-Dagster interrupts a step with an exception that may be raised anywhere, even between a request and its answer; so what
-was asked for is looked up again by its key, given up or awaited as the config says, and its outcome is awaited for a
-bounded time, because whoever runs the worker kills it soon:
+A cancelled run must neither leave an unwanted request active nor lose the result of one that could not be stopped.
+Dagster interrupts a step with an exception that may be raised anywhere, even between a request and its answer. So the
+command is looked up by its key, aborted or awaited as configured, and its outcome is awaited for a bounded time, since
+the worker is killed soon after:
 
-    interrupted, and nothing was asked for    -> the run is cancelled
-    interrupted, and the command is given up  -> the run is cancelled, and there is no checkpoint
-    interrupted, but it was too late          -> the result is reported, and the run is cancelled all the same
+    interrupted before the request          -> the run is cancelled
+    interrupted, and the command is aborted -> the run is cancelled, and there is no checkpoint
+    interrupted, but too late to abort      -> the result is reported, and the run is still cancelled
 
-Threads: the step's own; everything here blocks.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from coord_control.storage.records import CommandKind, CommandRecord
 
 __all__ = ["Followed", "OnCancel", "action_failure", "actor_of", "attend", "follow"]
 
-#: What becomes of a command when the run is cancelled: it is given up, or awaited.
+#: Whether to abort a command when the run is cancelled, or to wait until it has finished.
 OnCancel: TypeAlias = Literal["abort", "finish"]
 
-#: How long a run that is cancelled waits for the outcome. Dagster gives up on such a run after 180 s.
+#: How long a cancelled run waits for the outcome. Dagster kills such a run after 180 s.
 _ABORT_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 150.0
-#: Blocked events come all the time; a line for each would bury the rest of the log.
+#: Events are blocked all the time; one line per event would bury the rest of the log.
 _AGAIN_SECONDS: Final = 5.0
 _TAKES: Final = {
     CommandKind.TRIGGER_CHECKPOINT: "checkpoint",
@@ -57,10 +57,10 @@ _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A command that was completed.
+    """A completed command.
 
     Attributes:
-        is_cancelled: the run was cancelled meanwhile, too late. Report the result, then raise
+        is_cancelled: whether the run was cancelled, but too late to abort the command. Report the result, then raise
             ``DagsterExecutionInterruptedError``, so that the run ends as cancelled.
     """
 
@@ -69,7 +69,7 @@ class Followed:
 
 
 def actor_of(context: StepContext) -> str:
-    """Who asks, for the audit trail: the schedule that made the run, or the run."""
+    """Return the requester for the audit trail: the schedule that launched the run, or the run itself."""
     schedule = context.run.tags.get(SCHEDULE_TAG)
     return f"{RUN_ACTOR}{context.run.run_id}" if schedule is None else schedule_actor(schedule)
 
@@ -83,21 +83,21 @@ def follow(
     timeout_seconds: float | None,
     on_cancel: OnCancel = "abort",
 ) -> CommandResult:
-    """Ask a job for something once, however often the step is run, and wait for it.
+    """Send a request to a job once, no matter how often the step runs, and wait for the result.
 
     Args:
-        submit: sends the request under the idempotency key that it is given.
-        job: the one that is asked.
-        timeout_seconds: None: as long as it takes. What is not done by then goes on, and a retry waits for it again.
-        on_cancel: what becomes of it when the run is cancelled.
+        submit: sends the request under the given idempotency key.
+        job: the job that receives the request.
+        timeout_seconds: how long to wait, or None for no limit. After that the command continues; a retry waits for it.
+        on_cancel: what to do with the command if the run is cancelled.
 
     Raises:
-        Failure: it cannot be done, or was not; with the cause and the next step.
+        Failure: the request was refused or failed; with the cause and the next step.
         DagsterExecutionInterruptedError: the run was cancelled.
     """
     followed = attend(context, client, submit, job=job, timeout_seconds=timeout_seconds, on_cancel=on_cancel)
     if followed.is_cancelled:
-        raise dg.DagsterExecutionInterruptedError("the run was cancelled, too late to give up what it had asked for")
+        raise dg.DagsterExecutionInterruptedError("the run was cancelled, too late to abort its request")
     return followed.result
 
 
@@ -110,7 +110,7 @@ def attend(
     timeout_seconds: float | None,
     on_cancel: OnCancel = "abort",
 ) -> Followed:
-    """As :func:`follow`, for steps that report what was completed although the run had been cancelled."""
+    """Do the same as :func:`follow`, for steps that report a result that was completed after the cancellation."""
     _check_wanted(context)
     base = attempt_key(context)
     try:
@@ -125,7 +125,7 @@ def attend(
 
 
 def action_failure(error: CoordControlError) -> dg.Failure:
-    """An error of ours as the failure of a step: what happened, what to do next, and whether a retry makes sense."""
+    """Return an error as the failure of a step: what happened, what to do next, and whether a retry makes sense."""
     metadata: dict[str, Any] = {
         f"{NAMESPACE}error": type(error).__name__,
         f"{NAMESPACE}fault": error.fault.value,
@@ -142,20 +142,20 @@ def action_failure(error: CoordControlError) -> dg.Failure:
 
 def _next_step(error: CoordControlError) -> str:
     if isinstance(error, CommandTimeout):
-        return "Re-execute the run from failure to go on waiting for it."
+        return "Re-execute the run from failure to keep waiting for it."
     if isinstance(error, JobNotRunning):
-        return "Here that is start_streaming_job, if its script is known. Then re-execute this run."
+        return "In Dagster, use start_streaming_job if the job's definition has start. Then re-execute this run."
     if isinstance(error, KeyReused):
-        return "A run that is re-executed from failure asks for the same again: launch a new run for anything else."
+        return "A run that is re-executed from failure repeats the same request: launch a new run for a different one."
     if error.retry:
         return "It may succeed when the run is re-executed."
     if error.fault is Fault.INTERNAL:
         return "This is a bug of coord-control; please report it."
-    return "Executing the run again without a change cannot help."
+    return "Re-executing the run without a change will not help."
 
 
 def _check_wanted(context: StepContext) -> None:
-    # With a retry policy Dagster runs an interrupted step again, if it executes steps within the run's process.
+    # With a retry policy and the in-process executor, Dagster retries an interrupted step.
     run = context.instance.get_run_by_id(context.run.run_id)
     if run is not None and run.status in _CANCELLED:
         raise dg.DagsterExecutionInterruptedError("the run was cancelled")
@@ -164,14 +164,14 @@ def _check_wanted(context: StepContext) -> None:
 def _say_asked(context: StepContext, command: CommandRecord, *, was_known: bool) -> None:
     what = command.kind.value.replace("_", " ")
     if was_known:
-        context.log.info(f"An earlier attempt has asked for it: command {command.id} ({what}) is {command.state}")
+        context.log.info(f"An earlier attempt has sent the request: command {command.id} ({what}) is {command.state}")
     else:
-        context.log.info(f"Asked job {command.job} for it: command {command.id} ({what})")
+        context.log.info(f"Sent the request to job {command.job}: command {command.id} ({what})")
 
 
 class _Lines:
-    """How far a command is, in the log of the run: a line whenever it has come further, and every few seconds one more
-    when only the number of blocked events has changed."""
+    """Logs the progress of a command: a line for each step forward, and one every few seconds if only the number of
+    blocked events has changed."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
@@ -201,37 +201,37 @@ def _line(command: CommandRecord, progress: CommandProgress) -> str:
 
 
 def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str, on_cancel: OnCancel) -> CommandResult:
-    """The result of what could not be given up any more.
+    """Abort or await the command of a cancelled run, and return its result if it completed nevertheless.
 
     Raises:
-        DagsterExecutionInterruptedError: there is none, or not yet; also when somebody interrupts once more.
+        DagsterExecutionInterruptedError: there is no result (yet), or the run was interrupted once more.
     """
     try:
         command = newest_request(client, job, base)
         if command is None:
-            raise dg.DagsterExecutionInterruptedError("the run was cancelled before it had asked for anything")
+            raise dg.DagsterExecutionInterruptedError("the run was cancelled before it sent its request")
         is_given_up = on_cancel == "abort" and _give_up(context, client, command)
         seconds = _ABORT_SECONDS if is_given_up else _FINISH_SECONDS
         result = client.wait(command, seconds, on_progress=_Lines(context))
     except (CommandFailed, JobNotRunning) as error:
-        context.log.info(f"Nothing is left of it: {error}")
+        context.log.info(f"The request was not carried out: {error}")
     except CoordControlError as error:  # it may still be completed; the sensor shows it then
-        context.log.warning(f"What becomes of it is not known yet: {error}")
+        context.log.warning(f"The outcome is not known yet: {error}")
     else:
-        context.log.info("It was complete before it could be given up" if is_given_up else "It is complete")
+        context.log.info("It was complete before it could be aborted" if is_given_up else "It is complete")
         return result
     raise dg.DagsterExecutionInterruptedError("the run was cancelled")
 
 
 def _give_up(context: StepContext, client: cc.ControlClient, command: CommandRecord) -> bool:
-    """Ask for it to be given up; False: that is not possible half-way, and it is awaited."""
+    """Request the abort of a command. Return False if it can no longer be aborted and must be awaited."""
     try:
         client.cancel(command)
     except CommandNotCancellable:
         if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:
-            context.log.info(f"Command {command.id} cannot be given up half-way; waiting for its end")
+            context.log.info(f"Command {command.id} can no longer be aborted; waiting for its end")
             return False
-        # Its savepoint can be: then the job runs on.
+        # Its savepoint can still be aborted: then the job keeps running.
         client.abort(command.job, command=command.id, key=f"{command.key}:abort")
-    context.log.info(f"Gave up command {command.id}; waiting for its outcome")
+    context.log.info(f"Aborted command {command.id}; waiting for its outcome")
     return True

@@ -1,14 +1,13 @@
-"""Launching ``coordctl run --detach SCRIPT``, once, and knowing whether a supervisor that was launched here lives.
+"""Launching ``coordctl run --detach SCRIPT`` once, and knowing whether a supervisor launched here is still alive.
 
-The launcher locks a file below the user's state folder, and the supervisor inherits the open file. So the file is
-locked exactly as long as somebody launches or a supervisor lives, whatever else was killed, and the next one who wants
-to launch sees it. What is written in the file says whose launch it was, so that a step that is repeated finds its own.
+The launcher locks a file in the user's state folder, and the supervisor inherits the open file. So the file is locked
+exactly while a launch is in progress or the supervisor is alive, whatever else was killed, and the next launcher sees
+it. The content of the file identifies the request, so that a repeated step finds its own launch.
 
-A second driver that comes from elsewhere (another machine, a terminal) does no harm: each claims the next generation on
-the job's storage before anything else, and the older one is fenced off, stops itself with exit code 77 and is not
-restarted by its supervisor.
+A second driver from elsewhere (another machine, a terminal) does no harm: each driver first claims the next generation
+on the job's storage; the older one is fenced off, exits with code 77 and is not restarted by its supervisor.
 
-Threads: the step's.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class Launch:
     """One launch of a supervisor.
 
     Attributes:
-        request: on whose behalf; all attempts at a step have the same one.
-        before: the newest generation of the job's driver before it.
-        log_file: of the supervisor and its drivers.
-        supervisor: its process; None: not known yet.
+        request: identifies the step; the same in all its attempts.
+        before: the newest generation of the job's driver before the launch.
+        log_file: the log of the supervisor and its drivers.
+        supervisor: its process id, or None if it is not known yet.
     """
 
     request: str
@@ -64,10 +63,10 @@ _LAUNCH: Final = TypeAdapter(Launch)
 
 
 class LaunchPlace:
-    """The file that is locked while a job is launched from here, and while its supervisor lives.
+    """The file that is locked while a job is launched from here, and while its supervisor is alive.
 
     Raises:
-        dagster.Failure: there is no folder for it.
+        dagster.Failure: the folder of the file cannot be created.
     """
 
     def __init__(self, client: ControlClient, name: str) -> None:
@@ -79,13 +78,13 @@ class LaunchPlace:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise dg.Failure(
-                f"job {name} cannot be started: {folder} cannot be made ({error.strerror}). Name a folder that can be "
-                "written with XDG_STATE_HOME"
+                f"job {name} cannot be started: {folder} cannot be created ({error.strerror}). Set XDG_STATE_HOME to a "
+                "writable folder"
             ) from error
         self._file = folder / f"{name}-{database}"
 
     def is_occupied(self) -> bool:
-        """Whether somebody launches, or a supervisor lives."""
+        """Return whether a launch is in progress or a supervisor is alive."""
         try:
             with open(self._file, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -96,35 +95,35 @@ class LaunchPlace:
         return False
 
     def newest(self) -> Launch | None:
-        """The newest launch from here; None: there was none, or somebody is just about to write it down."""
+        """Return the newest launch from here, or None if there was none or it is just being written."""
         try:
             return _LAUNCH.validate_json(self._file.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
     def launch(self, spec: StartSpec, *, request: str, before: int) -> Launch | None:
-        """Launch a supervisor; None: there is one.
+        """Launch a supervisor, or return None if there is one already.
 
         Raises:
-            dagster.Failure: it cannot be launched; with what it said.
+            dagster.Failure: the launch failed; contains the supervisor's output.
         """
         with self._locked() as descriptor:
             if descriptor is None:
                 return None
             launch = Launch(request, before, self._log_file(spec))
-            _write(descriptor, launch)  # before the launch: whoever is killed after it finds it here
+            _write(descriptor, launch)  # before the launch, so that a step killed right after it finds it
             launch = replace(launch, supervisor=self._run(spec, launch.log_file, descriptor))
             _write(descriptor, launch)
             return launch
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int | None]:
-        """The locked file, to be inherited by the supervisor; None: somebody else has it."""
+        """Yield the locked file, to be inherited by the supervisor, or None if another process holds the lock."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield descriptor if _lock(descriptor) else None
         finally:
-            os.close(descriptor)  # whoever has inherited it keeps the lock
+            os.close(descriptor)  # the supervisor that has inherited it keeps the lock
 
     def _run(self, spec: StartSpec, log_file: str, descriptor: int) -> int | None:
         command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--log-file", log_file]
@@ -143,12 +142,12 @@ class LaunchPlace:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise dg.Failure(f"job {self._name} cannot be started: {error}; look at start in its definition") from error
+            raise dg.Failure(f"job {self._name} cannot be started: {error}. Check start in its definition") from error
         if done.returncode != 0:
             where = spec.working_directory or os.getcwd()
             raise dg.Failure(
                 f"job {self._name} cannot be started: coordctl run {spec.script} in {where} ended with exit code "
-                f"{done.returncode}. What it said is in the metadata of this failure; look at start in the job's "
+                f"{done.returncode}. Its output is in the metadata of this failure. Check start in the job's "
                 "definition",
                 metadata=entries({"error": (done.stderr or done.stdout).strip()}),
                 allow_retries=False,
@@ -164,7 +163,7 @@ class LaunchPlace:
 
 
 def _lock(descriptor: int) -> bool:
-    # More than once: somebody may only be looking whether it is locked.
+    # Retry: the lock may be held for a moment by a process that only checks it.
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,7 +179,7 @@ def _write(descriptor: int, launch: Launch) -> None:
 
 
 def _address(url: str) -> str:
-    """The database as the driver finds it from another working directory."""
+    """Return the database URL with an absolute path, because the driver may have another working directory."""
     scheme, separator, path = url.partition(":///")
     if not scheme.startswith("sqlite") or not separator:
         return url

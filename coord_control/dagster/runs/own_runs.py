@@ -1,8 +1,8 @@
-"""Whether a run of ours may still report a checkpoint that it has asked for.
+"""Whether one of our runs may still report a checkpoint that it has requested.
 
-Who asked is written in the control database (``requested_by``): a run, or a schedule. As long as such a run, or a retry
-of it that goes on with the same checkpoint, is not over, the sensor leaves the checkpoint to it. A run that was killed
-is over for Dagster as soon as its run monitoring, or a person, has said so.
+The control database records the requester (``requested_by``): a run or a schedule. Until such a run, and any retry that
+waits for the same checkpoint, has finished, the sensor leaves the checkpoint to it. Dagster considers a killed run
+finished once its run monitoring, or a user, has marked it.
 
 Threads: one.
 """
@@ -17,7 +17,7 @@ import dagster as dg
 
 __all__ = ["NOT_OVER", "RUN_ACTOR", "SCHEDULE_TAG", "OwnRuns", "is_own", "schedule_actor"]
 
-#: The tag of a run by which it knows its schedule.
+#: The tag that names the schedule of a run.
 SCHEDULE_TAG: Final = "dagster/schedule_name"
 
 RUN_ACTOR: Final = "dagster:run:"
@@ -36,29 +36,29 @@ NOT_OVER: Final = [
 _ROOT_TAG: Final = "dagster/root_run_id"
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
 _RETRY_TAG: Final = "dagster/auto_retry_run_id"
-#: Dagster's daemon starts an automatic retry within seconds; when it does not run, nothing should wait for it.
+#: Dagster's daemon starts an automatic retry within seconds; if the daemon is down, the sensor must not wait for it.
 _RETRY_STARTS_WITHIN: Final = timedelta(minutes=10)
 
 
 def schedule_actor(name: str) -> str:
-    """Return the actor of a schedule: what its runs ask for carries it, and its savepoints are known by it."""
+    """Return the actor of a schedule, which the requests of its runs carry, and by which its savepoints are found."""
     return f"{_SCHEDULE_ACTOR}{name}"
 
 
 def is_own(actor: str | None) -> bool:
-    """Whether somebody of ours has asked; perhaps in another deployment of Dagster."""
+    """Return whether the requester is Dagster, perhaps in another deployment."""
     return actor is not None and actor.startswith((RUN_ACTOR, _SCHEDULE_ACTOR))
 
 
 class OwnRuns:
-    """The runs of one deployment, as they are during one tick."""
+    """The runs of one deployment, cached for one tick."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance
         self._known: dict[str, bool] = {}
 
     def are_over(self, actor: str) -> bool:
-        """Whether nobody is left who would report what this one has asked for; also: whom nobody here knows."""
+        """Return whether no run is left that would report this actor's checkpoints, or the run is unknown."""
         if actor not in self._known:
             self._known[actor] = self._look(actor)
         return self._known[actor]
@@ -87,6 +87,6 @@ class OwnRuns:
         if record is None or record.dagster_run.tags.get(_WILL_RETRY_TAG) != "true":
             return False
         if _RETRY_TAG in record.dagster_run.tags:
-            return False  # it was started, and is looked at itself
+            return False  # the retry was started, and counts as a run itself
         ended = record.end_time
         return ended is None or datetime.fromtimestamp(ended, UTC) > datetime.now(UTC) - _RETRY_STARTS_WITHIN

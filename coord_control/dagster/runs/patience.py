@@ -1,8 +1,9 @@
-"""Waiting for an answer no longer than one can, where a code server has to answer for everything else as well.
+"""A hard time limit for database queries in the code server, which must stay responsive.
 
-A database that drops packets answers much later than any retry says: connecting alone takes its time.
+A database that drops packets can block for much longer than the retry settings allow, because connecting alone takes
+long.
 
-Threads: one for each question, left behind when there is no answer in time.
+Threads: one for each call, abandoned if there is no answer in time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _T = TypeVar("_T")
 
 
 def within(seconds: float, ask: Callable[[], _T]) -> _T:
-    """What ``ask`` returns, or raises.
+    """Call ``ask``, and return what it returns or raise what it raises.
 
     Raises:
-        TimeoutError: there is no answer yet.
+        TimeoutError: there is no answer within ``seconds``.
     """
     answers: queue.SimpleQueue[tuple[_T] | Exception] = queue.SimpleQueue()
 

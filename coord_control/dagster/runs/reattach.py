@@ -1,20 +1,20 @@
-"""Asking once, however often a step is run: the idempotency key under which a run asks a job for something.
+"""One request, no matter how often a step runs: the idempotency key of a run's request to a job.
 
-A step is run again when its policy says so, when its worker is lost and resumed, when a run is retried by itself, and
-when somebody re-executes it from failure. All of these mean the same request, so all of them have the same key, and
-find the command that an earlier attempt has asked for: they wait for it, or take its result. Executing everything anew
-is another request, with the key of another run.
+A step runs again if its retry policy requires it, if its worker is lost and resumed, if Dagster retries the run, or if
+a user re-executes it from failure. All of these mean the same request, so they use the same key and find the command of
+the earlier attempt: they wait for it, or take its result. Re-executing all steps is a new request, with the key of
+another run.
 
-A command that ended without having been done is not worth finding: the next attempt asks anew, under the next number.
+A command that failed is not reused: the next attempt makes a new request, under the next number.
 
-    run 1: step     -> dagster:run 1:step#1   the worker is killed
-    run 1: resumed  -> dagster:run 1:step#1   the same savepoint; it fails
-    run 2: retry    -> dagster:run 1:step#2   another one
-    run 3: all anew -> dagster:run 3:step#1   another one
+    run 1: step      -> dagster:run 1:step#1   the worker is killed
+    run 1: resumed   -> dagster:run 1:step#1   the same savepoint; it fails
+    run 2: retry     -> dagster:run 1:step#2   a new one
+    run 3: all steps -> dagster:run 3:step#1   a new one
 
-Two attempts at the same time end with the same key as well, and the database lets only one of them make the command.
+Two concurrent attempts also use the same key, and the database lets only one of them create the command.
 
-Threads: the step's; all functions block on the control database, or on Dagster's.
+Threads: blocks the step's thread, on the control database or on Dagster's.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from coord_control.storage.records import CommandRecord, CommandState
 __all__ = ["Asked", "StepContext", "Submit", "ask_once", "attempt_key", "first_run", "newest_request"]
 
 StepContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
-#: Sends a request under the key that it is given.
+#: Sends a request under the given key.
 Submit: TypeAlias = Callable[[str], CommandRecord]
 
 _RETRY_NUMBER_TAG: Final = "dagster/retry_number"
-#: Set by Dagster on runs that somebody, or a policy, re-executes from where they failed.
+#: Set by Dagster on runs that a user, or a policy, re-executes from failure.
 _FROM_FAILURE_TAGS: Final = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
 _STEP_CHARACTERS: Final = 180  # the control database keeps keys of 256
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A command, and whether an earlier attempt had asked for it."""
+    """A command, and whether an earlier attempt had requested it."""
 
     command: CommandRecord
     was_known: bool
 
 
 def attempt_key(context: StepContext) -> str:
-    """What the keys of all attempts at this step begin with; it names the run in which the first one was made."""
+    """Return the common prefix of the keys of all attempts at this step; it names the run of the first attempt."""
     step = context.get_step_execution_context().step.key
     if len(step) > _STEP_CHARACTERS:
         step = hashlib.sha256(step.encode()).hexdigest()
@@ -58,7 +58,7 @@ def attempt_key(context: StepContext) -> str:
 
 
 def first_run(context: StepContext) -> str:
-    """The id of the run in which the first of all attempts was made; it may be gone from Dagster's history."""
+    """Return the id of the run of the first attempt, which may have been deleted from Dagster's history."""
     run, seen = context.run, {context.run.run_id}
     while run.parent_run_id is not None and run.parent_run_id not in seen and _goes_on(run):
         parent = context.instance.get_run_by_id(run.parent_run_id)
@@ -70,14 +70,14 @@ def first_run(context: StepContext) -> str:
 
 
 def ask_once(client: cc.ControlClient, job: str, base: str, submit: Submit) -> Asked:
-    """Ask for something, unless an earlier attempt has done so and that is not to no avail.
+    """Send a request, unless that of an earlier attempt is pending or has succeeded.
 
     Args:
         base: see :func:`attempt_key`.
-        submit: is also called when the command is there already: it is given back, if it is the same request.
+        submit: also called if the command exists; it then returns that command, provided that the request is the same.
 
     Raises:
-        KeyReused: the earlier attempt has asked for something else.
+        KeyReused: the request of the earlier attempt was a different one.
         CoordControlError: whatever ``submit`` raises.
     """
     key, known = _newest(client, job, base)
@@ -87,7 +87,7 @@ def ask_once(client: cc.ControlClient, job: str, base: str, submit: Submit) -> A
 
 
 def newest_request(client: cc.ControlClient, job: str, base: str) -> CommandRecord | None:
-    """The newest command of this step, which may be over; None: nothing has been asked for yet."""
+    """Return the newest command of this step, finished or not, or None if it has not sent a request yet."""
     return _newest(client, job, base)[1]
 
 

@@ -1,12 +1,12 @@
-"""Restoring a job, or letting a new one go on beside it: through its driver, or on its storage when it has none.
+"""Restoring a job, or forking a new one: through its driver, or directly on its storage if the job is not running.
 
-The check before a restore shows up in the run in any case, as a table in its metadata and as lines in its log, also
-when it refuses. A driver makes it by itself and sends the table; for a job that does not run it is made here.
+The run always shows the preflight checks, as a table in its metadata and as lines in its log, even if they refuse the
+restore. A driver runs the checks itself and returns the table; if the job is not running, they are run here.
 
-A step that is repeated does not go back twice. What was asked of a driver is found again by its key. What was done on
-the storage is found there, by the same key: the clocks of Dagster and of the machine that restores may differ.
+A repeated step does not restore twice. A request to a driver is found again by its key. A restore on the storage is
+found there by the same key, not by time: the clocks of Dagster and of the machine that restores may differ.
 
-Threads: the step's.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LOCAL = LocalFiles()
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be restored.
+    """What to restore.
 
     Attributes:
-        job: whose checkpoint it is.
+        job: the job that took the checkpoint.
         ref: an id, a label, ``latest``, or a path.
-        as_name: a new job goes on from it, beside this one; None: the job itself.
+        as_name: the name of the new job to fork, or None to restore the job itself.
         verify: read all files of the checkpoint and compare their checksums, not only their sizes.
-        force: also when the job's driver may live where we cannot look.
+        force: proceed even if the host of the job's driver cannot be checked.
 
     Raises:
         ForkNameTaken: ``as_name`` is the job itself.
@@ -66,28 +66,28 @@ class Wish:
 
     @property
     def target(self) -> str:
-        """The job that goes on."""
+        """Return the job that resumes from the checkpoint."""
         return self.as_name or self.job
 
 
 def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -> Metadata:
-    """Restore once, however often the step is run.
+    """Restore once, no matter how often the step runs.
 
     Returns:
-        What the run shows of it.
+        The metadata that the run shows.
 
     Raises:
-        dagster.Failure: it was refused, or did not work; with the table of the check, if there is one.
+        dagster.Failure: the restore was refused or failed; with the table of the checks, if there is one.
         CoordControlError: nothing was changed.
     """
     record = client.job(wish.job)
     asked = newest_request(client, wish.job, attempt_key(context))
     if asked is not None and _is_worth_finding(asked):
         if not asked.is_finished and not record.is_alive:
-            context.log.warning(f"the driver that was to restore job {wish.job} is gone: its next one goes on with it")
+            context.log.warning(f"the driver that was restoring job {wish.job} is gone: its next driver continues")
         return _through_driver(context, client, record, wish)
     if (done := _restored_before(context, record, wish)) is not None:
-        context.log.info(f"an earlier attempt has restored job {wish.target} already: nothing was done again")
+        context.log.info(f"an earlier attempt has already restored job {wish.target}: nothing was done")
         return entries(
             {
                 "way": "storage",
@@ -105,7 +105,7 @@ def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -
 
 
 def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
-    """The check before a restore, for people: what was looked at, what was found, and the way out."""
+    """Return the preflight checks as a table: what was checked, what was found, and the way out."""
     columns = ("verdict", "check", "of", "found", "way out")
     names = ("verdict", "name", "subject", "found", "way_out")
     return dg.MetadataValue.md(markdown.table(columns, [[check.get(name, "") for name in names] for check in checks]))
@@ -152,7 +152,7 @@ def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: 
 
 
 def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, deadline: float) -> Metadata:
-    """Its supervisor starts it; whether what was restored fits its program is only known then."""
+    """Wait until the supervisor has restarted the job: only then is it known whether the state fits its program."""
     command = newest_request(client, job.name, attempt_key(context))
     assert command is not None, "it was just completed"
     context.log.info(f"job {job.name} was restored, waiting for its next driver")
@@ -161,7 +161,7 @@ def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: J
     running = wait_for_driver(
         client, job.name, before, deadline=deadline, log_file=job.log_file, is_expected=is_expected
     )
-    context.log.info(f"job {job.name} runs again: process {running.pid} on {running.host}")
+    context.log.info(f"job {job.name} is running again: process {running.pid} on {running.host}")
     return entries({"generation": running.generation})
 
 
@@ -175,7 +175,7 @@ def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failu
         return failure
     _log_checks(context, error.fields)
     metadata = {**failure.metadata, f"{NAMESPACE}preflight": preflight_table(error.fields)}
-    metadata.pop(f"{NAMESPACE}problems", None)  # the same, unreadable
+    metadata.pop(f"{NAMESPACE}problems", None)  # the same as raw JSON
     return dg.Failure(failure.description, metadata=metadata, allow_retries=failure.allow_retries)
 
 
@@ -195,7 +195,7 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
         force=wish.force,
         key=attempt_key(context),
     )
-    context.log.info(f"job {wish.job} does not run: its storage in {job.root} is changed")
+    context.log.info(f"job {wish.job} is not running: restoring directly on its storage in {job.root}")
     path, found = check_restore(files, _local, request)
     checks = [check.to_json() for check in found]
     _log_checks(context, checks)
@@ -208,9 +208,9 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> M
     try:
         done = restore_job(files, _local, replace(request, verify=False))  # its files were just read
     except JobRunning as error:
-        hint = "" if error.is_known else ". Here that is `force: true` in the config of the run"
+        hint = "" if error.is_known else ". In Dagster, set `force: true` in the config of the run"
         raise dg.Failure(f"{error}{hint}", allow_retries=True) from error
-    context.log.info(f"job {wish.target} was restored from {done.record.path}: its next driver goes on from there")
+    context.log.info(f"job {wish.target} was restored from {done.record.path}: its next driver resumes from there")
     return entries(
         {
             "way": "storage",
@@ -235,8 +235,8 @@ def _storage_of_job(job: JobRecord) -> Files:
     files = _local(job.root)
     if not files.exists(job.folder):
         raise dg.Failure(
-            f"job {job.name} does not run, and its folder {job.folder} cannot be seen from this machine; run coordctl "
-            f"restore {job.name} where it can (it last ran on {job.host})",
+            f"job {job.name} is not running, and its folder {job.folder} is not accessible from this machine; run "
+            f"coordctl restore {job.name} where it is (the job last ran on {job.host})",
             allow_retries=False,
         )
     return files
@@ -246,8 +246,8 @@ def _local(path: str) -> Files:
     if scheme(path) in (None, "file"):
         return _LOCAL
     raise dg.Failure(
-        f"the job does not run, and {path} is no local path: Dagster starts no Spark to read it. Run coordctl restore, "
-        "which does; or start the job and execute this run again, then its driver restores it",
+        f"the job is not running, and {path} is not a local path: Dagster does not start Spark to read it. Run "
+        "coordctl restore, which does; or start the job and re-execute this run, so that its driver restores it",
         allow_retries=False,
     )
 

@@ -1,12 +1,12 @@
-"""Removing the older savepoints of a schedule, after a new one is complete.
+"""Removing the older savepoints of a schedule after it has taken a new one.
 
-A savepoint belongs to a schedule if that asked for it (``requested_by``), whatever its label; those of people are never
-touched. What stays is decided here from facts alone: the newest ``count``, those at most ``max_age_hours`` older than
-the newest, always the newest complete one, and any that an unfinished command or the newest recovery names. The driver
-has the last word: it refuses to remove what is being read. What could not be removed is a line in the log and is tried
-again after the next savepoint; it never fails the run whose savepoint is safe already.
+A savepoint belongs to the schedule that requested it (``requested_by``), whatever its label; savepoints that users
+requested are never removed. Kept are the newest ``count``, those at most ``max_age_hours`` older than the newest,
+always the newest complete one, and any named by an unfinished command or by the newest recovery. The driver has the
+last word: it refuses to remove a savepoint that is being read. A savepoint that cannot be removed is logged and tried
+again after the next one; the run does not fail, because its own savepoint is complete.
 
-Threads: the step's.
+Threads: blocks the step's thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coord_control.storage.records import (
 
 __all__ = ["dispose_old", "superfluous"]
 
-#: At most so many with one run, and so many seconds for all of them: it comes after the savepoint, which is done.
+#: The most savepoints that one run removes, and the time limit for all of them: the savepoint itself is complete.
 _AT_ONCE: Final = 50
 _SECONDS: Final = 120.0
 _PAGE: Final = 200
@@ -43,13 +43,13 @@ _PAGES: Final = 25
 def superfluous(
     savepoints: Sequence[CheckpointRecord], retain: RetainSpec, in_use: Collection[int] = ()
 ) -> list[CheckpointRecord]:
-    """Those that may go, oldest first.
+    """Return the savepoints to remove, oldest first.
 
-    Their age is measured from the newest one: its time was told by the same clock.
+    Their age is relative to the newest one, whose time is by the same clock.
 
     Args:
-        savepoints: the complete ones of one schedule, in any order.
-        in_use: ids of savepoints that stay in any case.
+        savepoints: the complete savepoints of one schedule, in any order.
+        in_use: ids of savepoints that must be kept.
     """
     newest_first = sorted(savepoints, key=lambda each: each.id, reverse=True)
     kept = max(1, retain.count or 0)
@@ -67,17 +67,17 @@ def _ended(savepoint: CheckpointRecord) -> datetime:
 def dispose_old(
     context: dg.AssetExecutionContext, client: ControlClient, job: str, schedule_name: str, retain: RetainSpec
 ) -> list[int]:
-    """Remove what a schedule does not keep. Raises nothing of ours: what goes wrong is logged.
+    """Remove the savepoints that a schedule does not retain. Errors of this library are logged, not raised.
 
     Returns:
-        The ids of those that are gone.
+        The ids of the removed savepoints.
     """
     try:
         savepoints = list(_completed(client, job, schedule_actor(schedule_name)))
         doomed = superfluous(savepoints, retain, _in_use(client, job, savepoints))
         asked = [(each, _ask(context, client, each)) for each in doomed[:_AT_ONCE]]
     except CoordControlError as error:
-        context.log.warning(f"not all that {schedule_name} does not keep was removed: {error}")
+        context.log.warning(f"the old savepoints of {schedule_name} could not all be removed: {error}")
         return []
     deadline = time.monotonic() + _SECONDS
     return [
@@ -97,7 +97,7 @@ def _completed(client: ControlClient, job: str, actor: str) -> Iterator[Checkpoi
 
 
 def _in_use(client: ControlClient, job: str, savepoints: Sequence[CheckpointRecord]) -> set[int]:
-    """What somebody is about to restore or to look at, and where the job itself came from last."""
+    """Return the ids of savepoints named by unfinished restores or verifications, or by the newest recovery."""
     named: set[str] = set()
     for state in (CommandState.PENDING, CommandState.CLAIMED):
         for command in client.commands(job, state=state, limit=_PAGE):
@@ -115,14 +115,14 @@ def _named(command: CommandRecord) -> set[str]:
 
 
 def _ask(context: dg.AssetExecutionContext, client: ControlClient, savepoint: CheckpointRecord) -> CommandRecord | None:
-    # The run is part of the key: one that was in use today may go tomorrow.
+    # The run is part of the key: a savepoint that is in use today may be removed tomorrow.
     key = f"dagster:{context.run.run_id}:dispose:{savepoint.id}"
     try:
         return client.dispose(savepoint.job, str(savepoint.id), key=key)
     except (DatabaseError, JobNotRunning):
-        raise  # the next one would meet the same
+        raise  # the next savepoint would fail in the same way
     except CoordControlError as error:
-        context.log.warning(f"savepoint {savepoint.id} stays: {error}")
+        context.log.warning(f"savepoint {savepoint.id} is kept: {error}")
         return None
 
 
@@ -136,7 +136,7 @@ def _gone(
     try:
         client.wait(command, max(0.0, deadline - time.monotonic()))
     except CoordControlError as error:
-        context.log.warning(f"savepoint {savepoint.id} in {savepoint.path} stays: {error}")
+        context.log.warning(f"savepoint {savepoint.id} in {savepoint.path} is kept: {error}")
         return False
     context.log.info(f"savepoint {savepoint.id} of {savepoint.triggered_at:%Y-%m-%d %H:%M %Z} was removed")
     return True
