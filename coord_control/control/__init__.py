@@ -1,1 +1,1 @@
-"""The control plane: a client that asks, an agent in the driver that does, and a database between the two."""
+"""The control plane: a client sends requests, an agent in the driver executes them, and a database connects the two."""

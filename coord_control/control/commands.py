@@ -1,10 +1,8 @@
-"""What a client can ask a driver for, and what it gets back: one model per kind, the same on both sides.
+"""The commands that a client sends to a driver, and their results: one model per kind, used on both sides.
 
-Payloads are what a client sends, results what the driver answers when a command is completed, progress what it says
-meanwhile. Lengths are limited here, before anything reaches the database, and again by whoever reads it back: an entry
-in a table that others can write is input.
-
-Threads: values; any thread.
+A client sends a payload; the driver reports progress, and a result once the command is completed. Lengths are limited
+here, before anything is written to the database, and checked again when it is read: a table that others can write to is
+untrusted input.
 """
 
 from __future__ import annotations
@@ -62,21 +60,21 @@ _Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Refusal(enum.StrEnum):
-    """Why a command ended without having been done, as a code; a checkpoint that failed has its failure reason."""
+    """The code of a command that was not carried out; a failed checkpoint has its failure reason instead."""
 
-    JOB_NOT_RUNNING = "JOB_NOT_RUNNING"  #: nobody is there to do it
-    NOT_SUPERVISED = "NOT_SUPERVISED"  #: nobody would start the driver again
+    JOB_NOT_RUNNING = "JOB_NOT_RUNNING"  #: the job has no live driver
+    NOT_SUPERVISED = "NOT_SUPERVISED"  #: no supervisor would restart the driver
     UNKNOWN_OPERATOR = "UNKNOWN_OPERATOR"
     UNKNOWN_EVENT_TYPE = "UNKNOWN_EVENT_TYPE"
     UNKNOWN_SUBTASK = "UNKNOWN_SUBTASK"
-    EVENT_INVALID = "EVENT_INVALID"  #: the payload does not fit the event's model; the fields say where
+    EVENT_INVALID = "EVENT_INVALID"  #: the payload does not match the event's model; the fields list the problems
     CHECKPOINT_NOT_FOUND = "CHECKPOINT_NOT_FOUND"
     CHECKPOINT_IN_USE = "CHECKPOINT_IN_USE"
-    NOTHING_TO_ABORT = "NOTHING_TO_ABORT"  #: it is over already
-    RESTORE_REFUSED = "RESTORE_REFUSED"  #: the check before it says that it cannot work
-    JOB_CLOSED = "JOB_CLOSED"  #: the job was ending when it was to be done
-    PAYLOAD_INVALID = "PAYLOAD_INVALID"  #: written by something that is no client of this release
-    STORAGE = "STORAGE"  #: the job's storage cannot be used
+    NOTHING_TO_ABORT = "NOTHING_TO_ABORT"  #: the checkpoint has already finished
+    RESTORE_REFUSED = "RESTORE_REFUSED"  #: the preflight checks have failed
+    JOB_CLOSED = "JOB_CLOSED"  #: the job was ending
+    PAYLOAD_INVALID = "PAYLOAD_INVALID"  #: not written by a client of this release
+    STORAGE = "STORAGE"  #: the job's storage is not available
     INTERNAL = "INTERNAL"  #: a bug of this package
 
 
@@ -92,15 +90,15 @@ class TriggerCheckpoint(_Value):
 
 
 class TriggerSavepoint(_Value):
-    """Take a savepoint: a checkpoint that needs nothing outside its folder, and that nobody removes but a user."""
+    """Take a savepoint: a checkpoint that needs nothing outside its folder, and is never removed automatically."""
 
     kind: Literal[CommandKind.TRIGGER_SAVEPOINT] = CommandKind.TRIGGER_SAVEPOINT
-    target: _Path | None = None  #: the new folder; None: below the job's
+    target: _Path | None = None  #: the folder to create, or None for one in the job's folder
     label: _Label | None = None
 
 
 class Abort(_Value):
-    """Give up a checkpoint that is under way, named by its id or by the command that asked for it."""
+    """Abort a checkpoint in progress, given by its id or by the command that requested it."""
 
     kind: Literal[CommandKind.ABORT] = CommandKind.ABORT
     checkpoint: Annotated[int, Field(ge=1)] | None = None
@@ -109,7 +107,7 @@ class Abort(_Value):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.checkpoint is None) == (self.command is None):
-            raise ValueError("name one of the two: the checkpoint, or the command that asked for it")
+            raise ValueError("name either the checkpoint or the command that requested it")
         return self
 
 
@@ -117,7 +115,7 @@ class Stop(_Value):
     """Stop the queries after their current epochs, and end the driver with exit code 0."""
 
     kind: Literal[CommandKind.STOP] = CommandKind.STOP
-    grace_seconds: _Seconds | None = None  #: how long the current epochs may take; None: the job's own
+    grace_seconds: _Seconds | None = None  #: how long the current epochs may take, or None for the job's setting
 
 
 class StopWithSavepoint(_Value):
@@ -129,25 +127,25 @@ class StopWithSavepoint(_Value):
 
 
 class Restart(_Value):
-    """End the driver and start it again; it goes on where it stood."""
+    """Restart the driver; it resumes where it stopped."""
 
     kind: Literal[CommandKind.RESTART] = CommandKind.RESTART
 
 
 class Restore(_Value):
-    """Let the job go on from a checkpoint or savepoint; with ``as_name`` another job, beside this one."""
+    """Restore the job from a checkpoint or savepoint; with ``as_name``, fork a new job instead."""
 
     kind: Literal[CommandKind.RESTORE] = CommandKind.RESTORE
     ref: _Path  #: an id, a label, latest, or a path
     allow_non_restored_state: bool = False
     allow_missing_input: bool = False
     verify: bool = True  #: read all files and compare their checksums, not only their sizes
-    force: bool = False  #: also when a driver of the job that is restored may run where this one cannot look
+    force: bool = False  #: proceed even if another host that cannot be checked may run a driver of the restored job
     as_name: _Name | None = None
 
 
 class Dispose(_Value):
-    """Remove a checkpoint or savepoint for good."""
+    """Remove a checkpoint or savepoint permanently."""
 
     kind: Literal[CommandKind.DISPOSE] = CommandKind.DISPOSE
     ref: _Path
@@ -167,7 +165,7 @@ class SendEvent(_Value):
     operator: _Name
     event_type: _Name
     payload: JsonValue
-    subtask: _Index | None = None  #: None: all of them
+    subtask: _Index | None = None  #: None for all subtasks
 
     @model_validator(mode="after")
     def _size(self) -> Self:
@@ -192,11 +190,11 @@ Command: TypeAlias = (
 
 
 class CommandProgress(BaseModel):
-    """How far a command is. Every field may be missing: what is known depends on the kind and on the phase."""
+    """The progress of a command. Any field may be missing, depending on the kind and the phase."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    message: str = ""  #: one sentence, for people
+    message: str = ""  #: one human-readable sentence
     checkpoint: int | None = None
     subtasks: int | None = None
     passed_subtasks: int | None = None  #: those that have passed the boundary
@@ -204,12 +202,12 @@ class CommandProgress(BaseModel):
 
 
 class _Result(BaseModel):
-    # A newer driver may say more than this client knows.
+    # A newer driver may send fields that this client does not know.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class CheckpointResult(_Result):
-    """A checkpoint or savepoint that is complete."""
+    """A completed checkpoint or savepoint."""
 
     checkpoint: int
     kind: str  #: checkpoint or savepoint
@@ -221,43 +219,43 @@ class CheckpointResult(_Result):
 
 
 class AbortResult(_Result):
-    """A checkpoint that was given up."""
+    """An aborted checkpoint."""
 
     checkpoint: int
 
 
 class StopResult(_Result):
-    """A job that has stopped."""
+    """A stopped job."""
 
     savepoint: CheckpointResult | None = None
 
 
 class RestartResult(_Result):
-    """A job whose next driver runs."""
+    """A job whose next driver is running."""
 
     generation: int
 
 
 class RestoreResult(_Result):
-    """A job that goes on from a checkpoint or savepoint."""
+    """A job that was restored from a checkpoint or savepoint."""
 
     path: str
     checkpoint: int
-    job: str  #: the one that goes on: another one after a fork
+    job: str  #: the restored job: the new one after a fork
     linked_bytes: int = 0
     copied_bytes: int = 0
-    checks: tuple[dict[str, Any], ...] = ()  #: what was looked at before
+    checks: tuple[dict[str, Any], ...] = ()  #: the preflight checks
 
 
 class DisposeResult(_Result):
-    """A checkpoint or savepoint that is gone."""
+    """A removed checkpoint or savepoint."""
 
     path: str
     checkpoint: int
 
 
 class VerifyResult(_Result):
-    """What a look at every file has found."""
+    """The result of a verification of all files."""
 
     path: str
     checkpoint: int
@@ -267,14 +265,14 @@ class VerifyResult(_Result):
 
     @property
     def is_intact(self) -> bool:
-        """Whether it can be restored."""
+        """Return whether the checkpoint can be restored."""
         return not any(problem.get("fatal", True) for problem in self.problems)
 
 
 class SendEventResult(_Result):
     """A control event that has taken effect."""
 
-    number: int  #: its place in the order of the operator's events
+    number: int  #: its position in the sequence of the operator's events
 
 
 CommandResult: TypeAlias = (
@@ -304,23 +302,23 @@ _COMMAND: Final[TypeAdapter[Command]] = TypeAdapter(Annotated[Command, Field(dis
 
 
 def command_payload(command: Command) -> dict[str, Any]:
-    """What the database keeps of a command beside its kind."""
+    """Return what the database stores of a command in addition to its kind."""
     return command.model_dump(mode="json", exclude={"kind"})
 
 
 def parse_command(kind: str, payload: Mapping[str, Any]) -> Command:
-    """The command of a row.
+    """Parse the command of a database row.
 
     Raises:
-        pydantic.ValidationError: it is none that this release knows.
+        pydantic.ValidationError: it is not a valid command of this release.
     """
     return _COMMAND.validate_python({**payload, "kind": kind})
 
 
 def parse_result(kind: str, result: Mapping[str, Any]) -> CommandResult:
-    """The typed result of a completed command.
+    """Parse the result of a completed command.
 
     Raises:
-        ValueError: it is none that this release knows.
+        ValueError: it is not a valid result of this release.
     """
     return _RESULTS[CommandKind(kind)].model_validate(result)

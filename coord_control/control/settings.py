@@ -1,11 +1,9 @@
-"""Where the control database is, and how patient both sides of it are.
+"""The settings of the control plane: the address of the control database, timeouts and retention.
 
 One class for the client, the command line and the driver, so that a machine is configured once: every field is an
-environment variable ``COORD_CONTROL_...``, the address itself is ``COORD_CONTROL``. A password belongs in
-``COORD_CONTROL_PASSWORD`` or in a file named by ``COORD_CONTROL_PASSWORD_FILE``: an address shows up in process lists
-and logs. It is read when the database is opened, and kept nowhere else.
-
-Threads: values; any thread.
+environment variable ``COORD_CONTROL_...``; the address is ``COORD_CONTROL``. Put the password into
+``COORD_CONTROL_PASSWORD`` or into a file named by ``COORD_CONTROL_PASSWORD_FILE``, because the address shows up in
+process lists and logs. The file is read when the database is opened, and its content is not stored elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from coord_control.storage.retention import RetentionPolicy
 
 __all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
 
-#: The address that means: no control plane.
+#: The address that switches the control plane off.
 NO_CONTROL: Final = "none"
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -32,33 +30,33 @@ _Count = Annotated[int, Field(gt=0)]
 
 
 def state_folder() -> Path:
-    """The user's folder for the embedded database and the logs of detached jobs; it may not exist yet."""
+    """Return the user's folder for the embedded database and the logs of detached jobs; it may not exist yet."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "coord-control"
 
 
 def default_url() -> str:
-    """The address of the user's embedded database."""
+    """Return the address of the user's embedded database."""
     return f"sqlite:///{state_folder() / 'control.db'}"
 
 
 class ControlSettings(BaseSettings):
-    """The control plane of this process; times are seconds.
+    """The control plane settings of this process; times are in seconds.
 
     Attributes:
-        url: the database, ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: no control plane.
-        password: of the database, when the address has none.
-        password_file: a file that holds it; read when the database is opened.
-        heartbeat_seconds: how often a driver says that it lives.
+        url: the database, ``sqlite:///path`` or ``postgresql://user@host/name``, or ``none`` for no control plane.
+        password: the password of the database, if it is not part of the address.
+        password_file: a file that contains the password; read when the database is opened.
+        heartbeat_seconds: the interval of a driver's heartbeats.
         lease_seconds: how long after its last heartbeat a job still counts as running.
         sample_seconds: how often epochs and gateways are sampled.
-        poll_min_seconds: how often an agent looks for commands on SQLite soon after one.
-        poll_max_seconds: ... and when nothing has happened for a while.
-        expiry_seconds: a command that no driver has taken by then has expired.
-        retry_seconds: how long a client tries to reach the database before it gives up.
+        poll_min_seconds: how often an agent polls SQLite for commands shortly after one.
+        poll_max_seconds: ... and when it has been idle for a while.
+        expiry_seconds: when a command expires that no driver has claimed.
+        retry_seconds: how long a client tries to reach the database before it raises an error.
         history_days: older checkpoints, commands, recoveries and audit entries are removed.
-        history_checkpoints: ... and those beyond so many of a job.
-        history_commands: as that, for its finished commands.
+        history_checkpoints: the maximum number of checkpoints kept per job.
+        history_commands: the maximum number of finished commands kept per job.
     """
 
     model_config = SettingsConfigDict(env_prefix="COORD_CONTROL_", frozen=True, extra="ignore", populate_by_name=True)
@@ -90,10 +88,10 @@ class ControlSettings(BaseSettings):
 
     @classmethod
     def load(cls, url: str | None = None, **values: Any) -> Self:
-        """Read the environment; ``url`` and ``values`` come before it.
+        """Read the environment; ``url`` and ``values`` take precedence over it.
 
         Raises:
-            ControlSettingsInvalid: a value cannot be used.
+            ControlSettingsInvalid: a value is invalid.
         """
         given = values if url is None else {**values, "url": url}
         try:
@@ -104,11 +102,11 @@ class ControlSettings(BaseSettings):
 
     @property
     def is_off(self) -> bool:
-        """Whether there is no control plane."""
+        """Return whether the control plane is switched off."""
         return self.url.strip().lower() == NO_CONTROL
 
     def retention(self) -> RetentionPolicy:
-        """How much history is kept."""
+        """Return how much history to keep."""
         return RetentionPolicy(
             history=timedelta(days=self.history_days),
             checkpoints=self.history_checkpoints,
@@ -116,15 +114,15 @@ class ControlSettings(BaseSettings):
         )
 
     def open_database(self, application: str) -> Database:
-        """The database, which is connected to when it is used.
+        """Return the database, which connects when it is first used.
 
         Args:
-            application: who this is, for those who look at the server's connections.
+            application: the name to show in the server's list of connections.
 
         Raises:
-            NoControlPlane: there is none.
+            NoControlPlane: the control plane is switched off.
             ControlSettingsInvalid: the password file cannot be read.
-            DatabaseUrlInvalid, DatabaseDriverMissing: the address cannot be used at all.
+            DatabaseUrlInvalid, DatabaseDriverMissing: the address is invalid, or its driver is not installed.
         """
         if self.is_off:
             raise NoControlPlane

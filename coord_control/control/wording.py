@@ -1,7 +1,4 @@
-"""How values are said to people, on a terminal and on a page: sizes, durations, times, and text that others wrote.
-
-Threads: pure functions; any thread.
-"""
+"""Human-readable formatting for terminals and web pages: sizes, durations, times and untrusted text."""
 
 from __future__ import annotations
 
@@ -13,19 +10,20 @@ from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["CONTROLS", "human_bytes", "human_seconds", "human_time", "plain", "state_text"]
 
-#: What a terminal obeys instead of showing it: controls (but line feed and tab), and what turns the writing around.
+#: Characters that a terminal interprets instead of showing: control characters (except line feed and tab), and those
+#: that change the writing direction.
 CONTROLS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
 
 
 def plain(value: object) -> str:
-    """Text with every character that a terminal would obey written as what it is, ``\\x1b``; lines and tabs stay."""
+    """Return text in which control characters are escaped, such as ``\\x1b``; line feeds and tabs are kept."""
     return CONTROLS.sub(_spelled, str(value))
 
 
 def human_bytes(size: int) -> str:
-    """1234567 -> ``1.2 MB``."""
+    """Format a size: 1234567 -> ``1.2 MB``."""
     value, units = float(size), ["bytes", "kB", "MB", "GB"]
     while value >= 1000 and len(units) > 1:
         value, units = value / 1000, units[1:]
@@ -33,7 +31,7 @@ def human_bytes(size: int) -> str:
 
 
 def human_seconds(seconds: float | None) -> str:
-    """0.0123 -> ``12 ms``, 75 -> ``1m 15s``; nothing for None."""
+    """Format a duration: 0.0123 -> ``12 ms``, 75 -> ``1m 15s``; None -> an empty string."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -47,12 +45,12 @@ def human_seconds(seconds: float | None) -> str:
 
 
 def human_time(moment: datetime | None) -> str:
-    """A time in UTC, to the second; nothing for None."""
+    """Format a time in UTC, to the second; None -> an empty string."""
     return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def state_text(job: JobRecord) -> str:
-    """What a job is, which is not what its driver last said when that driver is gone."""
+    """Return the state of a job; if its driver is gone, this differs from the state that it last reported."""
     if job.is_restarting and job.state is JobState.ENDED:
         return "restarting"
     if job.dead_since is None or job.state is JobState.FAILED:

@@ -1,1 +1,1 @@
-"""The agent in the driver: carries out commands and writes down what happens."""
+"""The agent in the driver: carries out commands and records what happens."""

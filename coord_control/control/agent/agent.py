@@ -1,22 +1,22 @@
-"""The agent in the driver: what is asked for through the database is done here, and what happens here is written there.
+"""The agent in the driver: carries out the commands in the database, and records there what happens in the job.
 
-It is a guest in the job. The job never waits for it, but for two moments: when the job begins (a stop that an earlier
-driver did not survive is found before any query starts) and when it ends (outcomes are written before the process
-ends), and both are bounded. With the database away the job runs on, commands on their way are finished, and what
-happens waits (:mod:`.buffer`) until it is back. The storage is the truth: at the start and after each outage the
-history is made to agree with it.
+It is a guest in the job. The job never waits for it, except twice, for a bounded time: at the start (to find a stop
+command that killed an earlier driver, before any query starts) and at the end (to write outcomes before the process
+ends). If the database is unavailable, the job keeps running, commands in progress are finished, and records wait
+(:mod:`.buffer`) until it is back. The storage is the source of truth: at the start and after each outage the history is
+reconciled with it.
 
-One pass of the agent, in this order, so that whoever reads a command's outcome finds the checkpoint that it names:
+One pass of the agent, in an order in which a client that reads a command's outcome also finds its checkpoint:
 
-1. look at the commands on their way; outcomes go into the buffer behind the checkpoints that they rest on;
-2. register (at the start, after an outage), reconcile, take over what older drivers had claimed;
-3. write the buffer; heartbeat; claim and begin commands; number control events; say how far commands are.
+1. poll the commands in progress; outcomes go into the buffer after the checkpoints that they refer to;
+2. register (at the start, after an outage), reconcile, take over commands that older drivers had claimed;
+3. write the buffer; heartbeat; claim and begin commands; number control events; report progress.
 
-Fencing: every write names the generation. A newer one in the database tells the job that it is fenced, and from then on
-this agent writes nothing; what it had claimed is the next driver's.
+Fencing: every write contains the generation. If the database has a newer one, the job is fenced, and this agent writes
+nothing more; the next driver takes over the commands that it had claimed.
 
 Threads: one for the passes, one that waits for the database's signal, one for upkeep; :meth:`Agent.start` and
-:meth:`Agent.close` belong to whoever starts and ends the job.
+:meth:`Agent.close` are called by the threads that start and end the job.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _log = logging.getLogger("coord_control.control")
 _START_SECONDS: Final = 5.0
 #: How long the end of a job waits for the database.
 _CLOSE_SECONDS: Final = 5.0
-#: How often commands on their way are looked at.
+#: How often commands in progress are polled.
 _BUSY_SECONDS: Final = 0.1
 _CLAIMED_AT_ONCE: Final = 50
 _SIGNAL_SECONDS: Final = 5.0
@@ -87,9 +87,9 @@ class Agent:
 
     Args:
         port: the job.
-        store: the database; connected to when it is used.
-        is_supervised: says whether the driver is started again when it asks for that; any thread.
-        log_file: where the driver's output goes, when somebody keeps it.
+        store: the database; connects when it is first used.
+        is_supervised: returns whether a supervisor restarts the driver on request; called by any thread.
+        log_file: the file that the driver's output goes to, if any.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Agent:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._first_pass = threading.Event()
-        self._pass_lock = threading.Lock()  # one pass at a time: the thread's, and the last one of whoever closes
+        self._pass_lock = threading.Lock()  # one pass at a time: close() makes the last one on another thread
         self._is_registered = False
         self._is_fenced = False
         self._may_have_commands = True
@@ -139,10 +139,10 @@ class Agent:
         ]
 
     def start(self, wait_seconds: float = _START_SECONDS) -> CommandRecord | None:
-        """Begin, and wait a moment for the first contact with the database; that may come later.
+        """Start, and wait a moment for the first contact with the database, which may also come later.
 
         Returns:
-            A stop that an earlier driver was asked for and died of: the job is to end, and to close the agent.
+            A stop command that killed an earlier driver: the job must end, and close the agent.
         """
         self._unlisten = [self._port.add_listener(self._reporter), self._port.add_listener(self._executor.desk)]
         for thread in self._threads:
@@ -161,12 +161,12 @@ class Agent:
         is_fenced: bool = False,
         is_final: bool = False,
     ) -> None:
-        """The job has ended: write the last outcomes, if the database can be reached. More than once.
+        """Write the last outcomes of a job that has ended, if the database can be reached. May be called twice.
 
         Args:
-            is_clean: the driver has said on the storage that it ended in good order.
-            is_fenced: a newer driver owns the job, and with it the commands.
-            is_final: starting the driver again cannot help, and its supervisor does not do it.
+            is_clean: whether the driver has recorded on the storage that it ended cleanly.
+            is_fenced: whether a newer driver owns the job and its commands.
+            is_final: whether a restart would not help, so that the supervisor does not restart the driver.
         """
         if self._closing.is_set():
             return
@@ -197,7 +197,7 @@ class Agent:
         self._store.close()
 
     def metrics(self) -> AgentMetrics:
-        """How the agent fares; any thread."""
+        """Return the agent's metrics; any thread."""
         return AgentMetrics(
             buffered=len(self._buffer),
             dropped=self._buffer.dropped,
@@ -208,27 +208,27 @@ class Agent:
         )
 
     def outcomes(self) -> dict[tuple[str, str], int]:
-        """How many commands this driver has given their outcome, by kind and state; any thread."""
+        """Return the number of commands that this driver has finished, by kind and state; any thread."""
         return dict(self._executor.outcomes)
 
     @property
     def commands_under_way(self) -> int:
-        """How many commands are being carried out; any thread."""
+        """Return the number of commands in progress; any thread."""
         return self._executor.under_way
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a command is ending the job for good; any thread."""
+        """Return whether a command is stopping the job; any thread."""
         return self._executor.is_ending and not self._executor.is_restarting
 
     @property
     def is_restarting(self) -> bool:
-        """Whether a command is ending the job to have it started again; any thread."""
+        """Return whether a command is restarting the job; any thread."""
         return self._executor.is_restarting
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last try to use the database has worked."""
+        """Return whether the last attempt to use the database succeeded."""
         return self._is_registered and not self._contact.is_lost
 
     # The thread of the passes.
@@ -261,13 +261,13 @@ class Agent:
                 self._contact.worked()
         except GenerationSuperseded as error:
             self._superseded(error)
-        except (DatabaseError, JobNameTaken, JobNotFound) as error:  # the last: somebody has removed the job's history
+        except (DatabaseError, JobNameTaken, JobNotFound) as error:  # the last: the job's history was removed
             self._is_registered = False
             self._contact.failed(error, now)
-        except StoreError as error:  # the job notices by itself; the agent only cannot reconcile now
+        except StoreError as error:  # the job notices this itself; the agent only cannot reconcile now
             self._contact.failed(error, now)
         except Exception as error:
-            _log.exception("x the agent met an error of its own; please report it")
+            _log.exception("x internal error in the agent; please report it")
             self._contact.failed(_Internal(f"{type(error).__name__}: {error}"), now)
 
     def _use_database(self, now: float) -> None:
@@ -282,7 +282,7 @@ class Agent:
             self._claim()
         if self._executor.desk.has_work():
             self._executor.desk.work(self._store)
-        # What has just been begun may be over already, and somebody waits for it.
+        # Commands that have just begun may have finished already, and a client is waiting for them.
         self._executor.look()
         self._reporter.flush(self._store)
         for command, progress in self._executor.progress().items():
@@ -293,7 +293,7 @@ class Agent:
     # Its parts.
 
     def _resume(self) -> None:
-        """At the start, and whenever the database was away."""
+        """Register and reconcile, at the start and after each outage of the database."""
         self._register()
         self._written = ((), ())
         reconcile(self._port, self._store)
@@ -306,8 +306,8 @@ class Agent:
         register(self._port, self._store, self._registration(), may_create=is_new)
 
     def _take_older(self) -> None:
-        # What is carried out waits for the queries of the program, as what is claimed does: a savepoint of those that
-        # happen to be started would not be one of the job.
+        # Like new commands, they wait until the program has started its queries: a savepoint of only some of them would
+        # not be a savepoint of the job.
         name, generation, is_ready = self._facts.name, self._facts.generation, self._port.is_ready()
         now = self._store.jobs.heartbeat(name, generation).now
         for command in self._store.commands.claimed_by(name, generation) if is_ready else ():
@@ -335,7 +335,7 @@ class Agent:
         self._may_have_commands = True  # a signal may have been lost
 
     def _write_parts(self) -> None:
-        """Queries and operators, when they have changed; what changes all the time goes with the heartbeat."""
+        """Write queries and operators if they have changed; what changes all the time is part of the heartbeat."""
         with contextlib.suppress(JobClosed):
             queries, operators = self._queries(), self._operators()
             seen = tuple((each.name, each.lineage, each.state, each.restarts, each.last_failure) for each in queries)
@@ -347,7 +347,7 @@ class Agent:
 
     def _claim(self) -> None:
         if not self._port.is_ready() or self._closing.is_set():
-            return  # it would refuse what the program is about to declare
+            return  # commands would be refused for operators that the program has not declared yet
         name, generation = self._facts.name, self._facts.generation
         while commands := self._store.commands.claim(name, generation, _CLAIMED_AT_ONCE):
             for command in commands:
@@ -406,19 +406,19 @@ class Agent:
         self._port.fenced(error.newest)
 
     def _record(self, command: CommandRecord, progress: dict[str, Any]) -> None:
-        """Make progress durable, on a command's own thread; wait for the database as long as it takes."""
+        """Make progress durable, on the command's own thread; wait for the database as long as necessary."""
         while True:
             try:
                 if self._store.commands.progress(command.id, self._facts.generation, progress):
                     return
-                raise JobClosed(self._facts.name)  # another driver has the command by now
+                raise JobClosed(self._facts.name)  # another driver has taken the command over
             except DatabaseError as error:
                 _log.debug("= %s", error)
             if self._closing.wait(_SIGNAL_RETRY_SECONDS):
                 raise JobClosed(self._facts.name)
 
     def _has_failed(self, checkpoint: int) -> bool:
-        with contextlib.suppress(CoordControlError):  # not known, or not to be read: then nobody can say so
+        with contextlib.suppress(CoordControlError):  # unknown or unreadable: then the failure is not certain
             return self._store.checkpoints.get(self._facts.name, checkpoint).state is CheckpointState.FAILED
         return False
 
@@ -440,17 +440,17 @@ class Agent:
                 if self._signal.wait(_SIGNAL_SECONDS):
                     self._may_have_commands = True
                     self._wake_up()
-            except CoordControlError as error:  # the passes say so, and count it
+            except CoordControlError as error:  # the passes log and count it
                 _log.debug("= %s", error)
                 self._closing.wait(_SIGNAL_RETRY_SECONDS)
             except Exception:
-                _log.exception("x the agent's signal met an error of its own; please report it")
+                _log.exception("x internal error in the agent's signal; please report it")
                 self._closing.wait(_SIGNAL_RETRY_SECONDS)
 
     # The end.
 
     def _last_words(self, write: Callable[[], None]) -> None:
-        """Within a bounded time, on a thread that may be left behind: a connection may hang."""
+        """Write within a bounded time, on a thread that may be abandoned, because a connection may hang."""
         thread = threading.Thread(target=self._say_last, args=(write,), name="coord-agent-end", daemon=True)
         thread.start()
         thread.join(_CLOSE_SECONDS)
@@ -476,9 +476,9 @@ class Agent:
                     return
                 time.sleep(0.5)
             except Exception:
-                _log.exception("x the agent met an error of its own; please report it")
+                _log.exception("x internal error in the agent; please report it")
                 return
 
 
 class _Internal(CoordControlError):
-    """Only to be counted and shown."""
+    """An internal error, to be counted and shown."""

@@ -1,15 +1,15 @@
-"""What the agent has to write and has not written yet: bounded, and each kind as its worth demands.
+"""The agent's buffer of records to write: bounded, each kind with its own retention rule.
 
-* What a thing *is* now (a checkpoint in progress) replaces what it was: only the newest waits.
-* What *has happened* (a checkpoint ended, a recovery, the outcome of a command) is kept in order. When too much waits,
-  the oldest lose the detail per subtask first; then the oldest are given up, but never the outcome of a command: those
-  are bounded by themselves, because no command is taken while the database is away. A completed checkpoint that was
-  given up comes back from the storage (:mod:`.reconciliation`).
-* Samples are given up oldest first.
+* Current state (a checkpoint in progress) replaces the previous state: only the newest is kept.
+* Facts (a checkpoint ended, a recovery, the outcome of a command) are kept in order. If there are too many, the oldest
+  first lose their details per subtask; then the oldest are dropped, but never the outcome of a command. Those are
+  bounded anyway, because no command is claimed while the database is unavailable. A completed checkpoint that was
+  dropped is recovered from the storage (:mod:`.reconciliation`).
+* Samples are dropped oldest first.
 
-Everything that was given up is counted.
+Everything that was dropped is counted.
 
-Threads: any, under one lock that is held for moments; what goes out is taken by one thread at a time.
+Threads: any, under one lock that is held briefly; records are taken out by one thread at a time.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = [
     "SavepointVerified",
 ]
 
-#: Facts that may wait with their detail, and in all; some hours of a busy job.
+#: How many facts are kept with their details, and in total; some hours of a busy job.
 _DETAILED: Final = 1_000
 _FACTS: Final = 10_000
-#: Half an hour of samples.
+#: How many samples are kept; half an hour.
 _SAMPLES: Final = 360
 
 
@@ -59,11 +59,11 @@ class Fact(ABC):
 
     __slots__ = ()
 
-    #: Whether it may be given up when too much waits.
+    #: Whether it may be dropped when the buffer is full.
     is_expendable: ClassVar[bool] = True
 
     def without_detail(self) -> Fact | None:
-        """Return the same in less space, or None: it takes as little as it can."""
+        """Return a smaller version of the fact, or None if there is none."""
         return None
 
     @abstractmethod
@@ -72,11 +72,11 @@ class Fact(ABC):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnded(Fact):
-    """A checkpoint is complete, or failed."""
+    """A checkpoint has completed or failed."""
 
     record: CheckpointRecord
     subtasks: tuple[SubtaskRecord, ...] = ()
-    savepoint: SavepointRecord | None = None  #: when it is a complete one
+    savepoint: SavepointRecord | None = None  #: if it is a complete savepoint
 
     def without_detail(self) -> CheckpointEnded | None:
         return CheckpointEnded(self.record, savepoint=self.savepoint) if self.subtasks else None
@@ -110,7 +110,7 @@ class Recovered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SavepointDisposed(Fact):
-    """What lay at a path was removed, whichever job it was of; nothing if no savepoint is known there."""
+    """The savepoint at a path was removed, whichever job it belongs to; ignored if there is no known savepoint."""
 
     path: str
 
@@ -121,7 +121,7 @@ class SavepointDisposed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SavepointVerified(Fact):
-    """All files of a checkpoint or savepoint were read; only savepoints have a place where that is kept."""
+    """All files of a checkpoint or savepoint were verified; recorded only for savepoints."""
 
     path: str
     problems: tuple[str, ...]
@@ -133,7 +133,7 @@ class SavepointVerified(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CommandEnded(Fact):
-    """A command has its outcome."""
+    """A command has finished."""
 
     id: str
     generation: int
@@ -142,29 +142,29 @@ class CommandEnded(Fact):
     is_expendable: ClassVar[bool] = False
 
     def write(self, store: ControlStore) -> None:
-        # False is no news either: the answer to an earlier try was lost.
+        # It returns False if an earlier attempt succeeded but its answer was lost: nothing left to do.
         store.commands.finish(self.id, self.generation, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The job's numbers of one moment."""
+    """The samples of a job at one moment."""
 
     queries: tuple[QuerySample, ...]
     operators: tuple[OperatorSample, ...]
 
 
 class Buffer:
-    """What waits to be written.
+    """The records that wait to be written.
 
     Args:
-        detailed: facts that may wait with their detail.
-        facts: facts that may wait.
-        samples: samples that may wait.
+        detailed: how many facts to keep with their details.
+        facts: how many facts to keep.
+        samples: how many samples to keep.
 
     Attributes:
-        dropped: facts and samples that were given up.
-        trimmed: facts that have lost their detail.
+        dropped: number of dropped facts and samples.
+        trimmed: number of facts that have lost their details.
     """
 
     def __init__(self, *, detailed: int = _DETAILED, facts: int = _FACTS, samples: int = _SAMPLES) -> None:
@@ -178,13 +178,13 @@ class Buffer:
         self.trimmed = 0
 
     def __len__(self) -> int:
-        """How much waits."""
+        """Return the number of buffered records."""
         return len(self._facts) + len(self._current) + len(self._samples)
 
     # What comes in.
 
     def add(self, fact: Fact) -> None:
-        """Something has happened."""
+        """Add a fact."""
         with self._lock:
             if isinstance(fact, CheckpointEnded):
                 self._current.pop(CheckpointId(fact.record.id), None)
@@ -197,27 +197,27 @@ class Buffer:
                 self._drop_oldest()
 
     def set_current(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint is under way; replaces what was known of it."""
+        """Set the state of a checkpoint in progress; replaces its previous state."""
         with self._lock:
             self._current[statistics.checkpoint] = statistics
 
     def sample(self, sample: Sampled) -> None:
-        """The numbers of one moment."""
+        """Add a sample."""
         with self._lock:
             self._samples.append(sample)
             if len(self._samples) > self._most_samples:
                 self._samples.popleft()
                 self.dropped += 1
 
-    # What goes out: looked at, written, and only then removed.
+    # What goes out: read, written, and only then removed.
 
     def facts(self, limit: int) -> tuple[Fact, ...]:
-        """The oldest."""
+        """Return the oldest facts."""
         with self._lock:
             return tuple(fact for fact, _ in zip(self._facts, range(limit), strict=False))
 
     def written(self, fact: Fact) -> None:
-        """This one need not wait any more; it may have been trimmed or dropped meanwhile."""
+        """Remove a fact that was written; it may have been trimmed or dropped meanwhile."""
         with self._lock:
             if not self._facts:
                 return
@@ -228,14 +228,14 @@ class Buffer:
                     self._detailed -= 1
 
     def take_current(self) -> tuple[CheckpointStatistics, ...]:
-        """Those under way; they are set again when they could not be written."""
+        """Take the checkpoints in progress; :meth:`put_back` returns them if they could not be written."""
         with self._lock:
             current = tuple(self._current.values())
             self._current.clear()
             return current
 
     def put_back(self, current: tuple[CheckpointStatistics, ...]) -> None:
-        """What was taken could not be written; what is newer stays."""
+        """Return checkpoints that could not be written, unless there is a newer state."""
         with self._lock:
             ended = {fact.record.id for fact in self._facts if isinstance(fact, CheckpointEnded)}
             for statistics in current:

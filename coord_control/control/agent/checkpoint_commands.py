@@ -1,4 +1,4 @@
-"""Commands about single checkpoints: take one, give one up, remove one, look whether one is intact.
+"""Commands on single checkpoints: trigger, abort, dispose, verify.
 
 Threads: see :mod:`.execution`.
 """
@@ -57,15 +57,15 @@ __all__ = [
 
 
 def command_key(command: CommandRecord) -> str:
-    """The idempotency key of the checkpoint or restore that a command asks for: the storage remembers it for every
-    later driver."""
+    """Return the idempotency key of the checkpoint or restore that a command requests. It is recorded on the storage,
+    for later drivers."""
     return f"command:{command.id}"
 
 
 def request_of(
     command: CommandRecord, kind: CheckpointKind, label: str | None, target: str | None, cause: str = "command"
 ) -> CheckpointRequest:
-    """The checkpoint that a command asks for.
+    """Return the checkpoint request of a command.
 
     Raises:
         InvalidName: the label cannot be part of a path.
@@ -81,7 +81,7 @@ def request_of(
 
 
 def find_by_key(catalog: Catalog, command: CommandRecord) -> CheckpointEntry | None:
-    """The complete checkpoint that a command has made, if any."""
+    """Return the complete checkpoint that a command has made, if any."""
     key = command_key(command)
     for entry in catalog.entries():
         if entry.is_completed and entry.trigger is not None and entry.trigger.key == key:
@@ -90,7 +90,7 @@ def find_by_key(catalog: Catalog, command: CommandRecord) -> CheckpointEntry | N
 
 
 def checkpoint_result(done: Completed, kind: CheckpointKind) -> CheckpointResult:
-    """What to say of one that is complete; from memory, because the agent asks for it in its own thread."""
+    """Return the result of a complete checkpoint; from memory, because it is called on the agent's thread."""
     if done.statistics is None:
         return CheckpointResult(
             checkpoint=done.id, kind=kind.value, path=done.path, duration_seconds=0.0, state_bytes=0
@@ -99,7 +99,7 @@ def checkpoint_result(done: Completed, kind: CheckpointKind) -> CheckpointResult
 
 
 def stored_result(catalog: Catalog, entry: CheckpointEntry) -> CheckpointResult:
-    """The same from the storage.
+    """Return the result of a complete checkpoint from the storage.
 
     Raises:
         CheckpointNotFound: it was removed meanwhile.
@@ -108,7 +108,7 @@ def stored_result(catalog: Catalog, entry: CheckpointEntry) -> CheckpointResult:
     metadata = catalog.read(entry)
     try:
         return _result(stored_statistics(metadata, entry.path), entry.path)
-    except (DamagedRecord, UnsupportedFormat):  # of a coordinator's state: it is complete all the same
+    except (DamagedRecord, UnsupportedFormat):  # of a coordinator's state: the checkpoint is still complete
         return CheckpointResult(
             checkpoint=entry.checkpoint, kind=entry.kind, path=entry.path, duration_seconds=0.0, state_bytes=entry.size
         )
@@ -127,16 +127,16 @@ def _result(found: CheckpointStatistics, path: str) -> CheckpointResult:
 
 
 def progress_of(port: DriverPort, handle: Handle | None) -> dict[str, Any] | None:
-    """How far a checkpoint is, in the words of ``CommandProgress``."""
+    """Return the progress of a checkpoint as the fields of ``CommandProgress``."""
     if handle is None or handle.done:
         return None
     if handle.id is None:
-        return {"message": "waits for its turn"}
+        return {"message": "waiting for its turn"}
     found: dict[str, Any] = {"message": "in progress", "checkpoint": int(handle.id)}
     if (now := handle.progress()) is not None:
         found |= {"subtasks": now.subtasks, "passed_subtasks": now.passed}
         if now.waiting_for:
-            found["message"] = f"waits for the state of the coordinator of {', '.join(now.waiting_for)}"
+            found["message"] = f"waiting for the state of the coordinator of {', '.join(now.waiting_for)}"
         elif now.passed < now.subtasks:
             found["message"] = f"{now.passed} of {now.subtasks} subtasks have passed the boundary"
         with contextlib.suppress(CoordControlError):
@@ -161,7 +161,7 @@ class CheckpointExecution:
 
     @property
     def checkpoint(self) -> CheckpointId | None:
-        """Its number, once it has one."""
+        """The checkpoint's id, once it has one."""
         return None if self._handle is None else self._handle.id
 
     def poll(self) -> Outcome | None:
@@ -172,7 +172,7 @@ class CheckpointExecution:
             done = self._handle.wait(0.0)
         except CheckpointNotCompleted as error:
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
-                return cancelled("it was given up on request", self._handle.id)
+                return cancelled("it was aborted on request", self._handle.id)
             return outcome_of(error, self._handle.id)
         return completed(checkpoint_result(done, self._kind), done.id)
 
@@ -190,7 +190,7 @@ class CheckpointExecution:
 
 
 class AbortExecution:
-    """``abort``: of a checkpoint that is under way, by its number or by the command that asked for it."""
+    """``abort``, for a checkpoint in progress, given by its id or by the command that requested it."""
 
     def __init__(self, command: CommandRecord, payload: Abort, place: Workplace) -> None:
         self._command, self._payload, self._place = command, payload, place
@@ -210,7 +210,7 @@ class AbortExecution:
         elif checkpoint is not None and self._died_with_its_driver(checkpoint):
             self._outcome = completed(AbortResult(checkpoint=checkpoint), checkpoint)
         else:
-            self._outcome = refused(Refusal.NOTHING_TO_ABORT, "it is over already, or was never begun")
+            self._outcome = refused(Refusal.NOTHING_TO_ABORT, "it has already finished, or was never started")
 
     def poll(self) -> Outcome | None:
         return self._outcome
@@ -219,13 +219,13 @@ class AbortExecution:
         return None
 
     def cancel(self) -> None:
-        """Done as soon as begun."""
+        """Do nothing: the command finishes as soon as it begins."""
 
     def job_ended(self) -> Outcome | None:
         return self._outcome
 
     def _died_with_its_driver(self, checkpoint: int) -> bool:
-        # Taken over from an older driver: what was wished for has come true if the checkpoint has failed with it.
+        # Taken over from an older driver: the abort is done if the checkpoint failed together with that driver.
         assert self._command.generation is not None, "it was claimed"
         is_older = self._command.generation < self._place.port.facts.generation
         return is_older and self._place.has_failed(checkpoint)
@@ -242,12 +242,12 @@ class DisposeExecution(ThreadedExecution):
         port, meant = self._place.port, dict(self._command.progress or {})
         if "path" not in meant:
             entry = catalog_of(port).resolve(self._payload.ref)
-            # Before it is done: a later driver that finds nothing there must know that this one has removed it, and
-            # must not take "latest" for the one before.
+            # Recorded before the removal: a later driver that finds nothing there must know that this one has removed
+            # it, and must not resolve "latest" to the checkpoint before.
             meant = {"message": f"removes {entry.path}", "checkpoint": int(entry.checkpoint), "path": entry.path}
             self._place.record(self._command, meant)
         checkpoint, path = meant["checkpoint"], meant["path"]
-        with contextlib.suppress(CheckpointNotFound):  # an earlier driver has done it, and died before it could say so
+        with contextlib.suppress(CheckpointNotFound):  # an earlier driver removed it, and died before it reported that
             port.dispose(path)
         self._place.happened(SavepointDisposed(path))
         return completed(DisposeResult(path=path, checkpoint=checkpoint), checkpoint)

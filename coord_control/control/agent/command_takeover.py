@@ -1,19 +1,19 @@
-"""What becomes of the commands that an older driver had claimed, and has given no outcome.
+"""Decides what happens to commands that an older driver had claimed but not finished.
 
-How far that driver came is not known. So each kind is made such that it can be done again, or what it has done can be
-seen: checkpoints and restores by the command's key on the storage, events by their number, and the end of a driver by
-the mere fact that another one runs.
+How far that driver got is unknown. So each kind of command can either be repeated, or leaves a trace: checkpoints and
+restores the command's key on the storage, events their number, and the end of a driver the mere fact that another one
+is running.
 
-| command             | what is seen                                           | then                              |
+| command             | what is found                                          | then                              |
 | ------------------- | ------------------------------------------------------ | --------------------------------- |
-| restart             | this driver runs                                       | completed                         |
+| restart             | this driver is running                                 | completed                         |
 | stop                | the job has ended since                                | completed                         |
 |                     | it has not: the driver died                            | this job ends as well             |
 | stop with savepoint | its savepoint, and the job has ended since             | completed                         |
 |                     | its savepoint, and the driver died;                    |                                   |
-|                     | nothing has run since, and nothing runs                | this job ends as well             |
-|                     | something has run since, or may                        | again: queries that have gone     |
-|                     |                                                        | beyond it get another one instead |
+|                     | no epoch has run since                                 | this job ends as well             |
+|                     | an epoch has run since, or may have                    | again: queries that are beyond    |
+|                     |                                                        | the savepoint get a new one       |
 |                     | none, and the job has ended since                      | refused: the job ended otherwise  |
 |                     | none, and the driver died                              | again                             |
 | restore             | a restore with its key                                 | completed                         |
@@ -23,7 +23,7 @@ the mere fact that another one runs.
 | trigger checkpoint, | (nothing is looked for here)                           | again; the storage knows the keys |
 | trigger savepoint   |                                                        | of what is complete               |
 | abort               |                                                        | again; a checkpoint that failed   |
-|                     |                                                        | with its driver is given up       |
+|                     |                                                        | with its driver counts as aborted |
 | dispose             |                                                        | again, of the folder found first; |
 |                     |                                                        | if that is gone, it is done       |
 | verify              |                                                        | again; it changes nothing         |
@@ -31,14 +31,14 @@ the mere fact that another one runs.
 |                     |                                                        | over, and the recorded state says |
 |                     |                                                        | if it was applied, or refused     |
 
-A job *has not ended since* when the supervisor that had started the driver that claimed the command has started this
-one too. Otherwise it has when that driver, or a later one, ended in good order, and when the command has expired:
-then a person has probably started the job again.
+A job *has not ended since* if the supervisor of the driver that claimed the command has also started this driver.
+Otherwise it has, if that driver or a later one ended cleanly, or if the command has expired: then the job was probably
+started manually.
 
-No time of one clock is compared with a time of another one: a restore says which key it was for and which generation
-made it, and a command expires by the database's clock alone.
+Times of different clocks are never compared: a restore records its key and its generation, and a command expires by the
+database's clock alone.
 
-Threads: the agent's; looks at the storage.
+Threads: the agent's; reads the storage.
 """
 
 from __future__ import annotations
@@ -76,29 +76,29 @@ __all__ = ["Again", "Stop", "decide"]
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Carry it out as if it had just been claimed."""
+    """Carry the command out as if it had just been claimed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The job ends: that was asked for, and the driver that was asked died on the way.
+    """Stop the job, because the driver that was stopping it died before it had finished.
 
     Attributes:
-        savepoint: what that driver has taken before.
+        savepoint: the savepoint that the driver had taken before.
     """
 
     savepoint: CheckpointResult | None = None
 
 
 def decide(port: DriverPort, command: CommandRecord, now: datetime.datetime) -> Outcome | Again | Stop:
-    """What to do with a command that an older driver had claimed.
+    """Decide what to do with a command that an older driver had claimed.
 
     Args:
-        now: by the clock of the database.
+        now: the time by the clock of the database.
 
     Raises:
-        StoreUnavailable: the storage does not tell; ask again later.
-        ValidationError: the command is none that this release knows.
+        StoreUnavailable: the storage cannot be read; try again later.
+        ValidationError: the command is not a valid command of this release.
     """
     match command.kind:
         case CommandKind.RESTART:
@@ -138,7 +138,7 @@ def _stop_with_savepoint(port: DriverPort, command: CommandRecord, now: datetime
 
 
 def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:
-    """Whether nothing has run since: a driver that the database did not reach may have, and may have died as well."""
+    """Return whether nothing has run since: another driver may have run, unknown to the database, and died as well."""
     folder = port.facts.folder
     names = queries_of(port.files, folder)
     return savepoint.queries.keys() == set(names) and all(
@@ -155,7 +155,7 @@ def _is_at(files: Files, folder: str, name: QueryName, snapshot: QuerySnapshot) 
 
 def _restore(port: DriverPort, command: CommandRecord) -> Outcome | Again:
     payload = parse_command(command.kind, command.payload)
-    assert isinstance(payload, Restore), "its kind says so"
+    assert isinstance(payload, Restore), "its kind is restore"
     job = payload.as_name or port.facts.name
     folder = join(port.facts.root, job)
     done = None if payload.as_name else _restored_by_others(port, command, folder)

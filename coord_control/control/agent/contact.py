@@ -1,9 +1,9 @@
-"""Whether the database can be reached: one place that decides when to try again, and counts.
+"""Whether the database can be reached: decides when to try again, and counts failures.
 
-The database may be away for as long as it likes. Each failure makes the next try wait longer, up to a bound that is
-short enough for people who watch a database come back.
+The database may be unavailable for any length of time. Each failure lengthens the wait before the next attempt, up to a
+limit that is short enough for an operator who is bringing it back.
 
-Threads: the agent's changes it; the numbers may be read by any.
+Threads: changed by the agent's thread; the numbers may be read by any.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ _LONGEST_SECONDS: Final = 8.0
 
 
 class Contact:
-    """The way to one database.
+    """The contact with one database.
 
     Attributes:
-        failures: tries that have failed, in all.
-        last_failure: why the newest one did.
-        last_at: when something was last written or read.
-        is_lost: the last try has failed.
+        failures: total number of failed attempts.
+        last_failure: the error of the newest one.
+        last_at: when the database was last used successfully.
+        is_lost: whether the last attempt failed.
     """
 
     def __init__(self, database: str) -> None:
-        """``database``: its address, without a password."""
+        """
+        Args:
+            database: the address of the database, without a password.
+        """
         self._database = database
         self._outage = Outage(_FIRST_SECONDS, _LONGEST_SECONDS)
         self.failures = 0
@@ -47,24 +50,24 @@ class Contact:
         return self._outage.is_on
 
     def is_due(self, now: float) -> bool:
-        """Whether it may be tried; ``now`` is monotonic."""
+        """Return whether it is time to try; ``now`` is monotonic."""
         return self.seconds_until_due(now) == 0.0
 
     def seconds_until_due(self, now: float) -> float:
         return self._outage.seconds_until_due(now)
 
     def worked(self) -> None:
-        """Something was written or read."""
+        """Note that the database was used successfully."""
         if self._outage.worked():
             _log.info("= the control database %s is back", self._database, extra={"action": "database_back"})
         self.last_at = datetime.datetime.now(datetime.UTC)
 
     def failed(self, error: CoordControlError, now: float) -> None:
-        """A try has failed; said once per outage."""
-        # Not all agents of a fleet at the same moment.
+        """Note that an attempt has failed; logged once per outage."""
+        # Randomized, so that the agents of a fleet do not all try at the same moment.
         if self._outage.failed(now, random.uniform(0.5, 1.0)):
             _log.warning(
-                "x %s; the job runs on, and what happens is written when it is back",
+                "x %s; the job keeps running, and records are written when the database is back",
                 error,
                 extra={"action": "database_away"},
             )

@@ -1,10 +1,10 @@
-"""What the agent needs of the driver that it lives in.
+"""The agent's interface to its driver.
 
-The agent knows no Spark: it reads the job's numbers, asks for checkpoints and for the job's end, and hands events from
-outside over, all through this. ``coord_control.spark.job.agent_port`` is the real one; the agent's tests bring a driver
-that follows a script. What happens by itself comes the other way, to the agent as a ``JobListener``.
+The agent does not depend on Spark: through this interface it reads the state of the job, requests checkpoints or the
+end of the job, and delivers control events. ``coord_control.spark.job.agent_port`` implements it; the agent's tests use
+a scripted driver. In the other direction, the driver notifies the agent as a ``JobListener``.
 
-Threads: every method may be called from any thread. Methods that wait say so; the others return soon.
+Threads: every method may be called from any thread. Methods that wait are documented as such; the others return soon.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Completed(Protocol):
 
     @property
     def statistics(self) -> CheckpointStatistics | None:
-        """What was measured of it; None: that cannot be known any more."""
+        """Its statistics, or None if they are no longer known."""
 
 
 class Handle(Protocol):
@@ -51,7 +51,7 @@ class Handle(Protocol):
 
     @property
     def id(self) -> CheckpointId | None:
-        """None: it waits, or was refused."""
+        """Its id, or None while it waits or if it was refused."""
 
     @property
     def done(self) -> bool: ...
@@ -60,14 +60,14 @@ class Handle(Protocol):
         """Wait until it is complete.
 
         Raises:
-            CheckpointNotCompleted: it came to nothing.
-            TimeoutError: it has not ended within the time.
+            CheckpointNotCompleted: it was refused, failed or was aborted.
+            TimeoutError: it has not finished in time.
         """
 
     def progress(self) -> Progress | None: ...
 
     def abort(self) -> None:
-        """Give it up, unless it is complete by then."""
+        """Abort it, unless it is complete by then."""
 
 
 class DriverPort(Protocol):
@@ -81,101 +81,105 @@ class DriverPort(Protocol):
         """The storage of the job."""
 
     def storage(self, path: str) -> Files:
-        """The storage that a path is on."""
+        """Return the storage of a path."""
 
-    # What it does now.
+    # The current state.
 
     def is_ready(self) -> bool:
-        """Whether the program has declared what it declares and started its queries."""
+        """Return whether the program has declared its operators and started its queries."""
 
     def queries(self) -> tuple[QueryFacts, ...]: ...
 
     def operators(self) -> tuple[OperatorFacts, ...]: ...
 
     def status(self) -> JobStatus:
-        """Raises JobClosed when the job has ended."""
-
-    def metrics_address(self) -> str | None:
-        """Where its metrics are served, as other machines see it; None: nowhere."""
-
-    def add_listener(self, listener: JobListener) -> Callable[[], None]:
-        """Tell the listener what happens from now on; returns what ends that."""
-
-    def has_same_supervisor(self, generation: Generation) -> bool:
-        """Whether the supervisor that has started this driver had started an earlier one as well."""
-
-    def was_released(self, generation: Generation) -> bool:
-        """Whether an earlier driver has said on the storage that it ended in good order.
+        """Return the status of the job.
 
         Raises:
-            StoreUnavailable: the storage.
+            JobClosed: the job has ended.
+        """
+
+    def metrics_address(self) -> str | None:
+        """Return the address of the metrics for other machines, or None if there is none."""
+
+    def add_listener(self, listener: JobListener) -> Callable[[], None]:
+        """Add a listener; return a function that removes it."""
+
+    def has_same_supervisor(self, generation: Generation) -> bool:
+        """Return whether this driver and an earlier one were started by the same supervisor."""
+
+    def was_released(self, generation: Generation) -> bool:
+        """Return whether an earlier driver has recorded on the storage that it ended cleanly.
+
+        Raises:
+            StoreUnavailable: the storage cannot be read.
         """
 
     def is_current(self) -> bool:
-        """Whether, on the storage, no newer driver has claimed the job.
+        """Return whether no newer driver has claimed the job on the storage.
 
         Raises:
-            StoreUnavailable: the storage.
+            StoreUnavailable: the storage cannot be read.
         """
 
     def is_fenced(self) -> bool:
-        """Whether the job knows of a newer driver. What ends here from then on says nothing: the newer one does it."""
+        """Return whether the job knows of a newer driver, which then reports the outcomes instead of this one."""
 
-    # What can be asked of it.
+    # Requests.
 
     def submit(self, request: CheckpointRequest) -> Handle:
-        """Ask for a checkpoint; refusals come out of the handle."""
+        """Request a checkpoint; the handle reports refusals."""
 
     def abort(self, checkpoint: CheckpointId) -> bool:
-        """Give a checkpoint up that is under way; False: none of that number is."""
+        """Abort a checkpoint; return False if no checkpoint with this id is in progress."""
 
     def savepoint_and_pause(
         self, request: CheckpointRequest, began: Callable[[Handle], None], is_wanted: Callable[[], bool]
     ) -> Completed:
-        """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
+        """Take a savepoint, process nothing after it, and wait for it; the caller then stops the job.
 
         Args:
-            began: told the handle as soon as there is one.
-            is_wanted: whether it still is; asked until then.
+            began: called with the handle as soon as there is one.
+            is_wanted: returns whether the savepoint is still wanted; called until there is a handle.
 
         Raises:
-            CheckpointNotCompleted: there is none; the job runs on.
-            TimeoutError: there was none in time; the job runs on.
+            CheckpointNotCompleted: there is no savepoint; the job keeps running.
+            TimeoutError: the savepoint was not complete in time; the job keeps running.
         """
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
-        """End the job and wait for it; the agent is closed on the way.
+        """Stop the job and wait for its end, which also closes the agent.
 
         Args:
-            grace_seconds: how long the running epochs may take; None: the job's own time.
-            restart: let the process end with the exit code that asks the supervisor for a new driver.
+            grace_seconds: how long the current epochs may take, or None for the job's setting.
+            restart: end the process with the exit code that requests a new driver from the supervisor.
         """
 
     def dispose(self, reference: str) -> tuple[CheckpointId, str]:
-        """Remove a checkpoint or savepoint, and wait for it; returns its number and path.
+        """Remove a checkpoint or savepoint, wait for that, and return its id and path.
 
         Raises:
-            CheckpointNotFound, CheckpointInUse: it cannot be.
-            StoreUnavailable: the storage.
+            CheckpointNotFound, CheckpointInUse: it cannot be removed.
+            StoreUnavailable: the storage cannot be used.
         """
 
     def fenced(self, newest: int) -> None:
-        """The database knows a newer driver: the job stops itself."""
+        """Stop the job, because the database knows a newer driver."""
 
-    # Events from outside.
+    # Control events.
 
     def check_event(self, operator: str, event_type: str, payload: JsonValue, subtask: int | None) -> ControlEvent:
-        """The event, if the operator can take it.
+        """Validate an event and return it.
 
         Raises:
-            OperatorNotFound, UndeclaredEvent, EventInvalid, NoSuchSubtask: why it cannot.
+            OperatorNotFound, UndeclaredEvent, EventInvalid, NoSuchSubtask: the operator cannot accept it.
         """
 
     def feed_status(self, operator: OperatorUid) -> FeedStatus: ...
 
     def feed(self, number: int, event: ControlEvent) -> bool:
-        """Hand an accepted event over; numbers come in order. False: the operator has it, or cannot take it now."""
+        """Deliver an accepted event, in the order of the numbers. Return False if the operator already has it, or
+        cannot take it now."""
 
     def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
-        """Say that the outcomes of these refused events are durable: they need not be recorded with the coordinator's
-        state any more."""
+        """Mark the outcomes of refused events as durable: they are no longer recorded with the coordinator's state."""

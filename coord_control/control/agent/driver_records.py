@@ -1,7 +1,4 @@
-"""What the driver says of itself, as the records that the database keeps.
-
-Values; any thread.
-"""
+"""Converts what the driver reports into database records."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ _STATES = {
 
 
 def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> CheckpointRecord:
-    """One checkpoint, with totals per query and operator."""
+    """Return the record of a checkpoint, with totals per query and operator."""
     triggered = _utc(each.triggered_at_seconds)
     finished = None
     if each.duration_seconds is not None:
@@ -93,7 +90,7 @@ def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> 
 
 
 def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
-    """Its parts per subtask."""
+    """Return the records of a checkpoint's subtasks."""
     return tuple(
         SubtaskRecord(
             operator=operator.operator,
@@ -112,7 +109,7 @@ def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
 
 
 def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
-    """Where a savepoint lies; None: it is none, or not complete."""
+    """Return the savepoint record of a checkpoint, or None unless it is a completed savepoint."""
     if record.kind is not CheckpointKind.SAVEPOINT or record.state is not CheckpointState.COMPLETED:
         return None
     if record.path is None:
@@ -165,7 +162,7 @@ def _operator_part(job: str, operator: OperatorStatistics) -> OperatorCheckpoint
 
 
 def query_records(queries: tuple[QueryFacts, ...], status: JobStatus) -> tuple[QueryRecord, ...]:
-    """The started queries."""
+    """Return the records of the started queries."""
     now = {query.name: query for query in status.queries}
     return tuple(_query_record(query, now.get(query.name)) for query in queries)
 
@@ -183,7 +180,7 @@ def _query_record(facts: QueryFacts, status: QueryStatus | None) -> QueryRecord:
 
 
 def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str, int]) -> tuple[OperatorRecord, ...]:
-    """The declared operators; ``durable``: by uid, the number of the last durable event from outside."""
+    """Return the records of the declared operators; ``durable`` is the last durable control event by operator."""
     return tuple(
         OperatorRecord(
             uid=operator.uid,
@@ -197,7 +194,7 @@ def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str,
 
 
 def live_status(status: JobStatus, checkpoint: int | None, metrics: str | None) -> LiveStatus:
-    """What goes with a heartbeat; ``metrics``: where they are served."""
+    """Return the status that is part of a heartbeat; ``metrics`` is the address of the metrics."""
     return LiveStatus(
         queries=tuple(_live_query(query) for query in status.queries),
         operators=tuple(_live_operator(operator) for operator in status.operators),
@@ -243,7 +240,7 @@ def _live_operator(operator: OperatorStatus) -> LiveOperator:
 
 
 def recovery_record(facts: JobFacts, fact: RecoveryFact) -> RecoveryRecord:
-    """A query that went on from durable facts."""
+    """Return the record of a query's recovery."""
     return RecoveryRecord(
         job=facts.name,
         generation=fact.generation,

@@ -1,19 +1,19 @@
-"""Events from outside, from the command to the coordinator: checked, numbered, handed over in order, reported.
+"""Control events, from the command to the coordinator: validated, numbered, delivered in order, reported.
 
-    claimed --check--> refused, with what is wrong in which field
-        |  number it (one transaction: from here on it is kept, whatever dies)
-    accepted --hand over--> applied --a durable record contains it--> completed
-                               \\--the coordinator raised--> failed
+    claimed --check--> refused, with the problem of each field
+        |  number it (in one transaction: from here on it survives any crash)
+    accepted --deliver--> applied --a durable record contains it--> completed
+                             \\--the coordinator raised--> failed
 
-A record that contains an event says whether the coordinator refused it, until the desk has said that this outcome is in
-the database. So a driver that dies in between leaves the right outcome to the next one.
+A record that contains an event also records whether the coordinator refused it, until the desk has confirmed that this
+outcome is in the database. So if a driver dies in between, the next one reports the right outcome.
 
-A coordinator whose driver is new stands at the number that its state was recorded with. Every accepted event above it
-is handed over again, from the database, before any newer one; also those that were completed, because a restore takes
-the job back behind them. While a driver lives, the operator's own feed gives them again after a failure.
+The coordinator of a new driver starts at the number that its state was recorded with. Every accepted event above it is
+delivered again, from the database, before any newer one; even completed events, because a restore takes the job back to
+before them. While a driver is alive, the operator's own feed repeats them after a failure.
 
-Threads: the listener's methods come from any thread of the driver and only take notes; everything else belongs to the
-agent's.
+Threads: the listener's methods are called by any thread of the driver and only take notes; everything else runs on the
+agent's thread.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from coord_control.storage.store import ControlStore
 __all__ = ["EventDesk"]
 
 _ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
-_WAITING: Final = "waits for the operator's query to be started"
-_REFUSED_BEFORE: Final = "the driver that gave it to the coordinator has ended; its log has the error"
+_WAITING: Final = "waiting for the operator's query to start"
+_REFUSED_BEFORE: Final = "the driver that delivered it to the coordinator has ended; its log has the error"
 
 
 @dataclass(slots=True)
 class _Operator:
-    """What the desk knows of an operator's events.
+    """The desk's view of an operator's events.
 
     Attributes:
-        commands: by number, those without an outcome.
-        refused: why, by number, of those at which the coordinator raised; never to be given to it again.
-        durable: up to this number nothing can undo them.
-        is_synced: everything that the database has above the coordinator's number was handed over.
+        commands: unfinished commands, by event number.
+        refused: the reasons, by number, of events for which the coordinator raised; never to be delivered again.
+        durable: the last event whose effect is durable.
+        is_synced: whether all events in the database above the coordinator's number were delivered.
     """
 
     commands: dict[int, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class EventDesk(JobListener):
 
     Args:
         wake: tells the agent that there is something to do.
-        ended: told the outcome of a command.
+        ended: called with the outcome of a command.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class EventDesk(JobListener):
     # A listener of the job.
 
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
-        """The operator's events can be handed over."""
+        """Note that the operator accepts events."""
         with self._lock:
             self._opened.add(operator)
         self._wake()
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
-        """The coordinator raised."""
+        """Note that the coordinator raised."""
         with self._lock:
             self._refusals.append((operator, number, error))
         self._wake()
 
     def on_events_durable(self, operator: OperatorUid, number: int) -> None:
-        """Nothing can undo the events up to this number any more."""
+        """Note that the effects of the events up to this number are durable."""
         with self._lock:
             self._durable_news[operator] = max(number, self._durable_news.get(operator, 0))
         self._wake()
@@ -107,11 +107,11 @@ class EventDesk(JobListener):
 
     @property
     def under_way(self) -> int:
-        """How many have no outcome yet."""
+        """Return the number of unfinished commands."""
         return len(self._commands)
 
     def take(self, command: CommandRecord) -> None:
-        """A command was claimed, or taken over from an older driver; with a number it has been accepted already."""
+        """Take a command that was claimed, or taken over from an older driver; a number means that it was accepted."""
         self._commands[command.id] = command
         if command.number is None:
             self._unnumbered.append(command)
@@ -120,16 +120,16 @@ class EventDesk(JobListener):
             self._operator(command.operator).commands[command.number] = command.id
 
     def has_work(self) -> bool:
-        """Whether the database is needed: for numbers, for what an older driver has accepted, or for refusals."""
+        """Return whether the database is needed: for numbers, events of an older driver, or refusals."""
         is_synced = all(each.is_synced for uid, each in self._operators.items() if self._is_open(uid))
         return bool(self._unnumbered) or not is_synced or any(each.refused for each in self._operators.values())
 
     def work(self, store: ControlStore) -> None:
-        """Hand over what is accepted, and accept what is not. What :meth:`look` has reported was written before.
+        """Deliver accepted events, and accept new ones. What :meth:`look` has reported was written before.
 
         Raises:
-            DatabaseError: what could not be done is done the next time.
-            GenerationSuperseded: a newer driver accepts them.
+            DatabaseError: the rest is done the next time.
+            GenerationSuperseded: a newer driver accepts the events.
         """
         for facts in self._port.operators():
             self._operator(facts.uid)
@@ -167,7 +167,7 @@ class EventDesk(JobListener):
                 self._end(operator.commands.pop(number), outcome)
 
     def progress(self) -> dict[str, dict[str, Any]]:
-        """What is new to say, by command."""
+        """Return new progress, by command."""
         news: dict[str, dict[str, Any]] = {}
         for command in self._commands:
             message = _WAITING if any(each.id == command for each in self._unnumbered) else _ACCEPTED
@@ -177,7 +177,7 @@ class EventDesk(JobListener):
         return news
 
     def job_ended(self) -> None:
-        """Those that were not accepted never will be; the others are the next driver's."""
+        """Refuse the commands that were not accepted; the next driver determines the outcome of the others."""
         self.look()
         for command in self._unnumbered:
             self._end(command.id, job_closed(command))
@@ -195,7 +195,7 @@ class EventDesk(JobListener):
             return False
 
     def _forget_refusals(self) -> None:
-        # One that has no command here any more was reported, and what was reported is written by now.
+        # A refusal without a command was reported, and everything that was reported has been written by now.
         for uid, operator in self._operators.items():
             written = [number for number in operator.refused if number not in operator.commands]
             if written:
@@ -216,7 +216,7 @@ class EventDesk(JobListener):
         operator.is_synced = True
 
     def _accept(self, store: ControlStore, command: CommandRecord) -> bool:
-        """Whether it needs no further look: it is accepted, or has its outcome."""
+        """Try to accept an event. Return whether it was accepted or finished, so that it need not be tried again."""
         payload = _payload(command)
         try:
             self._port.check_event(payload.operator, payload.event_type, payload.payload, payload.subtask)
@@ -240,7 +240,7 @@ class EventDesk(JobListener):
             event = self._event(payload)
             self._port.feed(number, event)
         except Exception as error:
-            # It was accepted by a program that has changed since; nothing can give it to this one.
+            # It was accepted by an earlier version of the program, and cannot be delivered to this one.
             self._operator(payload.operator).commands.pop(number, None)
             self._end(command.id, outcome_of(error))
 
@@ -255,5 +255,5 @@ class EventDesk(JobListener):
 
 def _payload(command: CommandRecord) -> SendEvent:
     payload = parse_command(command.kind, command.payload)
-    assert isinstance(payload, SendEvent), "its kind says so"
+    assert isinstance(payload, SendEvent), "its kind is send_event"
     return payload

@@ -1,13 +1,13 @@
-"""One command that is being carried out, and what it may use.
+"""The execution of one command, and what it may use.
 
-Carrying out never blocks the agent: what takes long runs elsewhere (the driver's checkpoint service, a thread of the
-command's own), and the agent asks now and then how far it is. So a savepoint of minutes keeps no other command waiting,
-and an abort overtakes it.
+An execution never blocks the agent: long work runs elsewhere (in the driver's checkpoint service, or on the command's
+own thread), and the agent polls its progress. So a savepoint that takes minutes does not delay other commands, and can
+be aborted.
 
-Every execution gives exactly one outcome, once, or none at all when the next driver is the one to know it.
+Every execution has exactly one outcome, or none if only the next driver can know it.
 
-Threads: the agent's, but for :meth:`Execution.job_ended`, which comes from whoever ends the job when the agent's thread
-has ended.
+Threads: the agent's, except for :meth:`Execution.job_ended`, which is called by the thread that ends the job, after the
+agent's thread has ended.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ __all__ = ["Ending", "Execution", "ThreadedExecution", "Workplace", "job_closed"
 
 
 class Execution(Protocol):
-    """A command on its way."""
+    """A command in progress."""
 
     def begin(self) -> None:
-        """Start; what it raises is the command's outcome."""
+        """Start; an exception becomes the command's outcome."""
 
     def poll(self) -> Outcome | None:
-        """The outcome, as soon as there is one."""
+        """Return the outcome, as soon as there is one."""
 
     def progress(self) -> dict[str, Any] | None:
-        """What there is to say meanwhile; None: nothing."""
+        """Return the progress, or None if there is nothing to report."""
 
     def cancel(self) -> None:
-        """Nobody wants it any more. It may be too late; the outcome tells."""
+        """Request cancellation. It may be too late; the outcome tells."""
 
     def job_ended(self) -> Outcome | None:
-        """The job has ended: the outcome, or None when the next driver gives it."""
+        """Return the outcome after the end of the job, or None if the next driver determines it."""
 
 
 class Ending:
-    """Which command ends the job. One that ends it for good and one that starts it again exclude each other.
+    """Which kind of command ends the job. Stopping and restarting exclude each other.
 
     Threads: any.
 
     Attributes:
-        final_error: the error that the job has ended with, if no supervisor starts it again after that.
+        final_error: the error that the job has ended with, if no supervisor restarts it after that.
     """
 
     def __init__(self) -> None:
@@ -63,16 +63,16 @@ class Ending:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the job is ending."""
+        """Return whether the job is ending."""
         return self._restarts is not None
 
     @property
     def is_restart(self) -> bool:
-        """Whether the job is ending to be started again."""
+        """Return whether the job is ending for a restart."""
         return self._restarts is True
 
     def begin(self, *, restart: bool) -> bool:
-        """Take the right to end the job; False: a command of the other sort has it."""
+        """Acquire the right to end the job; return False if a command of the other kind has it."""
         with self._lock:
             if self._restarts is None:
                 self._restarts = restart
@@ -85,13 +85,13 @@ class Workplace:
     """What executions use.
 
     Attributes:
-        wake: tells the agent to look at them soon.
-        is_supervised: says whether the driver is started again when it asks for that.
-        cancel: cancels the execution of another command; False: it is not on its way here.
-        checkpoint_of: the checkpoint that another command on its way has started.
-        has_failed: whether the history knows that a checkpoint failed.
-        record: makes progress durable, and waits for that; by it the next driver knows what was meant.
-        happened: takes what a command found or did, to be written to the database.
+        wake: makes the agent poll the executions soon.
+        is_supervised: returns whether a supervisor restarts the driver on request.
+        cancel: cancels the execution of another command; returns False if it is not in progress here.
+        checkpoint_of: returns the checkpoint that another command in progress has started.
+        has_failed: returns whether a checkpoint has failed according to the history.
+        record: makes progress durable, and waits for that; tells the next driver what the command refers to.
+        happened: adds a fact to write to the database.
     """
 
     port: DriverPort
@@ -106,10 +106,10 @@ class Workplace:
 
 
 class ThreadedExecution(abc.ABC):
-    """A command that waits for something, on a thread of its own.
+    """A command that blocks, on its own thread.
 
     Args:
-        is_daemon: the process may end while it runs.
+        is_daemon: whether the process may end while it runs.
     """
 
     def __init__(self, command: CommandRecord, place: Workplace, *, is_daemon: bool = True) -> None:
@@ -130,17 +130,17 @@ class ThreadedExecution(abc.ABC):
         return self._progress
 
     def cancel(self) -> None:
-        """Too late: it is being done."""
+        """Do nothing: it is too late to cancel it."""
 
     def job_ended(self) -> Outcome | None:
         return self._outcome
 
     @abc.abstractmethod
     def work(self) -> Outcome | None:
-        """Do it; None: the outcome comes with the job's end."""
+        """Carry the command out; return None if the outcome is only known at the end of the job."""
 
     def say(self, message: str, **more: Any) -> None:
-        """Let people see how far it is."""
+        """Report progress."""
         self._progress = {**(self._progress or {}), "message": message, **more}
         self._place.wake()
 
@@ -153,11 +153,11 @@ class ThreadedExecution(abc.ABC):
 
 
 def job_closed(command: CommandRecord) -> Outcome:
-    """The job has ended, or is ending in another way, before this could be done."""
+    """Return the outcome of a command that was not carried out before the job ended."""
     what = command.kind.value.replace("_", " ")
     return refused(
         Refusal.JOB_CLOSED,
-        f"the job ended before this {what} could be carried out; ask again when the job runs",
+        f"the job ended before this {what} could be carried out; try again when the job is running",
         fault=Fault.EXTERNAL,
         retry=True,
     )

@@ -1,9 +1,9 @@
-"""The commands that are on their way in this driver: begun, looked at, cancelled, reported.
+"""The commands in progress in this driver: starts, polls, cancels and reports them.
 
-Each kind is one small class (:mod:`.checkpoint_commands`, :mod:`.ending_commands`, :mod:`.event_desk`). Here they are
-told apart, and here it is seen to that each has exactly one outcome.
+Each kind is a small class (:mod:`.checkpoint_commands`, :mod:`.ending_commands`, :mod:`.event_desk`). The executor
+dispatches commands to them, and makes sure that each command has exactly one outcome.
 
-Threads: the agent's, but for :meth:`Executor.job_ended`, which is called when that one has ended.
+Threads: the agent's, except for :meth:`Executor.job_ended`, which is called after that thread has ended.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _log = logging.getLogger("coord_control.control")
 
 
 class Executor:
-    """Carries commands out.
+    """Carries out commands.
 
     Args:
-        ended: told each outcome, once per command.
+        ended: called with each outcome, once per command.
         has_failed, record, happened: see :class:`Workplace`.
     """
 
@@ -87,7 +87,7 @@ class Executor:
             happened=happened,
         )
         self.desk = EventDesk(port, wake, self._event_ended)
-        #: By kind and state, of commands that were given one here. A counter has to be there before its first increase.
+        #: Number of outcomes by kind and state. Metrics need each counter to exist before it is first increased.
         self.outcomes = Counter(
             {(kind.value, state.value): 0 for kind in CommandKind for state in FINISHED_COMMAND_STATES}
         )
@@ -97,31 +97,31 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is on its way."""
+        """Return whether any command is in progress."""
         return bool(self._executions)
 
     @property
     def finished(self) -> int:
-        """How many commands were given their outcome here."""
+        """Return the number of commands that were finished here."""
         return self.outcomes.total()
 
     @property
     def under_way(self) -> int:
-        """How many commands are being carried out."""
+        """Return the number of commands in progress."""
         return len(self._executions) + self.desk.under_way
 
     @property
     def is_ending(self) -> bool:
-        """Whether a command is ending the job."""
+        """Return whether a command is ending the job."""
         return self._place.ending.has_begun
 
     @property
     def is_restarting(self) -> bool:
-        """Whether a command is ending the job to have it started again."""
+        """Return whether a command is restarting the job."""
         return self._place.ending.is_restart
 
     def take(self, command: CommandRecord) -> None:
-        """Carry out a command that this driver has claimed, from the beginning; once per command."""
+        """Carry out a command that this driver has claimed. Repeated calls are ignored."""
         if command.id in self:
             return
         try:
@@ -138,18 +138,18 @@ class Executor:
     def take_over(
         self, command: CommandRecord, found: Outcome | command_takeover.Again | command_takeover.Stop, *, is_early: bool
     ) -> bool:
-        """Go on with what an older driver had claimed.
+        """Continue a command that an older driver had claimed.
 
         Args:
-            is_early: the job is only just being made; whoever makes it ends it when that is asked for.
+            is_early: whether the job is still being constructed; its constructor then ends it if necessary.
 
         Returns:
-            Whether the job is to end for it before it begins.
+            Whether the job must end before it begins.
         """
         if isinstance(found, Outcome):
             self._end(command, found)
             return False
-        # Queries that run may have gone beyond its savepoint: that is seen when they pause.
+        # Running queries may be beyond its savepoint already: that is checked when they pause.
         if isinstance(found, command_takeover.Again) or (found.savepoint is not None and not is_early):
             self.take(command)
             return False
@@ -161,7 +161,7 @@ class Executor:
         return True
 
     def look(self) -> None:
-        """Report the outcomes of those that have ended."""
+        """Report the outcomes of the commands that have finished."""
         for command, execution in list(self._executions.values()):
             try:
                 outcome = execution.poll()
@@ -172,7 +172,7 @@ class Executor:
         self.desk.look()
 
     def progress(self) -> dict[str, dict[str, Any]]:
-        """What is new to say, by command."""
+        """Return new progress, by command."""
         news = self.desk.progress()
         for command, (_, execution) in self._executions.items():
             said = execution.progress()
@@ -181,16 +181,16 @@ class Executor:
         return news
 
     def cancel(self, commands: Iterable[CommandRecord]) -> None:
-        """Nobody wants these any more."""
+        """Cancel commands."""
         for command in commands:
             self._cancel_found(command.id)
 
     def job_ended(self, *, is_followed: bool = False, final_error: str | None = None) -> None:
-        """Give the outcomes that are known now that the job has ended; the others are the next driver's.
+        """Report the outcomes that are known after the end of the job; the next driver determines the others.
 
         Args:
-            is_followed: the job has failed, and its supervisor starts it again: nobody has stopped it yet.
-            final_error: why the job has failed, if no supervisor starts it again after that.
+            is_followed: whether the job has failed and its supervisor restarts it, so that it is not stopped yet.
+            final_error: why the job has failed, if no supervisor restarts it after that.
         """
         self._place.ending.final_error = final_error
         for command, execution in list(self._executions.values()):
@@ -227,8 +227,8 @@ class Executor:
         raise AssertionError(f"every kind has its execution, and {command.kind} has none")
 
     def _begin(self, command: CommandRecord, execution: Execution) -> None:
-        who = command.requested_by or "somebody"
-        _log.info("< %s %s of %s", command.kind.value, command.id, who, extra={"action": "command"})
+        who = command.requested_by or "unknown"
+        _log.info("< %s %s by %s", command.kind.value, command.id, who, extra={"action": "command"})
         self._executions[command.id] = (command, execution)
         try:
             execution.begin()
@@ -238,7 +238,7 @@ class Executor:
     def _end(self, command: CommandRecord, outcome: Outcome) -> None:
         self._executions.pop(command.id, None)
         self._said.pop(command.id, None)
-        if self._place.port.is_fenced():  # this is how it ended here; what becomes of it is the next driver's
+        if self._place.port.is_fenced():  # the next driver determines the outcome
             return
         self.outcomes[command.kind.value, outcome.state.value] += 1
         why = "" if outcome.error is None else f": {outcome.error.message}"

@@ -1,7 +1,4 @@
-"""How a command ended, from what came of it: results, and errors as codes that never change.
-
-Values; any thread.
-"""
+"""The outcomes of commands: results, and errors as codes that never change."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from coord_control.storage.records import CommandError, CommandState, Outcome
 
 __all__ = ["cancelled", "completed", "failed", "outcome_of", "refused"]
 
-#: Errors after which nothing was changed; the first that fits decides.
+#: Errors after which nothing was changed; the first match counts.
 _REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (
     (CheckpointNotFound, Refusal.CHECKPOINT_NOT_FOUND),
     (CheckpointInUse, Refusal.CHECKPOINT_IN_USE),
@@ -50,13 +47,13 @@ _MESSAGE_CHARACTERS: Final = 4000
 
 
 def completed(result: CommandResult, checkpoint: int | None = None) -> Outcome:
-    """It was done."""
+    """Return the outcome of a command that succeeded."""
     document = result.model_dump(mode="json")
     return Outcome(state=CommandState.COMPLETED, result=document, checkpoint=checkpoint)
 
 
 def cancelled(message: str, checkpoint: int | None = None) -> Outcome:
-    """It was given up on request."""
+    """Return the outcome of a command that was cancelled on request."""
     error = CommandError(code=FailureReason.ABORTED.name, message=message, fault=Fault.USER.value, retry=True)
     return Outcome(state=CommandState.CANCELLED, error=error, checkpoint=checkpoint)
 
@@ -69,17 +66,17 @@ def refused(
     retry: bool = False,
     fields: list[dict[str, Any]] | None = None,
 ) -> Outcome:
-    """It cannot be done, and nothing was changed."""
+    """Return the outcome of a command that cannot be carried out and has changed nothing."""
     return _ended(CommandState.REFUSED, code.value, message, fault, retry, fields)
 
 
 def failed(code: str, message: str, *, fault: Fault = Fault.EXTERNAL, retry: bool = False) -> Outcome:
-    """It was begun and came to nothing."""
+    """Return the outcome of a command that was started and failed."""
     return _ended(CommandState.FAILED, code, message, fault, retry, None)
 
 
 def outcome_of(error: Exception, checkpoint: int | None = None) -> Outcome:
-    """What an error makes of the command that met it."""
+    """Return the outcome of a command that raised an error."""
     if isinstance(error, CheckpointNotCompleted):
         return _of_checkpoint(error, checkpoint)
     for kind, code in _REFUSALS:

@@ -1,13 +1,13 @@
-"""Making the history agree with the storage: what is there is the truth, whatever was lost on the way to the database.
+"""Makes the history agree with the storage, which is the source of truth if records were lost.
 
-At the start of a driver, and after each time the database was away:
+At the start of a driver, and after each outage of the database:
 
-* every complete checkpoint and savepoint on the storage is complete in the history, with its stored statistics,
-  unless those cannot be read: nothing is restored by the history, so one damaged state keeps no job out of it;
-* one that the history calls complete and that the storage does not have any more was discarded;
-* one that an older driver had begun and that is not complete has failed with it: nobody will complete it.
+* every complete checkpoint and savepoint on the storage is marked complete in the history, with its stored statistics,
+  unless those cannot be read (nothing is restored from the history, so one damaged state must not block the job);
+* a checkpoint that is complete in the history but no longer on the storage is marked discarded;
+* an incomplete checkpoint of an older driver is marked failed, because no driver will complete it.
 
-Threads: the caller's; reads the storage, which may take a while on a remote one.
+Threads: the caller's; reads the storage, which may take a while if it is remote.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REASON: Final = "driver_ended"
 
 
 def catalog_of(port: DriverPort) -> Catalog:
-    """The checkpoints of the port's job on its storage."""
+    """Return the catalog of the checkpoints of the port's job on its storage."""
     return Catalog(port.files, port.facts.folder, port.storage)
 
 
@@ -44,12 +44,12 @@ def reconcile(port: DriverPort, store: ControlStore) -> None:
     """Make the history of the port's job agree with its storage.
 
     Raises:
-        StoreUnavailable: the storage; what was done stays done, and the rest is done the next time.
-        DatabaseError: the database, likewise.
+        StoreUnavailable: the storage cannot be read; the rest is done the next time.
+        DatabaseError: the database cannot be used; the rest is done the next time.
     """
     job, generation = port.facts.name, port.facts.generation
     catalog = catalog_of(port)
-    # The history first: what becomes complete between the two looks is on the storage, and is not called discarded.
+    # Read the history first, so that a checkpoint that completes meanwhile is on the storage and not marked discarded.
     known = {record.id for record in _all(store, job, CheckpointState.COMPLETED)}
     unfinished = list(_all(store, job, CheckpointState.IN_PROGRESS))
     stored = {int(entry.checkpoint): entry for entry in catalog.entries()}
@@ -66,7 +66,7 @@ def reconcile(port: DriverPort, store: ControlStore) -> None:
 
 
 def _is_kept(entry: CheckpointEntry | None) -> bool:
-    # A savepoint that cannot be found may have been moved, or its storage is away; nobody has disposed of it.
+    # A missing savepoint may have been moved, or its storage may be unavailable: it was not necessarily removed.
     return entry is not None and entry.state in (StoredState.COMPLETED, StoredState.MISSING, StoredState.DAMAGED)
 
 

@@ -1,9 +1,8 @@
-"""Entering a driver into the database, and telling it from another job that only has the same name.
+"""Registers a driver in the database, and tells its job from another one with the same name.
 
-A job's row belongs to the job's folder: there the generations are claimed that the row repeats. When somebody removes
-the folder and begins anew, or drives a job of the same name below another root, the numbers begin anew as well, and the
-row's higher one does not mean a newer driver. The storage tells: a generation above ours that was claimed in our folder
-would have fenced us there.
+A job's row belongs to the job's folder, where its generations are claimed. If the folder was removed, or a job of the
+same name runs below another root, generations start again at 1, and a higher one in the row does not mean a newer
+driver. The storage decides: a higher generation claimed in our folder would have fenced us there.
 
 Threads: the agent's.
 """
@@ -23,17 +22,16 @@ _log = logging.getLogger("coord_control.control")
 
 
 def register(port: DriverPort, store: ControlStore, registration: JobRegistration, *, may_create: bool) -> None:
-    """Enter a driver, or enter it again.
+    """Register a driver, for the first time or again.
 
     Args:
-        may_create: make an embedded database that does not exist, and the tables of an empty one. A database that was
-            there a moment ago was moved away by somebody, and an empty one must not stand in its place when it comes
-            back.
+        may_create: whether to create a missing embedded database, and the tables of an empty one. False once the
+            database has been used: if it was moved away, an empty one must not take its place.
 
     Raises:
-        GenerationSuperseded: a newer driver of the job runs.
-        JobNameTaken: a job of the same name and another folder runs; it keeps its row.
-        StoreUnavailable: the storage does not say whether we are the newest.
+        GenerationSuperseded: a newer driver of the job is running.
+        JobNameTaken: a job with the same name but another folder is running; it keeps its row.
+        StoreUnavailable: the storage cannot be read to decide whether this driver is the newest.
         DatabaseError: nothing was written.
     """
     row = _row(store, registration.name, may_create)
@@ -41,7 +39,7 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
         raise JobNameTaken(row.name, row.folder, row.host)
     if row is not None and _is_another(port, row, registration):
         _log.info("= the history of an earlier job %s in %s is replaced", row.name, row.folder)
-        store.jobs.forget(row.name, force=True)  # who is alive in our own folder is us, or was fenced there
+        store.jobs.forget(row.name, force=True)  # a live driver in our folder is this one, or was fenced there
     store.jobs.register(registration)
 
 
@@ -59,7 +57,7 @@ def _row(store: ControlStore, name: str, may_create: bool) -> JobRecord | None:
 
 def _is_another(port: DriverPort, row: JobRecord, mine: JobRegistration) -> bool:
     if row.generation < mine.generation:
-        return False  # also when the folder was moved: then the numbers went on
+        return False  # also if the folder was moved: then the numbers continue
     if row.generation > mine.generation:
         return port.is_current()
     return (row.folder, row.host, row.pid) != (mine.folder, mine.host, mine.pid)

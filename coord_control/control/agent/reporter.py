@@ -1,9 +1,9 @@
-"""What the driver does, written down: a listener of the job that fills a buffer, and the one who empties it.
+"""Records what happens in the driver: a listener of the job fills a buffer, which the agent writes to the database.
 
-The job must never wait for the database. So news are put into the buffer by whatever thread brings them, and written
-by the agent's thread when the database can be reached, in the order in which things happened.
+The job must never wait for the database. So any thread puts records into the buffer, and the agent's thread writes them
+when the database can be reached, in the order in which things happened.
 
-Threads: the listener's methods come from any thread of the driver; everything else belongs to the agent's.
+Threads: the listener's methods are called by any thread of the driver; everything else runs on the agent's thread.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ class Reporter(JobListener):
     """The records of one job.
 
     Args:
-        facts: of the job.
-        buffer: what waits.
-        wake: tells the agent that something waits which should be written soon.
+        facts: the facts of the job.
+        buffer: where records wait.
+        wake: tells the agent to write the buffer soon.
     """
 
     def __init__(self, facts: JobFacts, buffer: Buffer, wake: Callable[[], None]) -> None:
         self._facts = facts
         self._buffer = buffer
         self._wake = wake
-        self.current: int | None = None  #: the newest checkpoint under way
+        self.current: int | None = None  #: the newest checkpoint in progress
 
     # A listener of the job.
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint has started, has come further, or has ended."""
+        """Record that a checkpoint has started, advanced or ended."""
         if statistics.status is CheckpointStatus.IN_PROGRESS:
             self._buffer.set_current(statistics)
             self.current = statistics.checkpoint
-            return  # written with the next heartbeat; whoever waits for it reads the command's progress
+            return  # written with the next heartbeat; a client that waits reads the command's progress instead
         else:
             if self.current == statistics.checkpoint:
                 self.current = None
@@ -71,31 +71,31 @@ class Reporter(JobListener):
         self._wake()
 
     def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
-        """A complete one is not on the storage any more."""
+        """Record that a complete checkpoint was removed from the storage."""
         self._buffer.add(CheckpointDiscarded(self._facts.name, checkpoint))
         self._wake()
 
     def on_recovery(self, fact: RecoveryFact) -> None:
-        """A query has recovered."""
+        """Record that a query has recovered."""
         self._buffer.add(Recovered(recovery_record(self._facts, fact)))
         self._wake()
 
     def on_query_changed(self) -> None:
-        """What queries and operators there are is written with the next heartbeat."""
+        """Wake the agent: the next heartbeat writes the queries and operators."""
         self._wake()
 
     # The agent.
 
     def command_ended(self, command: str, outcome: Outcome) -> None:
-        """A command has its outcome."""
+        """Record the outcome of a command."""
         self._buffer.add(CommandEnded(command, self._facts.generation, outcome))
 
     def flush(self, store: ControlStore) -> None:
-        """Write what waits: what has happened, then what is, then samples.
+        """Write the buffer: facts, then checkpoints in progress, then samples.
 
         Raises:
-            DatabaseError: the database cannot be written; what is not written yet waits on.
-            GenerationSuperseded: a newer driver runs.
+            DatabaseError: the database cannot be written; the rest stays in the buffer.
+            GenerationSuperseded: a newer driver is running.
         """
         while facts := self._buffer.facts(_FACTS_AT_ONCE):
             for fact in facts:
@@ -116,6 +116,6 @@ class Reporter(JobListener):
     def _write(self, fact: Fact, store: ControlStore) -> None:
         try:
             fact.write(store)
-        except RecordRefused as error:  # nothing would make it fit, and it must not keep the others back
+        except RecordRefused as error:  # retrying would not help, and it must not block the others
             self._buffer.dropped += 1
             _log.error("x a record does not fit into the control database and is lost: %s", error)

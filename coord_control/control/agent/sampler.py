@@ -1,4 +1,4 @@
-"""Samples of a job: what was new in its queries and operators since the last look.
+"""Samples of a job: what has changed in its queries and operators since the last sample.
 
 Threads: the agent's.
 """
@@ -24,7 +24,7 @@ class Sampler:
     """Takes samples of one job.
 
     Args:
-        seconds: how far they are apart at least; rounded up to what the database keeps.
+        seconds: the minimum interval; rounded up to the resolution of the database.
     """
 
     def __init__(self, job: str, seconds: float) -> None:
@@ -37,11 +37,11 @@ class Sampler:
         self._operators: dict[str, OperatorStatus] = {}
 
     def is_due(self, now: datetime.datetime) -> bool:
-        """Whether a slot is over, or none has begun."""
+        """Return whether a time slot is over, or none has begun."""
         return self._slot is None or self._slot_of(now) != self._slot
 
     def take(self, status: JobStatus, now: datetime.datetime) -> Sampled:
-        """The samples of the slot that is over; the first call only begins one."""
+        """Return the samples of the slot that is over; the first call only begins a slot."""
         slot = self._slot_of(now) if self._slot is None else self._slot
         at = datetime.datetime.fromtimestamp(slot * self._resolution, datetime.UTC)
         self._elapsed = (now - (self._began or now)).total_seconds()
@@ -100,5 +100,5 @@ def _blocked_seconds(status: OperatorStatus) -> float:
 
 
 def _grown(before: float, now: float) -> float:
-    # It begins at 0 again when its query is restarted.
+    # The counter starts again at 0 when its query is restarted.
     return now - before if now >= before else now

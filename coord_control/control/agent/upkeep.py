@@ -1,9 +1,9 @@
-"""What somebody has to do for the database now and then: expire, roll up, remove what is old.
+"""Periodic maintenance of the database: expire commands, roll up samples, remove old records.
 
-Every agent may do it, and the storage sees to it that one at a time does. It may take long, so it has a thread of its
-own and the heartbeats go on; it is never urgent, so it is left out while the database is away.
+Every agent may do it; the storage makes sure that only one does at a time. It may take long, so it has its own thread
+and heartbeats continue; it is never urgent, so it is skipped while the database is unavailable.
 
-Threads: :meth:`Upkeep.look` belongs to the agent's; the work runs on a thread of its own.
+Threads: :meth:`Upkeep.look` runs on the agent's thread; the work runs on a separate one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Upkeep"]
 
 _log = logging.getLogger("coord_control.control")
 
-#: A command that nobody took shows as expired at most this much later.
+#: The maximum delay before an expired command is marked.
 _EXPIRE_SECONDS: Final = 15.0
 _ROLL_UP_SECONDS: Final = 60.0
 _PRUNE_SECONDS: Final = 900.0
 
 
 class Upkeep:
-    """The upkeep that one agent does."""
+    """The maintenance by one agent."""
 
     def __init__(self, store: ControlStore, settings: ControlSettings) -> None:
         self._store = store
@@ -40,16 +40,16 @@ class Upkeep:
         self._pruned = 0.0
 
     def look(self, now: float) -> None:
-        """Begin what is due; ``now`` is monotonic."""
+        """Start the work that is due; ``now`` is monotonic."""
         if now < self._next or (self._thread is not None and self._thread.is_alive()):
             return
-        # Jobs that start together must not do it together.
+        # Randomized, so that jobs that start together do not do it at the same time.
         self._next = now + _EXPIRE_SECONDS * random.uniform(0.8, 1.2)
         self._thread = threading.Thread(target=self._run, args=(now,), name="coord-upkeep", daemon=True)
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Let it finish what it does."""
+        """Wait until the current work has finished."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -62,7 +62,7 @@ class Upkeep:
             if now - self._pruned >= _PRUNE_SECONDS:
                 self._pruned = now
                 prune(self._store.database, self._policy)
-        except CoordControlError as error:  # the agent says when the database is away; the next one tries again
+        except CoordControlError as error:  # the agent reports outages of the database; the next run tries again
             _log.debug("= upkeep of the control database: %s", error)
         except Exception:
-            _log.exception("x the upkeep of the control database met an error of its own; please report it")
+            _log.exception("x internal error in the upkeep of the control database; please report it")

@@ -1,1 +1,1 @@
-"""What another process can ask of a job and see of it, through the control database."""
+"""The client: lets another process control and observe jobs through the control database."""

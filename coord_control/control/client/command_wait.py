@@ -1,7 +1,7 @@
-"""Waiting for a command: how often to look, and what its end means.
+"""Waiting for a command: how often to poll, and what its outcome means.
 
-Why polling on the client's side: a client lives for seconds, looks at one row by its key, and needs no connection of
-its own for notifications. It looks often at first, because most commands take less than a second, and less often later.
+The client polls because it lives for seconds, reads one row by its key, and does not need an extra connection for
+notifications. It polls often at first, because most commands take less than a second, and less often later.
 
 Threads: a ``Wait`` belongs to one caller; the functions are pure.
 """
@@ -26,10 +26,10 @@ from coord_control.storage.records import CommandError, CommandKind, CommandReco
 
 __all__ = ["WAITING", "OnProgress", "Wait", "progress_text", "raise_if_not_running", "result_of"]
 
-#: Is told a command whenever it has changed.
+#: Called with a command whenever it has changed.
 OnProgress = Callable[[CommandRecord], None]
 
-#: How far a command is that no driver has taken yet.
+#: The progress of a command that no driver has claimed yet.
 WAITING: Final = "waiting for the job's driver"
 
 _FIRST_PAUSE_SECONDS: Final = 0.02
@@ -48,8 +48,8 @@ class Wait:
     """One wait for one command.
 
     Args:
-        timeout: seconds; None: until it is over.
-        now: of a monotonic clock.
+        timeout: how long to wait, in seconds, or None for no limit.
+        now: the time by a monotonic clock.
     """
 
     def __init__(self, timeout: float | None, on_progress: OnProgress | None, now: float) -> None:
@@ -60,10 +60,10 @@ class Wait:
         self._pause = _FIRST_PAUSE_SECONDS
 
     def pause_after(self, command: CommandRecord, now: float) -> float | None:
-        """Report what was seen; returns the seconds until the next look, None when the command is over.
+        """Report a change; return the seconds until the next poll, or None if the command has finished.
 
         Raises:
-            CommandTimeout: it is not over, and the time is.
+            CommandTimeout: the command has not finished in time.
         """
         if self._on_progress is not None and command != self._last:
             self._on_progress(command)
@@ -78,7 +78,7 @@ class Wait:
 
 
 def progress_text(command: CommandRecord) -> str:
-    """How far a command is, for people: ``3 of 4 subtasks, 12 events blocked``."""
+    """Describe the progress of a command: ``3 of 4 subtasks, 12 events blocked``."""
     found = CommandProgress.model_validate(command.progress or {})
     parts = [found.message] if found.message else []
     if found.subtasks is not None:
@@ -88,15 +88,15 @@ def progress_text(command: CommandRecord) -> str:
         parts.append(f"{found.blocked_events} events blocked")
     if parts:
         return ", ".join(parts)
-    return WAITING if command.claimed_at is None else "under way"
+    return WAITING if command.claimed_at is None else "in progress"
 
 
 def result_of(command: CommandRecord) -> CommandResult:
-    """The result of a command that is over.
+    """Return the result of a finished command.
 
     Raises:
-        CommandFailed: it was not completed; a subclass says how it ended.
-        JobNotRunning: because nobody was there to do it.
+        CommandFailed: it was not completed; the subclass tells how it ended.
+        JobNotRunning: the job had no live driver.
     """
     if command.state is CommandState.COMPLETED:
         return parse_result(command.kind, command.result or {})
@@ -114,7 +114,7 @@ def result_of(command: CommandRecord) -> CommandResult:
 
 
 def raise_if_not_running(command: CommandRecord) -> None:
-    """Raise JobNotRunning when a command was refused because the job has no driver."""
+    """Raise JobNotRunning if a command was refused because the job has no live driver."""
     error = command.error
     if command.state is CommandState.REFUSED and error is not None and error.code == Refusal.JOB_NOT_RUNNING:
         known = error.fields[0] if error.fields else {}

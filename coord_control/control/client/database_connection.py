@@ -1,7 +1,7 @@
-"""A client's way to the database: connected when it is first used, asked again for a while when it does not answer.
+"""A client's connection to the database: opened on first use, with retries while the database cannot be reached.
 
-Everything that goes through :meth:`Connection.call` may be done twice, because a connection that breaks does not tell
-whether a transaction was committed: reads can, and requests carry a key by which the second one finds the first.
+Everything that goes through :meth:`Connection.call` may run twice, because after a broken connection it is unknown
+whether a transaction was committed. Reads are repeatable, and a repeated request finds the first one by its key.
 
 Threads: any; the pool below hands out connections.
 """
@@ -28,11 +28,11 @@ class Connection:
     """The database of one client.
 
     Args:
-        application: what the server's list of connections shows.
-        sleep, clock: for tests; seconds.
+        application: the name to show in the server's list of connections.
+        sleep, clock: for tests; in seconds.
 
     Raises:
-        NoControlPlane, ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: there is nothing to use.
+        NoControlPlane, ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: no database can be used.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Connection:
 
     @property
     def display_url(self) -> str:
-        """The address without a password."""
+        """Return the address without a password."""
         return self._database.display_url
 
     def call(self, action: Callable[[ControlStore], T]) -> T:
-        """Do something with the database; again, with growing pauses, while it cannot be reached.
+        """Run an action on the database; retry it, with growing pauses, while the database cannot be reached.
 
         Raises:
-            DatabaseUnavailable: that lasted longer than ``retry_seconds``.
+            DatabaseUnavailable: the database could not be reached for ``retry_seconds``.
         """
         give_up = self._clock() + self.settings.retry_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -71,5 +71,5 @@ class Connection:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def close(self) -> None:
-        """Give all connections back. May be called twice; another call opens new ones."""
+        """Close all connections. May be called twice; a later call opens new ones."""
         self._database.close()

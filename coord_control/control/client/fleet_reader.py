@@ -1,6 +1,6 @@
-"""What a client can see of many jobs at once, and follow: the reading that sensors and dashboards do.
+"""Queries over many jobs at once, for sensors and dashboards.
 
-Threads: any; every call is one transaction of its own.
+Threads: any; every call is a separate transaction.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ __all__ = ["FleetReader"]
 
 
 class FleetReader:
-    """The part of a client that is about all jobs."""
+    """The part of a client that reads many jobs at once."""
 
     _connection: Connection
 
     def changes(self, after: int = 0, *, limit: int = 200, jobs: Collection[str] | None = None) -> tuple[Change, ...]:
-        """What has happened since: checkpoints and savepoints that ended, and recoveries, as they were committed.
+        """Return later changes: finished checkpoints and savepoints, and recoveries, in the order of their commits.
 
-        A reader that goes on with the ``sequence`` of the last one it was given misses nothing and is given nothing
-        twice. A checkpoint that was thought to have failed and turns out to be complete comes once more, as that.
+        A reader that continues from the ``sequence`` of the last change misses nothing and sees nothing twice. If a
+        "failed" checkpoint turns out to be complete, it is reported again as completed.
 
         Args:
-            after: the last sequence that is known; 0: from the beginning of what is kept.
-            limit: how many at most.
-            jobs: of these only.
+            after: the last known sequence, or 0 for everything that is kept.
+            limit: how many changes to return at most.
+            jobs: only the changes of these jobs.
         """
         return self._connection.call(lambda store: store.changes.list(after, limit=limit, jobs=jobs))
 
     def newest_change(self) -> int:
-        """The sequence of the newest change; 0: there was none. Nothing up to it can still appear."""
+        """Return the sequence of the newest change, or 0 if there is none. No change up to it can still appear."""
         return self._connection.call(lambda store: store.changes.newest())
 
     def subtasks_of(self, checkpoints: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[SubtaskRecord, ...]]:
-        """The part of every subtask in many checkpoints, by job and number; empty for what is not there."""
+        """Return the subtasks of many checkpoints, by job and id; empty for a checkpoint that does not exist."""
         wanted = tuple(checkpoints)
         return self._connection.call(lambda store: store.checkpoints.subtasks_of(wanted))
 
     def fleet(self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)) -> Fleet:
-        """How these jobs are, or all: as cheap as possible, a fixed number of statements for any number of jobs.
+        """Return the state of these jobs, or of all, with a fixed number of statements for any number of jobs.
 
         Args:
-            jobs: by name; those that are not there are left out.
-            window: for how long back recoveries are counted and lags are compared.
+            jobs: the names of the jobs; unknown ones are left out.
+            window: the period over which recoveries are counted and lags are compared.
         """
         return self._connection.call(lambda store: store.fleets.read(jobs, window=window))
 
     def fleet_counts(
         self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)
     ) -> FleetCounts:
-        """What there was how often in these jobs, or in all; as :meth:`fleet`, a fixed number of statements.
+        """Count events per job, in these jobs or in all; as :meth:`fleet`, with a fixed number of statements.
 
         Args:
-            window: for how long back failures, recoveries and finished commands are counted.
+            window: the period over which failures, recoveries and finished commands are counted.
         """
         return self._connection.call(lambda store: store.fleets.counts(jobs, window=window))

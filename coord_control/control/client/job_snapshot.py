@@ -1,7 +1,4 @@
-"""A job at one moment, as whoever watches it sees it.
-
-Threads: values; any thread.
-"""
+"""A job at one moment, as seen by a client."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ __all__ = ["JobSnapshot", "Samples"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot(Record):
-    """A job, its newest checkpoints and the commands that are not finished; newest first."""
+    """A job, its newest checkpoints and its unfinished commands; newest first."""
 
     job: JobRecord
     checkpoints: tuple[CheckpointRecord, ...]
@@ -30,13 +27,13 @@ class JobSnapshot(Record):
 
     @property
     def under_way(self) -> tuple[CheckpointRecord, ...]:
-        """The checkpoints that are not over."""
+        """Return the checkpoints in progress."""
         return tuple(each for each in self.checkpoints if each.state is CheckpointState.IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples(Record):
-    """What was measured of a job, oldest first."""
+    """Samples of a job, oldest first."""
 
     queries: tuple[QuerySample, ...]
     operators: tuple[OperatorSample, ...]

@@ -1,6 +1,6 @@
-"""What a client can look at.
+"""The reading half of the client.
 
-Threads: any; every call is one transaction of its own.
+Threads: any; every call is a separate transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["ControlReader"]
 
 _WATCHED_CHECKPOINTS: Final = 10
 _WATCHED_COMMANDS: Final = 10
-#: Seconds of a sample, and for how long such ones are kept.
+#: The resolution of samples in seconds, and how long they are kept.
 _RESOLUTIONS: Final = ((5, timedelta(hours=1)), (60, timedelta(days=1)))
 _COARSEST: Final = 3600
 
@@ -52,13 +52,13 @@ class ControlReader(FleetReader):
     ) -> None:
         """
         Args:
-            url: the database; None: as ``COORD_CONTROL`` says, or the user's embedded one.
-            actor: who asks, for the audit trail; None: the user of this process.
-            settings: instead of those of the environment.
+            url: the database URL; defaults to ``COORD_CONTROL``, or else to the user's embedded database.
+            actor: who makes the requests, for the audit trail; defaults to the user of this process.
+            settings: settings to use instead of the environment.
 
         Raises:
-            ControlSettingsInvalid: the environment says something that cannot be used.
-            NoControlPlane: it says that there is none.
+            ControlSettingsInvalid: a setting is invalid.
+            NoControlPlane: the control plane is switched off.
         """
         loaded = settings if settings is not None and url is None else ControlSettings.load(url)
         self._connection = Connection(loaded, application="coord-control client")
@@ -67,16 +67,16 @@ class ControlReader(FleetReader):
 
     @property
     def url(self) -> str:
-        """The database's address, without a password."""
+        """Return the database URL without a password."""
         return self._connection.display_url
 
     @property
     def settings(self) -> ControlSettings:
-        """What this client goes by."""
+        """Return this client's settings."""
         return self._connection.settings
 
     def close(self) -> None:
-        """Give the connections back. May be called twice."""
+        """Close the connections. May be called twice."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -88,22 +88,22 @@ class ControlReader(FleetReader):
         self.close()
 
     def jobs(self) -> tuple[JobRecord, ...]:
-        """All jobs by name, without their queries and operators."""
+        """Return all jobs by name, without their queries and operators."""
         return self._connection.call(lambda store: store.jobs.list())
 
     def job(self, name: str) -> JobRecord:
-        """One job with everything that its driver last said of itself.
+        """Return a job with everything that its driver last reported.
 
         Raises:
-            JobNotFound: there is none; the message names those with a similar name.
+            JobNotFound: there is no such job; the message suggests similar names.
         """
         return self._connection.call(lambda store: store.jobs.get(name))
 
     def generations(self, job: str) -> tuple[GenerationRecord, ...]:
-        """The drivers that a job has had, newest first.
+        """Return the drivers that a job has had, newest first.
 
         Raises:
-            JobNotFound: there is none.
+            JobNotFound: there is no such job.
         """
         return self._connection.call(lambda store: store.jobs.generations(job))
 
@@ -117,11 +117,11 @@ class ControlReader(FleetReader):
         limit: int = 50,
         before: int | None = None,
     ) -> tuple[CheckpointRecord, ...]:
-        """Checkpoints and savepoints of a job, newest first.
+        """Return checkpoints and savepoints of a job, newest first.
 
         Args:
-            requested_by: only those of this actor: a user of a client, or ``dagster:schedule:<name>``.
-            before: only those with a smaller id: the next page.
+            requested_by: only those of this actor: the user of a client, or ``dagster:schedule:<name>``.
+            before: only those with a smaller id, for the next page.
 
         Raises:
             JobNotFound: there is no such job.
@@ -133,23 +133,23 @@ class ControlReader(FleetReader):
         )
 
     def checkpoint(self, job: str, checkpoint: int) -> CheckpointRecord:
-        """One of them, with its queries and operators.
+        """Return a checkpoint or savepoint with its queries and operators.
 
         Raises:
-            JobNotFound, RecordNotFound: there is none; the message names those beside it.
+            JobNotFound, RecordNotFound: it does not exist; the message suggests similar names, or the nearest ids.
         """
         return self._connection.call(lambda store: store.checkpoints.get(job, checkpoint))
 
     def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
-        """The part of every subtask in a checkpoint; empty when its history is so old that it was thinned out.
+        """Return the subtasks of a checkpoint; empty if it is so old that these details were removed.
 
         Raises:
-            JobNotFound, RecordNotFound: there is none.
+            JobNotFound, RecordNotFound: there is no such checkpoint.
         """
         return self._connection.call(lambda store: store.checkpoints.subtasks(job, checkpoint))
 
     def summary(self, job: str, *, kind: CheckpointKind | None = None, window: int = 10_000) -> CheckpointSummary:
-        """Counts, and percentiles over the newest ``window`` completed checkpoints.
+        """Return counts, and percentiles over the newest ``window`` completed checkpoints.
 
         Raises:
             JobNotFound: there is no such job.
@@ -157,7 +157,7 @@ class ControlReader(FleetReader):
         return self._connection.call(lambda store: store.checkpoints.summary(job, kind=kind, window=window))
 
     def savepoints(self, job: str | None = None) -> tuple[SavepointRecord, ...]:
-        """Savepoints, newest first; also imported ones."""
+        """Return savepoints, including imported ones, newest first."""
         return self._connection.call(lambda store: store.savepoints.list(job))
 
     def commands(
@@ -169,25 +169,26 @@ class ControlReader(FleetReader):
         limit: int = 50,
         before: str | None = None,
     ) -> tuple[CommandRecord, ...]:
-        """Commands, newest first; of all jobs without a job.
+        """Return commands, newest first.
 
         Args:
-            before: only those with a smaller id: the next page.
+            job: the job, or None for all jobs.
+            before: only those with a smaller id, for the next page.
         """
         return self._connection.call(
             lambda store: store.commands.list(job=job, state=state, kind=kind, limit=limit, before=before)
         )
 
     def command(self, command: str) -> CommandRecord:
-        """One command.
+        """Return a command.
 
         Raises:
-            CommandNotFound: there is none.
+            CommandNotFound: there is no such command.
         """
         return self._connection.call(lambda store: store.commands.get(command))
 
     def command_of_key(self, job: str, key: str) -> CommandRecord | None:
-        """The command that was requested with an idempotency key; None: there is none yet.
+        """Return the command with an idempotency key, or None if there is none yet.
 
         Raises:
             JobNotFound: there is no such job.
@@ -195,7 +196,7 @@ class ControlReader(FleetReader):
         return self._connection.call(lambda store: store.commands.of_key(job, key))
 
     def recoveries(self, job: str, *, limit: int = 50) -> tuple[RecoveryRecord, ...]:
-        """Why and from where a job went on, newest first.
+        """Return the recoveries of a job, newest first.
 
         Raises:
             JobNotFound: there is no such job.
@@ -203,7 +204,7 @@ class ControlReader(FleetReader):
         return self._connection.call(lambda store: store.recoveries.list(job, limit=limit))
 
     def audit(self, job: str | None = None, *, limit: int = 50) -> tuple[AuditRecord, ...]:
-        """Who asked for what, with which outcome, newest first."""
+        """Return the audit trail, newest first: who requested what, and its outcome."""
         return self._connection.call(lambda store: store.audit.list(job, limit=limit))
 
     def samples(
@@ -214,11 +215,11 @@ class ControlReader(FleetReader):
         until: datetime | None = None,
         resolution_seconds: int | None = None,
     ) -> Samples:
-        """What was measured of a job's queries and operators, oldest first.
+        """Return samples of a job's queries and operators, oldest first.
 
         Args:
-            since: a time with a zone, or how long ago.
-            resolution_seconds: 5, 60 or 3600; None: the finest that is kept for so long.
+            since: a time with a time zone, or how long ago.
+            resolution_seconds: 5, 60 or 3600; defaults to the finest resolution that is kept for that long.
 
         Raises:
             JobNotFound: there is no such job.
@@ -235,7 +236,7 @@ class ControlReader(FleetReader):
         )
 
     def snapshot(self, job: str) -> JobSnapshot:
-        """A job as it is now, with its newest checkpoints and the commands that are not finished.
+        """Return the current state of a job, with its newest checkpoints and its unfinished commands.
 
         Raises:
             JobNotFound: there is no such job.
@@ -252,18 +253,18 @@ class ControlReader(FleetReader):
         return self._connection.call(read)
 
     def watch(self, job: str, *, interval: float = 1.0) -> Iterator[JobSnapshot]:
-        """Look at a job again and again, ``interval`` seconds apart, until nobody wants the next one.
+        """Yield snapshots of a job, ``interval`` seconds apart.
 
         Raises:
-            JobNotFound: there is no such job, or not any more.
-            DatabaseUnavailable: as every call, after ``retry_seconds``.
+            JobNotFound: there is no such job (any more).
+            DatabaseUnavailable: the database could not be reached for ``retry_seconds``.
         """
         while True:
             yield self.snapshot(job)
             time.sleep(interval)
 
     async def watch_async(self, job: str, *, interval: float = 1.0) -> AsyncIterator[JobSnapshot]:
-        """As :meth:`watch`."""
+        """Do the same as :meth:`watch`, without blocking the event loop."""
         while True:
             yield await asyncio.to_thread(self.snapshot, job)
             await asyncio.sleep(interval)

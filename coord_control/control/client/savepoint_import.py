@@ -1,4 +1,4 @@
-"""A savepoint that is found by its path, as a row for the database.
+"""Reads a savepoint from its path as a record for the database.
 
 Threads: any; reads one file.
 """
@@ -22,22 +22,22 @@ _LOCAL = LocalFiles()
 
 
 def read_savepoint(path: str, storage: Storage | None = None) -> SavepointRecord:
-    """Read what a savepoint says about itself.
+    """Read the metadata of a savepoint.
 
     Args:
-        path: its folder.
-        storage: which files a path is on; None: those of this machine.
+        path: the folder of the savepoint.
+        storage: returns the file system of a path; defaults to the local one.
 
     Raises:
-        CheckpointNotFound: there is none, or it is a retained checkpoint, which needs its job.
-        DamagedRecord, UnsupportedFormat: it cannot be used.
+        CheckpointNotFound: there is no savepoint, or it is a retained checkpoint, which needs its job.
+        DamagedRecord, UnsupportedFormat: its metadata cannot be read.
     """
     is_local = scheme(path) in (None, "file")
     if storage is None and not is_local:
-        raise CheckpointNotFound(path, "it is no path of this machine; coordctl savepoint import reads it with Spark")
+        raise CheckpointNotFound(path, "it is not a local path; coordctl savepoint import reads it with Spark")
     place = os.path.abspath(path) if scheme(path) is None else path.rstrip("/")
     files = storage(place) if storage is not None else _LOCAL
-    # The list of no job has it: savepoints can be anywhere.
+    # Not from the list of a job, because savepoints can be anywhere.
     catalog = Catalog(files, join(place, "no-job"), storage)
     entry = catalog.resolve(place)
     if entry.kind != "savepoint":
@@ -46,7 +46,7 @@ def read_savepoint(path: str, storage: Storage | None = None) -> SavepointRecord
 
 
 def savepoint_record(entry: CheckpointEntry, metadata: CheckpointMetadata) -> SavepointRecord:
-    """The row of a complete savepoint."""
+    """Return the record of a complete savepoint."""
     return SavepointRecord(
         path=entry.path,
         job=metadata.job,

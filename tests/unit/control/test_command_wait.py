@@ -144,7 +144,7 @@ def test_an_end_without_a_reason_is_still_an_end() -> None:
     ("changes", "text"),
     [
         ({}, "waiting for the job's driver"),
-        ({"claimed_at": NOON}, "under way"),
+        ({"claimed_at": NOON}, "in progress"),
         (
             {"progress": {"subtasks": 4, "passed_subtasks": 3, "blocked_events": 12}},
             "3 of 4 subtasks, 12 events blocked",
