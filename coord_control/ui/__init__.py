@@ -1,8 +1,8 @@
-"""``coordctl ui``: a live page about jobs and their checkpoints, served from the control database.
+"""``coordctl ui``: live pages about jobs and their checkpoints, served from the control database.
 
-Everything is made on the server: HTML, and charts as SVG. Numbers and geometry come from pure functions
-(:mod:`.timeline`, :mod:`.charts`, :mod:`.scales`), pages from Jinja's templates. A script of a few lines fetches the
-page again each second and puts in what has changed; without it the pages say the same, and are as old as their loading.
+Everything is rendered on the server: HTML, and charts as SVG. Numbers and geometry come from pure functions
+(:mod:`.timeline`, :mod:`.charts`, :mod:`.scales`), pages from Jinja templates. A short script fetches the page every
+second and updates what has changed; without it the pages show the same, as of the time when they were loaded.
 
-Threads: a page reads on one of the server's threads; a ``ControlClient`` may be used by all of them.
+Threads: a page reads on one of the server's threads; they share one ``ControlClient``.
 """

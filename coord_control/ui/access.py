@@ -1,12 +1,11 @@
-"""Who may look, and who may act.
+"""Access control: who may read the pages, and who may act.
 
-* Nobody's page in the same browser can read ours: a foreign name that is made to point at this machine (DNS rebinding)
-  is refused, because only addresses, ``localhost``, this machine's name and names that were allowed are answered to.
-* Nothing but our own files runs in the page, and it can be put into no frame.
-* There are no cookies, so that there is nothing that a foreign page could make a browser send along. Who wants to act
-  sends a token with each request.
+* Foreign pages in the same browser cannot read ours: a foreign name that points at this machine (DNS rebinding) is
+  refused, because only addresses, ``localhost``, this machine's name and explicitly allowed names are accepted.
+* Only our own files run in the page, and it cannot be framed.
+* There are no cookies that a foreign page could make a browser send. Every action needs a token in its request.
 
-Threads: the server's loop; nothing changes after it was made.
+Threads: the server's loop; the objects do not change.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Refuses requests for foreign names, and tells browsers what the pages may do.
+    """Refuses requests for foreign names, and sends the security headers.
 
     Args:
-        names: that are answered to, beside addresses, ``localhost`` and the name of this machine.
+        names: host names to accept in addition to addresses, ``localhost`` and the name of this machine.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
@@ -60,7 +59,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store" if "etag" not in headers else "no-cache")
             await send(message)
 
-        # Not from the request's URL: where the header makes no sense, that has our own address.
+        # Not from the request's URL: if the header is invalid, the URL contains our own address.
         name = asked_name(Headers(scope=scope).get("host", ""))
         if name in self._names:
             await self._app(scope, receive, send_guarded)
@@ -70,21 +69,21 @@ class Guard:
 
 
 class Token:
-    """What somebody must know in order to act."""
+    """The secret that is required to act."""
 
     def __init__(self, value: str) -> None:
         self._value = value.encode()
 
     def is_right(self, given: str) -> bool:
-        """Compare, in a time that does not tell how much of it was right."""
+        """Compare in constant time."""
         return hmac.compare_digest(self._value, given.encode("utf-8", "surrogatepass"))
 
 
 def read_token(path: Path | None) -> str:
-    """Return the token of a file, without the white space around it; without a file a new one.
+    """Return the token in a file, without surrounding white space, or a new token if there is no file.
 
     Raises:
-        PageSettingsInvalid: it cannot be read, or is too short.
+        PageSettingsInvalid: the token cannot be read or is too short.
     """
     if path is None:
         return secrets.token_urlsafe(24)

@@ -1,7 +1,7 @@
 """The buttons: each posts a form, which becomes a command to the job's driver.
 
-A form carries the token, and a key that was made with the page: pressing twice, or sending the form again, is one
-command. Nothing is looked at before the token was right.
+A form contains the token, and a key that was generated with the page: pressing a button twice, or sending the form
+again, is one command. Nothing else is evaluated before the token has been checked.
 
 Threads: the server's loop; the database is asked on one of its threads.
 """
@@ -29,22 +29,18 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 
 class Actions:
-    """Answers to the forms."""
+    """Handles the forms."""
 
     def __init__(self, client: ControlClient, token: Token) -> None:
         self._client, self._token = client, token
 
     async def post(self, request: Request) -> Response:
-        """Ask for what the pressed button says, and show the job with what becomes of it."""
+        """Send the request of the pressed button, and redirect to the job's page, which shows its progress."""
         form = await _form(request)
         if request.headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-            raise HTTPException(
-                403, "The form was sent from a page of somebody else. Open this job's page, and use it."
-            )
+            raise HTTPException(403, "The form was sent from a page of another site. Use the form on this job's page.")
         if not self._token.is_right(form.get("token", "")):
-            raise HTTPException(
-                403, "The token is not the one that coordctl ui was started with. Nothing was asked for."
-            )
+            raise HTTPException(403, "The token is not the one that coordctl ui was started with. No request was sent.")
         job = request.path_params["job"]
         command = await run_in_threadpool(self._ask, job, form)
         return RedirectResponse(f"/jobs/{quote(job, safe='')}?asked={command.id}#asked", status_code=303)

@@ -1,4 +1,4 @@
-"""The application: which page is where, and what is said when there is none.
+"""The application: routes and error pages.
 
 Threads: the server's loop calls the routes; the reading ones run on its threads.
 """
@@ -48,16 +48,16 @@ _STATUS: Final[tuple[tuple[type[CoordControlError], int], ...]] = (
     (JobNotRunning, 409),
     (DatabaseError, 503),
 )
-_TITLES: Final = {400: "This cannot be asked for", 403: "Not allowed", 404: "Not found", 409: "Not done"}
+_TITLES: Final = {400: "Invalid request", 403: "Not allowed", 404: "Not found", 409: "Not done"}
 
 
 def make_app(client: ControlClient, *, token: str | None = None, names: Iterable[str] = ()) -> Starlette:
     """Return the application.
 
     Args:
-        client: what is read, and asked; whoever made it closes it, after the server has ended.
-        token: what somebody must know in order to act; None: the pages can only be read.
-        names: of hosts that are answered to, beside addresses, ``localhost`` and the name of this machine.
+        client: the client to read from and to send requests with. The caller closes it after the server has ended.
+        token: the secret that is required to act, or None for read-only pages.
+        names: host names to accept in addition to addresses, ``localhost`` and the name of this machine.
     """
     pages = _Pages(client, can_act=token is not None)
     routes: list[Route | Mount] = [
@@ -108,7 +108,7 @@ class _Pages:
 
 
 def _healthy(request: Request) -> Response:
-    return PlainTextResponse("ok\n")  # of the process: the database has pages that say when it is away
+    return PlainTextResponse("ok\n")  # the health of this process only: the pages report database outages
 
 
 def _number(text: str | None) -> int | None:

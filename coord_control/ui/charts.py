@@ -1,7 +1,4 @@
-"""Small drawings for a job's page: how long its checkpoints took, and the gateways of an operator.
-
-Threads: pure functions over records; any thread.
-"""
+"""Small charts for a job's page: the durations of its checkpoints, and the gateways of an operator."""
 
 from __future__ import annotations
 
@@ -70,11 +67,11 @@ class Durations:
 
 
 def durations_of(checkpoints: Sequence[CheckpointRecord], spread: Percentiles) -> Durations | None:
-    """Draw durations; None: nothing has ended yet.
+    """Draw durations; return None if no checkpoint has finished yet.
 
     Args:
-        checkpoints: newest first, also those under way, which are left out.
-        spread: of the durations.
+        checkpoints: newest first; those in progress are left out.
+        spread: the percentiles of the durations.
     """
     ended = [each for each in reversed(checkpoints) if each.duration_seconds is not None]
     if not ended:
@@ -136,7 +133,7 @@ class Gateways:
     """The first gateways of an operator, a square for each.
 
     Attributes:
-        notable: those that are closed or hold events; of all, not only of those that are drawn.
+        notable: all gateways that are closed or hold events, not only those that are drawn.
     """
 
     size: float

@@ -1,7 +1,4 @@
-"""Why a checkpoint failed, in three parts: what has happened, what to do next, and the detail.
-
-Threads: pure functions; any thread.
-"""
+"""Why a checkpoint failed, in three parts: what happened, what to do next, and the details."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _REASONS: Final = {reason.code: reason for reason in FailureReason}
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """For people; parts that are not known are empty."""
+    """A readable description of a failure; unknown parts are empty."""
 
     code: str
     happened: str
@@ -27,11 +24,11 @@ class Failure:
 
 
 def failure_of(checkpoint: CheckpointRecord) -> Failure | None:
-    """Return why it failed; None: it did not."""
+    """Return why a checkpoint failed, or None if it did not."""
     if checkpoint.reason is None:
         return None
     reason = _REASONS.get(checkpoint.reason)
-    if reason is None:  # of a newer release, or of the database's own housekeeping
+    if reason is None:  # from a newer release, or from the upkeep of the database
         return Failure(checkpoint.reason, checkpoint.message, "", "")
     happened, _, next_step = reason.sentence.partition("; ")
     detail = checkpoint.message.removeprefix(reason.sentence).strip()

@@ -1,9 +1,9 @@
-"""Templates: everything that comes from outside is escaped, and said as people say it.
+"""Renders templates: all external text is escaped, and values are formatted for people.
 
-Characters that turn the writing around or that nobody sees are spelled out, as on a terminal: a label must not be able
-to look like something else.
+Invisible characters, and those that change the writing direction, are escaped as on a terminal: a label must not be
+able to look like something else.
 
-Threads: any; the environment is not changed after it was made.
+Threads: any; the environment does not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["page"]
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 
-#: Which states are good news, bad news, or under way; everything else is neither.
+#: The states that are shown as good, bad or busy; all others are neutral.
 _MOODS: Final = {
     "running": "good",
     "completed": "good",
@@ -43,7 +43,7 @@ _MOODS: Final = {
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a page, made from a template."""
+    """Return a page rendered from a template."""
     text = _environment.get_template(template).render(now=datetime.now(UTC), **values)
     return HTMLResponse(text, status_code=status)
 

@@ -1,7 +1,4 @@
-"""Axes: where a number lies in a chart, and which numbers stand beside it.
-
-Threads: pure functions; any thread.
-"""
+"""Axes: the position of a number in a chart, and the labels of the axis."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values between 0 and ``highest`` to places between ``start`` and ``end``.
+    """Maps values between 0 and ``highest`` to positions between ``start`` and ``end``.
 
     Attributes:
-        ticks: round values, at their places.
+        ticks: round values at their positions.
     """
 
     highest: float
@@ -38,7 +35,7 @@ class Scale:
     ticks: tuple[Tick, ...]
 
     def at(self, value: float) -> float:
-        """Return where a value lies; what is beyond the ends lies at them."""
+        """Return the position of a value; values beyond the ends are clamped."""
         share = min(max(value, 0.0), self.highest) / self.highest
         return round(self.start + (self.end - self.start) * share, 1)
 
@@ -47,8 +44,8 @@ def seconds_scale(longest: float, start: float, end: float, *, steps: int) -> Sc
     """Return an axis of durations.
 
     Args:
-        longest: seconds that must fit in.
-        steps: about how many intervals there are; at most this many are needed up to ``longest``.
+        longest: the longest duration, in seconds.
+        steps: the approximate number of intervals; at most this many are needed up to ``longest``.
     """
     longest = longest if longest > 0 else 0.001
     rough = longest / steps

@@ -1,6 +1,6 @@
-"""Serving the pages until somebody ends it.
+"""Serves the pages until a signal stops it.
 
-Threads: the calling thread runs the loop; the pages are read on threads of their own.
+Threads: the calling thread runs the loop; the pages are read on separate threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _GRACE_SECONDS: Final = 3
 
 
 def bound(listen: str) -> socket.socket:
-    """Return a socket that listens at ``HOST:PORT``, or at ``:PORT`` of loopback; port 0: any that is free.
+    """Return a socket that listens at ``HOST:PORT``, or at ``:PORT`` of loopback; port 0 selects any free port.
 
     Raises:
-        PageSettingsInvalid: that is no address.
-        EndpointNotBound: it cannot be had.
+        PageSettingsInvalid: the address is invalid.
+        EndpointNotBound: the address is in use or not available.
     """
     address = split_address(listen)
     if address is None:
-        raise PageSettingsInvalid(f"{listen!r} is no address to listen at; write HOST:PORT, for example 127.0.0.1:8765")
+        raise PageSettingsInvalid(f"{listen!r} is not a listen address; write HOST:PORT, for example 127.0.0.1:8765")
     host, port = address
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -41,13 +41,13 @@ def bound(listen: str) -> socket.socket:
 
 
 def _plain(error: OSError) -> OSError:
-    # Python's own text names the address once more. (The errors of a resolver have other numbers, and no such text.)
+    # Python's own text repeats the address. (Resolver errors have other numbers, and no such text.)
     number = error.errno
     return OSError(number, os.strerror(number)) if number is not None and number in errno.errorcode else error
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address of the page, for people to open."""
+    """Return the URL of the page."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 

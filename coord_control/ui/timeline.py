@@ -1,18 +1,16 @@
-"""The timeline of one checkpoint as a drawing: when each subtask's gateway closed, its ack came, the gateway opened.
+"""Draws the timeline of a checkpoint: when each subtask's gateway closed, its ack arrived, and the gateway opened.
 
 ```
 alerts                                       [== files ==]      the query's files are pinned
   threshold     [ state ]                                       the coordinator is asked for its state
-    0 ----------[#### 12 ####o)                                 closed, with events that waited; opened by the ack
+    0 ----------[#### 12 ####o)                                 closed, with waiting events; opened by the ack
     1 ----o-----()                                              acknowledged before the coordinator had answered
-    2, not passed [########### 7 ###########]                   of a checkpoint that failed: closed until then
+    2, not passed [########### 7 ###########]                   of a failed checkpoint: closed until the failure
 ```
 
-All times are seconds since the trigger. A gateway closes when the coordinator has answered and opens when its subtask
-has passed the boundary, so ``closed = opened - blocked_seconds``. Of a subtask that has not passed it is known that the
-gateway was closed at the coordinator's answer, and for how long it had been when the checkpoint failed.
-
-Threads: pure functions over records; any thread.
+All times are in seconds since the trigger. A gateway closes when the coordinator has answered and opens when its
+subtask has passed the boundary, so ``closed = opened - blocked_seconds``. If a subtask has not passed, its gateway was
+closed at the coordinator's answer, and ``blocked_seconds`` is how long it was closed until the checkpoint failed.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _THIN_FROM: Final = 60
 _STEPS: Final = 8
 _LEAST_BAR: Final = 2.0
 _DIGIT: Final = 7.0
-# Of those that have not passed, in the description.
+# How many subtasks that have not passed are named in the description.
 _NAMED: Final = 5
 
 
@@ -50,7 +48,7 @@ class Bar:
 
     Attributes:
         kind: a class of the style sheet: ``closed``, ``blocked``, ``state`` or ``files``.
-        label: what is written into it, where it has the room.
+        label: the text inside the bar, if there is room.
     """
 
     kind: str
@@ -65,9 +63,9 @@ class Lane:
 
     Attributes:
         kind: ``query``, ``operator`` or ``subtask``.
-        text: everything that it shows, in words.
-        waits: the end of the line that stands for an open gateway before the coordinator's answer.
-        is_missing: a subtask that has not passed, or an operator whose coordinator has not answered.
+        text: a description of everything that the lane shows.
+        waits: the end of the line for the open gateway before the coordinator's answer.
+        is_missing: whether the subtask has not passed, or the operator's coordinator has not answered.
     """
 
     kind: str
@@ -91,9 +89,9 @@ class Timeline:
     """The whole drawing.
 
     Attributes:
-        finished: where the checkpoint ended; None: it has not.
-        left_out: subtasks for which there was no room.
-        description: the gist of it, in words.
+        finished: the position of the end of the checkpoint, or None if it has not ended.
+        left_out: number of subtasks that are not drawn.
+        description: a summary in words.
     """
 
     width: float
@@ -111,10 +109,10 @@ class Timeline:
 
 
 def timeline_of(checkpoint: CheckpointRecord, subtasks: Sequence[SubtaskRecord]) -> Timeline | None:
-    """Draw a checkpoint; None: nothing is known of its parts.
+    """Draw a checkpoint; return None if no details are known.
 
     Args:
-        subtasks: in the order in which they are to be drawn; the first ones are.
+        subtasks: the subtasks in display order; only the first ones are drawn.
     """
     if not subtasks and all(query.pin_seconds is None for query in checkpoint.queries):
         return None
@@ -161,14 +159,14 @@ def _lanes(
             yield _operator_lane(operator, scale)
             for subtask in by_operator.pop(operator.operator, ()):
                 yield _subtask_lane(subtask, _answered(operator), scale, height)
-    for uid, rest in by_operator.items():  # the storage tells queries again when they are lost, but not operators
+    for uid, rest in by_operator.items():  # lost queries are recovered from the storage, but not their operators
         yield Lane(kind="operator", label=uid, y=0.0, height=_ROW, text=f"operator {uid}")
         for subtask in rest:
             yield _subtask_lane(subtask, None, scale, height)
 
 
 def _answered(operator: OperatorCheckpoint) -> float | None:
-    """When the coordinator had given its state."""
+    """Return when the coordinator had returned its state."""
     if operator.asked_seconds is None or operator.snapshot_seconds is None:
         return None
     return operator.asked_seconds + operator.snapshot_seconds

@@ -1,6 +1,6 @@
-"""What each page shows, read from the control database.
+"""Reads what each page shows from the control database.
 
-Threads: any; every function reads in transactions of its own.
+Threads: any; every function uses its own transactions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMANDS: Final = 10
 _WINDOW: Final = 1_000
 _ROWS: Final = 1_000
 
-#: By what subtasks can be ordered, and how; the largest first, but for the first one.
+#: The sort orders of subtasks: largest first, except for the first order.
 ORDERS: Final[dict[str, Callable[[SubtaskRecord], Any]]] = {
     "subtask": lambda each: (each.operator, each.subtask),
     "acknowledged": lambda each: -(each.ack_seconds or 0.0),
@@ -64,10 +64,10 @@ class JobPage:
 
     Attributes:
         checkpoints: newest first.
-        before: only checkpoints before this one are shown; None: the newest are.
+        before: the page shows checkpoints before this one, or the newest ones if None.
         restored: the last restore, if it is among the newest recoveries.
         gateways: by operator.
-        asked: the command that somebody has just asked for here.
+        asked: the command that was just requested on this page.
     """
 
     job: JobRecord
@@ -84,17 +84,17 @@ class JobPage:
 
     @property
     def blocked_now(self) -> int:
-        """Events that wait behind closed gateways, as of the last heartbeat of a driver that lives."""
+        """Return the number of events behind closed gateways, as of the last heartbeat of a live driver."""
         return blocked_now(self.job)
 
     @property
     def history(self) -> tuple[CheckpointRecord, ...]:
-        """Those that are listed, fewer than are drawn."""
+        """Return the checkpoints that are listed, fewer than are drawn."""
         return self.checkpoints[:_LISTED]
 
     @property
     def older(self) -> int | None:
-        """Where the next page begins; None: there is none."""
+        """Return the checkpoint at which the next page begins, or None if there is none."""
         return self.history[-1].id if len(self.checkpoints) > _LISTED else None
 
 
@@ -103,9 +103,9 @@ class CheckpointPage:
     """One checkpoint.
 
     Attributes:
-        rows: its subtasks, in the order that was asked for; the first ones.
-        subtasks: how many there are.
-        progress: how far it is, while it is under way.
+        rows: its first subtasks in the requested order.
+        subtasks: the number of all subtasks.
+        progress: its progress while it is running.
     """
 
     job: JobRecord
@@ -128,17 +128,17 @@ class CheckpointPage:
 
     @property
     def blocked_now(self) -> int:
-        """As with a job: gateways do not say behind which checkpoint, when there are several."""
+        """Return the number for the whole job, because gateways do not tell which checkpoint has closed them."""
         return blocked_now(self.job) if self.is_under_way else 0
 
 
 def blocked_now(job: JobRecord) -> int:
-    """Events that wait behind closed gateways; of a driver that is gone nothing waits any more."""
+    """Return the number of events behind closed gateways; 0 if the driver is gone."""
     return sum(operator.blocked_now for operator in job.operators) if job.is_alive else 0
 
 
 def jobs_page(client: ControlClient) -> JobsPage:
-    """Read what is known of all jobs."""
+    """Read the page of all jobs."""
     fleet = client.fleet()
     return JobsPage(
         fleet=fleet,
@@ -150,11 +150,11 @@ def jobs_page(client: ControlClient) -> JobsPage:
 
 
 def job_page(client: ControlClient, name: str, *, before: int | None = None, asked: str | None = None) -> JobPage:
-    """Read what is known of a job.
+    """Read the page of a job.
 
     Raises:
-        JobNotFound: there is none; the message names those with a similar name.
-        CommandNotFound: what was asked for is not known any more.
+        JobNotFound: there is no such job; the message suggests similar names.
+        CommandNotFound: the command ``asked`` is not known (any more).
     """
     job = client.job(name)
     [overview] = client.fleet([name]).jobs
@@ -177,13 +177,13 @@ def job_page(client: ControlClient, name: str, *, before: int | None = None, ask
 
 
 def checkpoint_page(client: ControlClient, name: str, number: int, *, order: str = "subtask") -> CheckpointPage:
-    """Read what is known of a checkpoint.
+    """Read the page of a checkpoint.
 
     Args:
         order: one of :data:`ORDERS`.
 
     Raises:
-        JobNotFound, RecordNotFound: there is none; the message names those beside it.
+        JobNotFound, RecordNotFound: it does not exist; the message suggests similar names, or the nearest ids.
     """
     checkpoint = client.checkpoint(name, number)
     subtasks = client.subtasks(name, number)
@@ -202,7 +202,7 @@ def checkpoint_page(client: ControlClient, name: str, number: int, *, order: str
 
 
 def _progress(client: ControlClient, checkpoint: CheckpointRecord) -> CommandProgress:
-    # The command that has asked for it is told of each step; of a periodic one only whole queries are recorded.
+    # The command that requested it has the progress of each step; for a periodic one only whole queries are recorded.
     claimed = client.commands(checkpoint.job, state=CommandState.CLAIMED, limit=_COMMANDS)
     for command in claimed:
         found = CommandProgress.model_validate(command.progress or {})

@@ -184,7 +184,7 @@ def test_a_page_can_be_paused_and_keeps_the_focus(place: Place, page: Page) -> N
         page.wait_for_timeout(50)
     expect(page.locator(".blocked-now")).to_be_visible()
     assert len(requests) <= 1  # one may have been on its way
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator(".blocked-now")).to_have_count(0)
 
 

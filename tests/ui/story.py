@@ -302,7 +302,7 @@ def _put_command(store: ControlStore) -> None:
             )
         )
         store.commands.claim(JOB, 3)
-        outcome = refused(Refusal.NOTHING_TO_ABORT, "it is over already, or was never begun")
+        outcome = refused(Refusal.NOTHING_TO_ABORT, "it has already finished, or was never started")
         if state is CommandState.COMPLETED:
             outcome = Outcome(state=state, result={"checkpoint": SAVEPOINT}, checkpoint=SAVEPOINT)
         store.commands.finish(command.id, 3, outcome)

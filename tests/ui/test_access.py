@@ -143,7 +143,7 @@ def test_nothing_is_asked_for_without_the_right_token(actor: Visitor, client: Co
     for token in ("", "wrong", TOKEN[:-1], TOKEN + "x", "\u00fc", "\x00"):
         answer = actor.post(ACTIONS, data={**form("checkpoint"), "token": token})
         assert answer.status_code == 403
-        assert "Nothing was asked for" in text_of(answer)
+        assert "No request was sent" in text_of(answer)
     without = form("checkpoint")
     del without["token"]
     assert actor.post(ACTIONS, data=without).status_code == 403

@@ -56,7 +56,7 @@ def test_failures_in_a_row_stand_beside_their_job(tmp_path: Path) -> None:
 
 def test_a_job_begins_with_what_is_blocked_now_and_where(visitor: Visitor) -> None:
     text = visitor.text("/jobs/flights")
-    assert f"43 events are blocked now while checkpoint {NEWEST} is under way" in text
+    assert f"43 events are blocked now while checkpoint {NEWEST} is in progress" in text
     assert "43 at 3 closed of 12 gateways of delay-threshold" in text
     assert text.index("43 events are blocked now") < text.index("Latest completed")
 
@@ -79,7 +79,7 @@ def test_a_job_has_its_gateways_recoveries_and_commands(visitor: Visitor) -> Non
     assert "delay-threshold 2 closed 31 71 1.7 s 2" in text
     assert "subtask 7: closed, 0 events blocked" in text
     assert "query failed alerts 3 1688" in text
-    assert "abort refused ada@laptop it is over already, or was never begun" in text
+    assert "abort refused ada@laptop it has already finished, or was never started" in text
     assert "trigger savepoint completed ada@laptop checkpoint 20" in text
 
 
@@ -101,7 +101,7 @@ def test_a_job_that_has_ended_says_why_and_nothing_of_its_gateways(visitor: Visi
     assert "not running since" in text
     assert "the schema of the source has changed" in text
     assert "as of the driver's last heartbeat" in text
-    assert "No checkpoint has been begun yet." in text
+    assert "No checkpoint has been started yet." in text
     assert "The job has never had to recover." in text
     assert "gateways closed" not in text
 

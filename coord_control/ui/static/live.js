@@ -31,7 +31,7 @@
   const stops = (section) => [...section.querySelectorAll("a, button, [tabindex]")];
 
   function show(page) {
-    if (paused || !getSelection().isCollapsed) return; // somebody is reading, or copying
+    if (paused || !getSelection().isCollapsed) return; // the user is selecting text
     for (const old of document.querySelectorAll("[data-live]")) {
       const fresh = page.getElementById(old.id);
       if (fresh === null || fresh.innerHTML === old.innerHTML) continue;
@@ -48,7 +48,7 @@
 
   toggle.addEventListener("click", () => {
     paused = !paused;
-    toggle.textContent = paused ? "Go on" : "Pause";
+    toggle.textContent = paused ? "Resume" : "Pause";
     plan();
   });
   document.addEventListener("visibilitychange", plan);
