@@ -1,9 +1,7 @@
 """Where metrics are served: ``HOST:PORT``, ``:PORT`` of the loopback interface, or ``none``.
 
-Metrics name jobs, queries and operators, and need no password. So nobody but this machine sees them unless the user
-names another address, and then the network has to keep strangers out.
-
-Values; any thread.
+Metrics contain the names of jobs, queries and operators, and need no password. So by default only this machine can read
+them; if the user chooses another address, the network must restrict access.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ class Address:
     """An address to listen at.
 
     Attributes:
-        port: 0: any free one.
-        is_named: the user has chosen it: nothing else will do. Otherwise a port that is taken is no matter.
+        port: the port, or 0 for any free one.
+        is_named: whether the user has chosen the address. Otherwise another port is used if this one is taken.
     """
 
     host: str = LOOPBACK
@@ -43,7 +41,7 @@ class Address:
         """Read ``HOST:PORT`` or ``:PORT``; an IPv6 host in brackets.
 
         Raises:
-            MetricsAddressInvalid: it is something else.
+            MetricsAddressInvalid: the text is not an address.
         """
         found = split_address(text)
         if found is None:
@@ -52,16 +50,13 @@ class Address:
 
     @classmethod
     def of_driver(cls, given: str | None) -> Self | None:
-        """Where a driver serves its metrics.
+        """Return where a driver serves its metrics, or None if it does not.
 
         Args:
-            given: what the program says; None: what ``COORD_METRICS`` says, or port 9404 of the loopback interface.
-
-        Returns:
-            None: nowhere.
+            given: the program's setting; defaults to ``COORD_METRICS``, or else to port 9404 of the loopback interface.
 
         Raises:
-            MetricsAddressInvalid: it is no address.
+            MetricsAddressInvalid: the setting is not an address.
         """
         text = given if given is not None else os.environ.get(METRICS_VARIABLE) or None
         if text is None:
@@ -69,7 +64,7 @@ class Address:
         return None if text.strip().lower() == _OFF else cls.parse(text)
 
     def seen_from_elsewhere(self, host: str) -> Address:
-        """Where a client finds it that reaches this machine as ``host``: nobody connects to all addresses."""
+        """Return the address for clients that reach this machine as ``host``: one cannot connect to 0.0.0.0."""
         return Address(host, self.port, self.is_named) if self.host in _ALL else self
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""The control database as Prometheus families, for ``coordctl exporter``: every job, as its driver last said.
+"""The control database as Prometheus families, for ``coordctl exporter``: every job as last reported by its driver.
 
-A fixed number of statements, however many jobs there are, and not more often than every few seconds, whoever scrapes. A
-database that cannot be read gives ``coord_control_database_up 0`` and nothing of the jobs: what they were is no answer
-to what they are. For the same reason what changes all the time in a job is left out when its driver is not alive.
+A reading takes a fixed number of statements for any number of jobs, and is cached for a few seconds for all scrapes. If
+the database cannot be read, the result is ``coord_control_database_up 0`` without any jobs, because old values would be
+misleading. For the same reason values that change all the time are left out if the job's driver is not alive.
 
 Threads: one at a time.
 """
@@ -41,10 +41,10 @@ class DatabaseCollector:
     """Reads a control database.
 
     Args:
-        client: should give up within a few seconds: who scrapes waits for it.
-        jobs: only these; None: all.
-        cache_seconds: for how long one reading serves.
-        clock: for tests; monotonic seconds.
+        client: should time out within a few seconds, because the scrape waits for it.
+        jobs: the jobs to read, or None for all.
+        cache_seconds: how long a reading is reused.
+        clock: a monotonic clock in seconds, for tests.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class DatabaseCollector:
         self._version = importlib.metadata.version("coord-control")
 
     def page(self, subtasks: int = 0) -> Iterable[Family]:
-        """The families of a scrape; never raises because of the database.
+        """Return the families of a scrape; never raises because of the database.
 
         Args:
-            subtasks: how many subtasks are shown one by one, at most.
+            subtasks: the maximum number of individual subtasks.
         """
         reading = self._current()
         families = Families()
@@ -85,15 +85,15 @@ class DatabaseCollector:
         return families.collect()
 
     def targets(self) -> list[dict[str, Any]] | None:
-        """Where the drivers that live serve their metrics, in the shape of Prometheus's HTTP service discovery.
+        """Return where live drivers serve their metrics, in the format of Prometheus's HTTP service discovery.
 
-        None: the database is away; Prometheus then keeps what it was told last.
+        Return None if the database cannot be read; Prometheus then keeps the last targets.
         """
         reading = self._current()
         if reading.found is None:
             return None
         alive = [each.job for each in reading.found[0].jobs if each.job.is_alive]
-        # A plain label would hide the one of the same name that each metric has already.
+        # A plain label would hide the label of the same name that each metric already has.
         return [
             {"targets": [job.live.metrics], "labels": {"__meta_coord_control_job_name": job.name}}
             for job in alive
@@ -128,7 +128,7 @@ def _add_fleet(families: Families, fleet: Fleet) -> None:
 
 
 def _add_subtasks(families: Families, fleet: Fleet, limit: int) -> None:
-    # Of all jobs together: it is the scrape that must stay small.
+    # The limit is for all jobs together: the whole scrape must stay small.
     alive = [each.job for each in fleet.jobs if each.job.is_alive]
     operators = [(job.name, operator) for job in alive for operator in job.operators]
     chosen, left_out = choose(((job, operator.uid, operator.gateways) for job, operator in operators), limit)

@@ -1,7 +1,4 @@
-"""One job of the control database as samples.
-
-Threads: pure functions.
-"""
+"""Converts a job of the control database to samples."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def add_job(of_job: Of, overview: JobOverview) -> None:
 
 
 def add_counts(families: Families, fleet: Fleet, counts: FleetCounts) -> None:
-    """Add how often things happened; totals that are 0 as well, so that the first one is an increase."""
+    """Add counts of events; zero totals are included, so that the first event is visible as an increase."""
     totals: defaultdict[tuple[str, str], list[CheckpointCount]] = defaultdict(list)
     for total in counts.checkpoints:
         totals[total.job, total.kind].append(total)

@@ -1,8 +1,7 @@
-"""A driver's numbers as families: one snapshot in, samples out.
+"""Converts a snapshot of a driver to families.
 
-Per subtask only on request, and then no more than :data:`coord_control.metrics.subtasks.MAX_SUBTASKS` of a job.
-
-Threads: pure functions.
+Samples of individual subtasks are only included on request, and for at most
+:data:`coord_control.metrics.subtasks.MAX_SUBTASKS` of a job.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ QUERY_STATES: Final = ("running", "restarting", "paused", "stopped", "finished",
 
 
 def driver_families(snapshot: DriverSnapshot, subtasks: int = 0) -> Iterable[Family]:
-    """The families of a scrape.
+    """Return the families of a scrape.
 
     Args:
-        subtasks: how many subtasks are shown one by one, at most.
+        subtasks: the maximum number of individual subtasks.
     """
     families = Families()
     job = families.of(snapshot.facts.name)

@@ -1,7 +1,4 @@
-"""A driver's checkpoints and savepoints as samples.
-
-Threads: pure functions.
-"""
+"""Converts a driver's checkpoints and savepoints to samples."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ __all__ = ["add_checkpoints"]
 
 
 def add_checkpoints(job: Of, observed: Observed, progress: Mapping[CheckpointId, Progress]) -> None:
-    """Add what is known of all of them.
+    """Add the samples of all checkpoints and savepoints.
 
     Args:
-        progress: of those that are under way.
+        progress: the progress of those that are running.
     """
     for kind, numbers in observed.kinds.items():
         _add_counts(job, kind, numbers, observed)
@@ -40,7 +37,7 @@ def _add_counts(job: Of, kind: CheckpointKind, numbers: KindNumbers, observed: O
     job.add("checkpoints_completed_total", numbers.completed, kind.value)
     for reason in FailureReason:
         count = observed.failed.get((kind, reason.code), 0)
-        if count or not reason.is_preflight:  # what is refused before it starts is a request, and no checkpoint
+        if count or not reason.is_preflight:  # a request that is refused before the start is not a checkpoint
             job.add("checkpoints_failed_total", count, kind.value, reason.code)
     job.durations("checkpoint_duration_seconds", numbers.duration, kind.value)
     job.durations("checkpoint_failed_duration_seconds", numbers.failed_duration, kind.value)

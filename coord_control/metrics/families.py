@@ -1,6 +1,6 @@
-"""Samples, put together as the families that Prometheus reads: what a name means is looked up in the table.
+"""Collects samples into the families that Prometheus reads; the metrics are defined in the table.
 
-A sample whose value is None is left out: what is not known has no number. A family without samples is left out, too.
+A sample whose value is None (unknown) is left out, and so is a family without samples.
 
 Single-threaded; one object per scrape.
 """
@@ -38,7 +38,7 @@ class Families:
         self._found: dict[str, Family] = {}
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """One number; ``name`` without the prefix, ``labels`` in the order of the table."""
+        """Add a number; ``name`` without the prefix, ``labels`` in the order of the table."""
         if value is None:
             return
         family = self._family(name)
@@ -46,24 +46,24 @@ class Families:
         family.add_metric(labels, value)
 
     def durations(self, name: str, durations: Durations, *labels: str) -> None:
-        """One histogram."""
+        """Add a histogram."""
         family = self._family(name)
         assert isinstance(family, HistogramMetricFamily), f"{name} is no histogram"
         counted = itertools.accumulate(durations.counts)
         family.add_metric(labels, list(zip(_BOUNDS, counted, strict=True)), durations.seconds)
 
     def info(self, name: str, *labels: str) -> None:
-        """One text; labels as in the table."""
+        """Add an info metric; labels as in the table."""
         family = self._family(name)
         assert isinstance(family, InfoMetricFamily), f"{name} is no text"
         family.add_metric((), dict(zip(METRICS[name].label_names, labels, strict=True)))
 
     def of(self, *labels: str) -> Of:
-        """A shorter way to add samples that all begin with the same labels."""
+        """Return an object that adds samples which all begin with these labels."""
         return Of(self, labels)
 
     def collect(self) -> Iterator[Family]:
-        """All of them."""
+        """Return all families."""
         yield from self._found.values()
 
     def _family(self, name: str) -> Family:
@@ -82,19 +82,19 @@ class Of:
         self._families, self._labels = families, labels
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """As :meth:`Families.add`."""
+        """Add a number, see :meth:`Families.add`."""
         self._families.add(name, value, *self._labels, *labels)
 
     def durations(self, name: str, durations: Durations, *labels: str) -> None:
-        """As :meth:`Families.durations`."""
+        """Add a histogram, see :meth:`Families.durations`."""
         self._families.durations(name, durations, *self._labels, *labels)
 
     def info(self, name: str, *labels: str) -> None:
-        """As :meth:`Families.info`."""
+        """Add an info metric, see :meth:`Families.info`."""
         self._families.info(name, *self._labels, *labels)
 
     def of(self, *labels: str) -> Of:
-        """With more labels."""
+        """Return an object with more labels."""
         return Of(self._families, (*self._labels, *labels))
 
 

@@ -1,13 +1,10 @@
-"""One metric as a value: its name, what it measures and what its labels mean.
+"""The definition of a metric: its name, type, help text and labels.
 
-Names follow the conventions of Prometheus: base units (seconds, bytes) at the end, ``_total`` for what only grows,
-``_info`` for text, ``_timestamp_seconds`` for points in time, so that an age is ``time() - x`` and stays right between
-two scrapes.
+Names follow the conventions of Prometheus: base units (seconds, bytes) at the end, ``_total`` for counters, ``_info``
+for text, ``_timestamp_seconds`` for points in time, so that an age is ``time() - x`` and stays right between scrapes.
 
-The job's name is in the label ``job_name``, not ``job``: that one is Prometheus's own, for the name of the scrape
-configuration, and would be renamed to ``exported_job`` on its way in.
-
-Values; any thread.
+The job's name is in the label ``job_name``, because Prometheus uses ``job`` for the name of the scrape configuration,
+and would rename ours to ``exported_job``.
 """
 
 from __future__ import annotations
@@ -28,16 +25,16 @@ SUBTASK: Final = ("query", "operator", "subtask")
 
 
 class Kind(enum.Enum):
-    """What may be done with the numbers."""
+    """The type of a metric."""
 
     GAUGE = "gauge"  #: goes up and down
-    COUNTER = "counter"  #: grows, and begins at 0 again with a new driver: use ``rate`` or ``increase``
+    COUNTER = "counter"  #: only grows, and is reset to 0 by a new driver: use ``rate`` or ``increase``
     HISTOGRAM = "histogram"  #: ``_bucket``, ``_sum`` and ``_count``: use ``histogram_quantile``
-    INFO = "info"  #: always 1; its labels are what it says
+    INFO = "info"  #: always 1; the information is in the labels
 
 
 class Source(enum.Enum):
-    """Who serves it."""
+    """The process that serves a metric."""
 
     DRIVER = "driver"
     EXPORTER = "exporter"
@@ -48,10 +45,10 @@ class Metric:
     """One row of the table.
 
     Attributes:
-        name: as it is asked for in a query; a histogram's without ``_bucket``.
-        labels: besides ``job_name``, which every metric of a job has.
-        is_of_job: whether it has ``job_name``.
-        on_request: whether it is left out of a scrape without ``?subtasks=N``.
+        name: the name in queries; for a histogram without ``_bucket``.
+        labels: the labels in addition to ``job_name``, which every metric of a job has.
+        is_of_job: whether it has the label ``job_name``.
+        on_request: whether it is only included in a scrape with ``?subtasks=N``.
     """
 
     name: str
@@ -64,30 +61,30 @@ class Metric:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """All labels, in the order in which values are given."""
+        """Return all labels, in the order of their values."""
         return ("job_name", *self.labels) if self.is_of_job else self.labels
 
 
 def gauge(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
-    """A gauge of the driver; ``name`` without the prefix."""
+    """Return a gauge of the driver; ``name`` without the prefix."""
     return Metric(PREFIX + name, Kind.GAUGE, help_, labels, on_request=on_request)
 
 
 def counter(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
-    """A counter of the driver; ``name`` without the prefix, with ``_total``."""
+    """Return a counter of the driver; ``name`` without the prefix, with ``_total``."""
     return Metric(PREFIX + name, Kind.COUNTER, help_, labels, on_request=on_request)
 
 
 def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
-    """The metrics by their names without the prefix.
+    """Return the metrics by their names without the prefix.
 
     Raises:
-        ValueError: there are two of one name.
+        ValueError: two metrics have the same name.
     """
     found: dict[str, Metric] = {}
     for metric in metrics:
         name = metric.name.removeprefix(PREFIX)
         if name in found:
-            raise ValueError(f"two metrics are called {metric.name}")
+            raise ValueError(f"two metrics are named {metric.name}")
         found[name] = metric
     return found

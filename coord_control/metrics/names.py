@@ -1,7 +1,4 @@
-"""All metrics of the project: the one table that collectors, docs/metrics.md and dashboards are made of.
-
-Values; any thread.
-"""
+"""All metrics of the project: the table behind the collectors, docs/metrics.md and the dashboards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a driver serves: the rows of the table, grouped by what they are about.
-
-Values; any thread.
-"""
+"""The metrics of a driver, grouped by subject."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ _JOB: Final = (
     Metric(
         PREFIX + "driver_info",
         Kind.INFO,
-        "Versions of the driver, the protocol with subtasks being one of them, and where it runs.",
+        "Versions of the driver and of the subtask protocol, and where the driver runs.",
         ("version", "spark_version", "python_version", "protocol_version", "host", "pid", "master"),
     ),
     gauge("job_up", "1 while the job runs, 0 when it is ending or has failed; without a sample the driver is gone."),
     gauge("generation", "Generation of the driver: one more for each driver that the job has had."),
     gauge("driver_start_time_seconds", "When the driver opened the job, in seconds since 1970."),
     counter("slow_callbacks_total", "Coordinator callbacks that took longer than slow_callback_seconds."),
-    gauge("callbacks_waiting", "Coordinator callbacks that wait for the one that runs."),
+    gauge("callbacks_waiting", "Coordinator callbacks that wait for the one that is running."),
     counter("group_commits_total", "Writes of the epoch store."),
     counter("group_commit_records_total", "Records in the writes of the epoch store."),
     _histogram("group_commit_duration_seconds", "How long one write of the epoch store takes until it is durable."),
@@ -40,7 +37,7 @@ _QUERIES: Final = (
         "Spark's id of the query, and the lineage in which it runs: a new one after each restore.",
         ("query", "query_id", "lineage"),
     ),
-    gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
+    gauge("query_state", "1 for the current state of the query, 0 for the others.", ("query", "state")),
     gauge("query_epoch", "Last epoch of the query that Spark has committed; without a sample there is none.", QUERY),
     counter("query_restarts_total", "Restarts of the query in place, by this driver.", QUERY),
     counter("query_batches_total", "Batches of the query that Spark has reported.", QUERY),
@@ -64,7 +61,7 @@ _BLOCKED: Final = (
     gauge("blocked_subtasks", "Subtasks for which at least one event waits behind a closed barrier now.", OPERATOR),
     gauge(
         "blocked_age_seconds",
-        "For how long the oldest event behind a closed barrier has waited; 0: none does.",
+        "How long the oldest event behind a closed barrier has waited; 0 if none waits.",
         OPERATOR,
     ),
     gauge(
@@ -72,7 +69,7 @@ _BLOCKED: Final = (
         "Oldest checkpoint behind whose barrier events wait now; without a sample there is none.",
         OPERATOR,
     ),
-    gauge("closed_gateways", "Gateways that would make an event wait that is sent now.", OPERATOR),
+    gauge("closed_gateways", "Gateways at which an event that is sent now would have to wait.", OPERATOR),
     counter("events_blocked_total", "Events that had to wait behind a closed barrier.", OPERATOR),
     counter(
         "blocked_seconds_total",
@@ -83,7 +80,7 @@ _BLOCKED: Final = (
 
 _OPERATORS: Final = (
     gauge("operator_subtasks", "Declared parallelism of the operator.", OPERATOR),
-    gauge("operator_epoch", "Epoch that runs now; without a sample none does.", OPERATOR),
+    gauge("operator_epoch", "Epoch that is running now; without a sample there is none.", OPERATOR),
     gauge("mailbox_events", "Events that wait in the driver for the next epoch of their subtask.", OPERATOR),
     gauge("outbox_events", "Events of subtasks that wait in the driver for the commit of the running epoch.", OPERATOR),
     gauge(
@@ -130,8 +127,8 @@ _OPERATORS: Final = (
         "From the question for the coordinator's state to its answer, for epochs and checkpoints.",
         OPERATOR,
     ),
-    gauge("control_event_number", "Number of the newest control event that the coordinator was given.", OPERATOR),
-    gauge("control_event_durable_number", "Number of the newest control event that nothing can undo.", OPERATOR),
+    gauge("control_event_number", "Number of the newest control event delivered to the coordinator.", OPERATOR),
+    gauge("control_event_durable_number", "Number of the newest control event whose effect is durable.", OPERATOR),
     gauge("control_events_waiting", "Control events that were accepted and wait for the coordinator.", OPERATOR),
     counter("control_events_total", "Control events by outcome: applied or refused.", (*OPERATOR, "outcome")),
 )
@@ -140,17 +137,17 @@ _CHECKPOINTS: Final = (
     counter("checkpoints_started_total", "Checkpoints and savepoints that were started.", ("kind",)),
     counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed.", ("kind",)),
     counter("checkpoints_failed_total", "Checkpoints and savepoints that failed, by reason.", ("kind", "reason")),
-    gauge("checkpoints_in_progress", "Checkpoints and savepoints that are under way.", ("kind",)),
+    gauge("checkpoints_in_progress", "Checkpoints and savepoints in progress.", ("kind",)),
     gauge("checkpoint_failures_in_a_row", "Checkpoints that count as failed since the last one that was completed."),
     gauge(
         "checkpoint_in_progress_start_timestamp_seconds",
-        "When the oldest checkpoint under way was triggered, in seconds since 1970; without a sample there is none.",
+        "When the oldest checkpoint in progress was triggered, in seconds since 1970; without a sample there is none.",
         ("kind",),
     ),
-    gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in the checkpoints under way.", ("kind",)),
+    gauge("checkpoint_in_progress_subtasks", "Subtasks that take part in the checkpoints in progress.", ("kind",)),
     gauge(
         "checkpoint_in_progress_passed_subtasks",
-        "Subtasks that have passed the boundary of a checkpoint under way.",
+        "Subtasks that have passed the boundary of a checkpoint in progress.",
         ("kind",),
     ),
     _histogram("checkpoint_duration_seconds", "How long a checkpoint took, from trigger to completion.", ("kind",)),
@@ -161,7 +158,9 @@ _CHECKPOINTS: Final = (
         "checkpoint_snapshot_duration_seconds", "How long the slowest coordinator of a checkpoint took.", ("kind",)
     ),
     _histogram(
-        "checkpoint_blocked_duration_seconds", "For how long a checkpoint kept a gateway closed at most.", ("kind",)
+        "checkpoint_blocked_duration_seconds",
+        "Longest time for which a checkpoint kept a gateway closed.",
+        ("kind",),
     ),
     gauge("last_checkpoint_id", "Id of the newest completed checkpoint.", ("kind",)),
     gauge(
@@ -175,7 +174,7 @@ _CHECKPOINTS: Final = (
     ),
     gauge(
         "last_checkpoint_new_bytes",
-        "Size of what the newest completed checkpoint holds and no older one does.",
+        "Size of what the newest completed checkpoint contains and no older one does.",
         ("kind",),
     ),
     gauge(
@@ -188,14 +187,14 @@ _CHECKPOINTS: Final = (
     ),
     gauge(
         "last_checkpoint_channel_bytes",
-        "Size of the events on their way in the newest completed checkpoint, in both directions.",
+        "Size of the events in transit in the newest completed checkpoint, in both directions.",
         ("kind",),
     ),
     gauge("last_checkpoint_metadata_bytes", "Size of the newest completed checkpoint's metadata file.", ("kind",)),
     gauge("last_checkpoint_blocked_events", "Events that waited behind the newest completed checkpoint.", ("kind",)),
     gauge(
         "last_checkpoint_blocked_seconds",
-        "For how long the newest completed checkpoint kept a gateway closed at most.",
+        "Longest time for which the newest completed checkpoint kept a gateway closed.",
         ("kind",),
     ),
     gauge(
@@ -217,7 +216,7 @@ _CHECKPOINTS: Final = (
 )
 
 _RECOVERIES: Final = (
-    counter("recoveries_total", "Recoveries that are over, by cause.", ("query", "cause")),
+    counter("recoveries_total", "Recoveries that have ended, by cause.", ("query", "cause")),
     gauge("recoveries_in_progress", "Recoveries whose first commit is still awaited."),
     counter("recovery_epochs_rerun_total", "Epochs that were run again.", QUERY),
     _histogram(
@@ -230,8 +229,8 @@ _RECOVERIES: Final = (
 _CONTROL: Final = (
     counter("commands_total", "Commands from the control database by kind and outcome.", ("kind", "outcome")),
     gauge("commands_in_progress", "Commands that are being carried out."),
-    gauge("agent_connected", "1 when the control database answered last, 0 when it is away."),
-    counter("agent_database_failures_total", "Tries to use the control database that failed."),
+    gauge("agent_connected", "1 if the last attempt to use the control database succeeded, 0 otherwise."),
+    counter("agent_database_failures_total", "Failed attempts to use the control database."),
     gauge("agent_buffered_records", "Records that wait for the control database."),
     counter("agent_dropped_records_total", "Records that did not fit into the buffer or the database, and are lost."),
     gauge("agent_last_contact_timestamp_seconds", "When the control database was last used, in seconds since 1970."),
@@ -239,7 +238,7 @@ _CONTROL: Final = (
 
 _ENDPOINT: Final = (
     gauge("endpoint_connections", "Open connections of Python workers, authenticated or not yet.", ("state",)),
-    counter("endpoint_connections_accepted_total", "Connections that were ever let in."),
+    counter("endpoint_connections_accepted_total", "Connections that were accepted."),
     counter("endpoint_frames_total", "Frames by direction: requests in, answers out.", ("direction",)),
     counter("endpoint_answers_dropped_total", "Answers to connections that were gone."),
     counter("endpoint_rejections_total", "Connections and frames that were rejected, by reason.", ("reason",)),
@@ -251,7 +250,7 @@ _SUBTASKS: Final = (
     gauge("subtask_blocked_events", "Events that wait behind closed barriers now.", SUBTASK, on_request=True),
     gauge(
         "subtask_blocked_age_seconds",
-        "For how long the oldest blocked event has waited; 0: none does.",
+        "How long the oldest blocked event has waited; 0 if none waits.",
         SUBTASK,
         on_request=True,
     ),

@@ -1,8 +1,6 @@
-"""What ``coordctl exporter`` serves: the control database, and every job in it as its driver last said.
+"""The metrics of ``coordctl exporter``: the control database, and every job in it as last reported by its driver.
 
 The names differ from those of a driver, so that a sum over one of them never counts the same thing twice.
-
-Values; any thread.
 """
 
 from __future__ import annotations
@@ -44,22 +42,22 @@ _JOBS: Final = (
         Source.EXPORTER,
     ),
     _gauge("job_alive", "1 when the driver's last heartbeat is within its lease and the job has not ended."),
-    _gauge("job_state", "1 for the state that the driver said last, 0 for the others.", ("state",)),
+    _gauge("job_state", "1 for the state that the driver last reported, 0 for the others.", ("state",)),
     _gauge("generation", "Generation of the driver: one more for each driver that the job has had."),
     _gauge("driver_start_time_seconds", "When the driver started, in seconds since 1970."),
     _gauge("heartbeat_timestamp_seconds", "When the driver last wrote, in seconds since 1970."),
-    _gauge("lease_seconds", "For how long after a heartbeat the driver counts as alive."),
+    _gauge("lease_seconds", "How long after a heartbeat the driver counts as alive."),
     _gauge(
         "job_end_timestamp_seconds",
-        "When the job ended, in seconds since 1970; no sample: it runs, or is lost.",
+        "When the job ended, in seconds since 1970; without a sample it is running or lost.",
     ),
     _gauge("agent_buffered_records", "Records that wait in the driver for the database."),
     _counter("agent_dropped_records_total", "Records that the driver has lost."),
-    _counter("agent_database_failures_total", "The driver's tries to use the database that failed."),
+    _counter("agent_database_failures_total", "The driver's failed attempts to use the database."),
 )
 
 _QUERIES: Final = (
-    _gauge("query_state", "1 for the state in which the query is, 0 for the others.", ("query", "state")),
+    _gauge("query_state", "1 for the current state of the query, 0 for the others.", ("query", "state")),
     _gauge("query_epoch", "Last epoch of the query that Spark has committed; without a sample there is none.", QUERY),
     _counter("query_restarts_total", "Restarts of the query in place, by its present driver.", QUERY),
     _gauge("query_rows_per_second", "How fast Spark processed the last batch.", QUERY),
@@ -84,14 +82,14 @@ _OPERATORS: Final = (
         "Time during which an event waited since the query was last restarted, added up over the operator's gateways.",
         OPERATOR,
     ),
-    _gauge("control_event_durable_number", "Number of the newest control event that nothing can undo.", OPERATOR),
+    _gauge("control_event_durable_number", "Number of the newest control event whose effect is durable.", OPERATOR),
 )
 
 _CHECKPOINTS: Final = (
     _counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed, ever.", ("kind",)),
     _counter("checkpoints_failed_total", "Checkpoints and savepoints that failed, ever.", ("kind",)),
     _gauge("checkpoints_stored", "Completed checkpoints that are on the storage.", ("kind",)),
-    _gauge("checkpoints_in_progress", "Checkpoints and savepoints that the driver is making."),
+    _gauge("checkpoints_in_progress", "Checkpoints and savepoints in progress."),
     _gauge("checkpoint_failures_in_a_row", "Checkpoints that count as failed since the last one that was completed."),
     _gauge(
         "checkpoint_failures_last_hour", "Checkpoints that failed within the last hour, by reason.", ("kind", "reason")
@@ -108,18 +106,18 @@ _CHECKPOINTS: Final = (
     ),
     _gauge(
         "last_checkpoint_new_bytes",
-        "Size of what the newest completed checkpoint holds and no older one does.",
+        "Size of what the newest completed checkpoint contains and no older one does.",
         ("kind",),
     ),
     _gauge(
         "last_checkpoint_channel_bytes",
-        "Size of the events on their way in the newest completed checkpoint, in both directions.",
+        "Size of the events in transit in the newest completed checkpoint, in both directions.",
         ("kind",),
     ),
     _gauge("last_checkpoint_blocked_events", "Events that waited behind the newest completed checkpoint.", ("kind",)),
     _gauge(
         "last_checkpoint_blocked_seconds",
-        "For how long the newest completed checkpoint kept a gateway closed at most.",
+        "Longest time for which the newest completed checkpoint kept a gateway closed.",
         ("kind",),
     ),
     _gauge(
@@ -140,12 +138,12 @@ _HISTORY: Final = (
     _gauge("last_recovery_timestamp_seconds", "When the last recovery began, in seconds since 1970."),
     _gauge(
         "last_recovery_duration_seconds",
-        "How long the last recovery took; without a sample it is not over, or there was none.",
+        "How long the last recovery took; without a sample it has not ended, or there was none.",
     ),
-    _gauge("commands_open", "Commands that no driver has taken, or that are carried out now.", ("kind", "state")),
+    _gauge("commands_open", "Commands that no driver has claimed yet, or that are in progress.", ("kind", "state")),
     _gauge(
         "oldest_open_command_timestamp_seconds",
-        "When the oldest of the open commands was asked for, in seconds since 1970.",
+        "When the oldest of the open commands was requested, in seconds since 1970.",
         ("kind", "state"),
     ),
     _gauge("commands_last_hour", "Commands of the last hour that have ended, by outcome.", ("kind", "outcome")),

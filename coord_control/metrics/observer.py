@@ -1,9 +1,9 @@
-"""Counts what happens in a job by itself: checkpoints, recoveries, events from outside.
+"""Counts what happens in a job: checkpoints, recoveries, control events.
 
-The job keeps the newest of these in all detail; monitoring wants all of them in a few numbers. So each is counted when
-it is over, and of the newest only the sums are kept, which cost nothing when they are asked for.
+The job keeps the details of the newest ones; monitoring needs totals over all of them. So each is counted when it ends,
+and only sums are kept of the newest, so that reading them costs nothing.
 
-Threads: a listener of the job, told on any of its threads; read from any.
+Threads: a listener of the job, called on any of its threads; read from any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Completed", "Failed", "InProgress", "KindNumbers", "Observed", "Obse
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """One that is under way."""
+    """A checkpoint in progress."""
 
     checkpoint: CheckpointId
     kind: CheckpointKind
@@ -32,7 +32,7 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The newest that is complete; fields as in ``CheckpointStatistics``."""
+    """The newest completed checkpoint; fields as in ``CheckpointStatistics``."""
 
     checkpoint: CheckpointId
     at_seconds: float
@@ -50,7 +50,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The newest that has failed."""
+    """The newest failed checkpoint."""
 
     checkpoint: CheckpointId
     at_seconds: float
@@ -58,7 +58,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a query was last restored from."""
+    """The checkpoint that a query was last restored from."""
 
     checkpoint: CheckpointId
     at_seconds: float
@@ -66,7 +66,7 @@ class Restored:
 
 @dataclass(slots=True)
 class KindNumbers:
-    """Those of all checkpoints, or of all savepoints."""
+    """The numbers of all checkpoints, or of all savepoints."""
 
     started: int = 0
     completed: int = 0
@@ -80,13 +80,13 @@ class KindNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All of it at one moment.
+    """All numbers at one moment.
 
     Attributes:
-        failed: by kind and reason.
-        recoveries: by query and cause.
-        rerun: epochs that were run again, by query.
-        events: from outside, by operator and outcome.
+        failed: number of failed checkpoints, by kind and reason.
+        recoveries: number of recoveries, by query and cause.
+        rerun: number of epochs that were run again, by query.
+        events: number of control events, by operator and outcome.
     """
 
     kinds: Mapping[CheckpointKind, KindNumbers]
@@ -102,7 +102,7 @@ class Observed:
 
 
 class Observer(JobListener):
-    """A listener of one job; what happened before it was subscribed is not counted."""
+    """A listener of one job; it counts from the moment when it is added."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Observer(JobListener):
         self._events = Counter[tuple[OperatorUid, str]]()
 
     def observed(self) -> Observed:
-        """Copy everything."""
+        """Return a copy of all numbers."""
         with self._lock:
             return Observed(
                 kinds={kind: replace(numbers) for kind, numbers in self._kinds.items()},
@@ -136,21 +136,21 @@ class Observer(JobListener):
     # A listener of the job.
 
     def on_checkpoint(self, statistics: CheckpointStatistics) -> None:
-        """It has started, has come further, or has ended."""
+        """Count a checkpoint that has started, advanced or ended."""
         if statistics.status is CheckpointStatus.IN_PROGRESS:
             self._started(statistics)
         elif statistics.status is CheckpointStatus.COMPLETED:
-            self._completed(statistics, _completed(statistics))  # adds up all subtasks: not under the lock
+            self._completed(statistics, _completed(statistics))  # sums over all subtasks, so outside the lock
         else:
             self._has_failed(statistics)
 
     def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
-        """A completed one was removed."""
+        """Count a completed checkpoint that was removed."""
         with self._lock:
             self._discarded += 1
 
     def on_recovery(self, fact: RecoveryFact) -> None:
-        """A query has recovered, or did not before it had to again."""
+        """Count a recovery of a query that has ended, possibly because of another one."""
         with self._lock:
             self._recoveries[fact.query, fact.cause.value] += 1
             self._rerun[fact.query] += fact.epochs_again
@@ -161,12 +161,12 @@ class Observer(JobListener):
                 self._restored[fact.query] = Restored(fact.checkpoint, fact.started_at_seconds)
 
     def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """The coordinator was given an event from outside."""
+        """Count a control event that was delivered to the coordinator."""
         with self._lock:
             self._events[operator, "applied"] += 1
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
-        """The coordinator raised."""
+        """Count a control event for which the coordinator raised."""
         with self._lock:
             self._events[operator, "refused"] += 1
 

@@ -1,19 +1,19 @@
 """The HTTP server of metrics: small, bounded, and never in the way of what it measures.
 
-A fixed number of threads answers. As many more clients may wait for one of them, and whoever comes then is hung up on.
-A client that sends nothing or reads nothing gives its thread back after some seconds. There is no password, so what
-listens on loopback answers no request for a foreign name: :mod:`coord_control.listening` says why.
+A fixed number of threads answers requests. The same number of clients may wait; further connections are closed. A
+client that sends or reads nothing loses its thread after some seconds. There is no password, so on loopback the server
+refuses requests for foreign names: :mod:`coord_control.listening` explains why.
 
 =====================  =====================================================================================
-``/metrics``           all metrics in the format that is asked for (text, or OpenMetrics), compressed if wanted
-``?subtasks=N``        besides, N subtasks one by one, those that are blocked most; 1,000 at most
+``/metrics``           all metrics in the requested format (text or OpenMetrics), compressed on request
+``?subtasks=N``        also the N most blocked subtasks; 1,000 at most
 ``?name[]=...``        only metrics with these names
-``/healthz``           ``ok`` for whoever only wants to know that the process answers
-``/targets``           of an exporter: where drivers serve theirs, for Prometheus's HTTP service discovery
+``/healthz``           ``ok`` if the process answers
+``/targets``           exporter only: where drivers serve metrics, for Prometheus's HTTP service discovery
 =====================  =====================================================================================
 
-Threads: :meth:`MetricsServer.start` and :meth:`MetricsServer.close` belong to whoever owns it; the pages are made on
-the server's threads, one at a time.
+Threads: the owner calls :meth:`MetricsServer.start` and :meth:`MetricsServer.close`; the pages are made on the server's
+threads, one at a time.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["THREADS", "MetricsServer", "Page", "Targets"]
 
 _log = logging.getLogger("coord_control.metrics")
 
-#: Makes the families of one scrape, with at most so many subtasks one by one.
+#: Returns the families of one scrape, with at most the given number of individual subtasks.
 Page: TypeAlias = Callable[[int], Iterable[Family]]
-#: Tells what else there is to scrape, as plain values; None: that is not known now.
+#: Returns other scrape targets as JSON values, or None if they are not known now.
 Targets: TypeAlias = Callable[[], list[dict[str, Any]] | None]
 
 THREADS: Final = 4
@@ -56,7 +56,7 @@ _PRODUCT: Final = "coord-control"
 
 
 class _Scrape:
-    """A page with the numbers of its request, in the shape in which prometheus_client reads a registry."""
+    """A page with the parameters of its request, in the form of a registry for prometheus_client."""
 
     def __init__(self, page: Page, subtasks: int, names: Collection[str] = ()) -> None:
         self._page, self._subtasks, self._names = page, subtasks, frozenset(names)
@@ -89,7 +89,7 @@ class _Server(WSGIServer):
     """Answers on a fixed number of threads.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address is not available.
     """
 
     request_queue_size = 16
@@ -98,17 +98,17 @@ class _Server(WSGIServer):
     def __init__(self, address: Address) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._waiting: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
-        self._clients: set[Any] = set()  # that wait for an answer or get one: a thread takes them off
+        self._clients: set[Any] = set()  # waiting or being answered; removed by the thread that answers
         self._threads = [
             threading.Thread(target=self._answer, name=f"coord-metrics_{number}", daemon=True)
             for number in range(THREADS)
         ]
-        super().__init__((address.host, address.port), _Handler)  # closes itself if the address cannot be had
+        super().__init__((address.host, address.port), _Handler)  # closes itself if the address is not available
         for thread in self._threads:
             thread.start()
 
     def server_bind(self) -> None:
-        # That of WSGIServer asks the name service for the machine's name, which can take seconds and is of no use here.
+        # WSGIServer's version looks up the machine's name, which can take seconds and is not needed here.
         self.allow_reuse_address = True
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
@@ -130,8 +130,8 @@ class _Server(WSGIServer):
     def server_close(self) -> None:
         super().server_close()
         for request in self._clients.copy():
-            with contextlib.suppress(OSError):  # has gone
-                request.shutdown(socket.SHUT_RD)  # who has asked still gets the answer; nobody is waited for
+            with contextlib.suppress(OSError):  # disconnected
+                request.shutdown(socket.SHUT_RD)  # requests that were sent are still answered; no more are read
         for _ in self._threads:
             self._waiting.put(None)
 
@@ -151,8 +151,8 @@ class MetricsServer:
 
     Args:
         page: called on the server's threads, one at a time.
-        address: where; a port that the user has not named and that is taken is replaced by a free one.
-        targets: called likewise.
+        address: where to listen; if its port is taken, and was not chosen by the user, a free one is used.
+        targets: called in the same way.
     """
 
     def __init__(self, page: Page, address: Address, *, targets: Targets | None = None) -> None:
@@ -166,24 +166,24 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._run, name="coord-metrics-server", daemon=True)
 
     def start(self, *, must: bool = True) -> Address | None:
-        """Begin to listen.
+        """Start to listen.
 
         Args:
-            must: whether an address that cannot be had is an error; otherwise it is tried again until it can, which is
-                what a driver does whose predecessor is about to end.
+            must: whether an unavailable address is an error. Otherwise it is tried again until it is available, as for
+                a driver whose predecessor is about to end.
 
         Returns:
-            The address; None: it is not to be had yet.
+            The address, or None if it is not available yet.
 
         Raises:
-            EndpointNotBound: it cannot be had.
+            EndpointNotBound: the address is not available.
         """
         try:
             self._server = self._bind()
         except OSError as error:
             if must:
                 port = self._wanted.port
-                # Who must have its address is coordctl exporter.
+                # Only coordctl exporter insists on its address.
                 raise EndpointNotBound(self._wanted.host, range(port, port + 1), error, "--listen") from error
             _log.warning("= metrics cannot be served at %s yet: %s", self._wanted, error)
         self._thread.start()
@@ -191,17 +191,17 @@ class MetricsServer:
 
     @property
     def address(self) -> Address | None:
-        """Where it listens; None: it does not."""
+        """Return the address on which the server listens, or None if it does not."""
         server = self._server
         return None if server is None else Address(self._wanted.host, server.server_port, self._wanted.is_named)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it; so it is before it listens."""
+        """Return whether only this machine can reach the server; True before it listens."""
         return self._is_loopback
 
     def close(self) -> None:
-        """End it. May be called twice, and without a start."""
+        """Stop the server. May be called twice, and without a start."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(_CLIENT_SECONDS)
@@ -232,7 +232,7 @@ class MetricsServer:
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            # Without one, wsgiref would tell the version of Python.
+            # Otherwise wsgiref would send the version of Python.
             return start_response(status, [*headers, ("Server", _PRODUCT)], *more)
 
         name = asked_name(environ.get("HTTP_HOST", ""))

@@ -1,8 +1,6 @@
-"""Everything that a driver's metrics are made of, read at one moment.
+"""The input of a driver's metrics, read at one moment.
 
-Whoever owns the job makes it (``coord_control.spark.job.job_metrics``); nothing here knows Spark.
-
-Values; any thread.
+``coord_control.spark.job.job_metrics`` makes it; nothing here depends on Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ __all__ = ["AgentSnapshot", "DriverSnapshot", "EndpointSnapshot", "WriterSnapsho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSnapshot:
-    """What the endpoint has done so far; ``rejected``: by the short name of the reason, also what never happened."""
+    """The endpoint's totals; ``rejected`` is by the short name of the reason, and includes zeros."""
 
     authenticated: int
     strangers: int
@@ -37,7 +35,7 @@ class EndpointSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSnapshot:
-    """What was written to the epoch store."""
+    """The totals of writes to the epoch store."""
 
     writes: int
     records: int
@@ -46,7 +44,7 @@ class WriterSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSnapshot:
-    """How the agent fares; ``outcomes``: of commands, by kind and state."""
+    """The state of the agent; ``outcomes`` counts finished commands by kind and state."""
 
     is_connected: bool
     numbers: AgentMetrics
@@ -59,12 +57,12 @@ class DriverSnapshot:
     """One job in one driver.
 
     Attributes:
-        protocol_version: of the wire to subtasks.
-        is_up: nothing has failed for good, and the job does not end.
-        status: None: the job is ending.
-        feeds: of the events from outside, by operator.
-        progress: of the checkpoints that are under way.
-        agent: None: there is no control plane.
+        protocol_version: the version of the subtask protocol.
+        is_up: whether the job is not ending and nothing has failed permanently.
+        status: the status of the job, or None if it is ending.
+        feeds: the feeds of control events, by operator.
+        progress: the progress of the running checkpoints.
+        agent: the state of the agent, or None without a control plane.
     """
 
     facts: JobFacts

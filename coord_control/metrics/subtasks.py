@@ -1,9 +1,7 @@
-"""Which subtasks a scrape shows one by one: those that have been blocked most, and never more than a fixed number.
+"""Chooses the subtasks that a scrape includes individually: the most blocked ones, up to a fixed number.
 
-Each subtask is a handful of series in Prometheus's memory, for as long as it keeps them. A job with ten thousand of
-them must not be able to fill it, whatever somebody asks for.
-
-Threads: pure functions.
+Each subtask takes several series in Prometheus's memory for the whole retention time. A job with ten thousand subtasks
+must not be able to fill it, whatever the scrape requests.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 __all__ = ["MAX_SUBTASKS", "choose"]
 
-#: Of all operators together, in one scrape of one target.
+#: The limit for all operators together, in one scrape of one target.
 MAX_SUBTASKS: Final = 1000
 
 
@@ -37,7 +35,7 @@ def choose(operators: Iterable[tuple[str, str, Sequence[G]]], limit: int) -> tup
 
     Args:
         operators: query, operator, gateways of each.
-        limit: more than :data:`MAX_SUBTASKS` is that many.
+        limit: capped at :data:`MAX_SUBTASKS`.
 
     Returns:
         query, operator and gateway of each, in order, and how many were left out.

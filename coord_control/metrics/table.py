@@ -1,7 +1,4 @@
-"""The table of docs/metrics.md: ``python -m coord_control.metrics.table`` prints it.
-
-Threads: pure functions.
-"""
+"""The tables of docs/metrics.md: ``python -m coord_control.metrics.table`` prints them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _TITLES = {
 
 
 def tables() -> Iterator[str]:
-    """The lines of all tables, with their titles."""
+    """Yield the lines of all tables, with their titles."""
     for (source, on_request), title in _TITLES.items():
         metrics = [each for each in METRICS.values() if (each.source, each.on_request) == (source, on_request)]
         yield f"### {title}"
@@ -33,7 +30,7 @@ def tables() -> Iterator[str]:
 
 
 def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
-    # Without job_name, which nearly all have.
+    # Without job_name, which nearly all metrics have.
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         alone = "" if metric.is_of_job else " (no `job_name`)"

@@ -84,7 +84,7 @@ def test_what_the_exporter_says_of_jobs_has_names_of_its_own(metric: Metric) -> 
 
 
 def test_two_metrics_cannot_have_one_name() -> None:
-    with pytest.raises(ValueError, match="two metrics are called coord_control_x"):
+    with pytest.raises(ValueError, match="two metrics are named coord_control_x"):
         by_name([gauge("x", "X."), gauge("x", "Y.")])
 
 
