@@ -4,8 +4,7 @@ A :class:`Job` owns one or more streaming queries. An operator of a query has su
 coordinator in the driver, which exchange control events exactly once, whatever fails. Start with docs/protocol.md and
 examples/flights.
 
-The public names are loaded when they are first used: the command line and the executors do not pay for what they do
-not need.
+Public names are loaded on first use, so that the command line and the executors only import what they need.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Python's garbage collector, told when it would only be in the way.
+"""Controls Python's garbage collector where it would only slow the work down.
 
-Each some hundred new objects it looks through the young ones, and now and then through all that live. While thousands
-are made that stay, it finds nothing and takes as long as the work itself.
+After every few hundred new objects it scans the young ones, and periodically all live objects. While thousands of
+lasting objects are created, it finds nothing and takes as long as the work itself.
 
-A Python worker of Spark collects all garbage after each task. What has been imported is never garbage, and to look
-through it takes several milliseconds each time: as long as the rest of a small task.
+A Spark Python worker collects all garbage after each task. Imported modules are never garbage, but scanning them takes
+several milliseconds each time: as long as the rest of a small task.
 
-Threads: the collector is the process's. While it is paused, nobody's garbage cycles are collected; so never pause it
-around anything that waits.
+Threads: the collector belongs to the process. While it is paused, no garbage cycles are collected in any thread, so
+never pause it around anything that waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _has_forgotten = False
 
 @contextmanager
 def paused(pause: bool = True) -> Iterator[None]:
-    """Pause the collector in the block, unless ``pause`` is false or it does not run anyway."""
+    """Pause the collector in the block, unless ``pause`` is false or it is disabled anyway."""
     if not pause or not gc.isenabled():
         yield
         return
@@ -35,9 +35,10 @@ def paused(pause: bool = True) -> Iterator[None]:
 
 
 def forget_imports() -> None:
-    """Never look again through what lives now; once per process, when it has imported what it needs.
+    """Exclude all live objects from future collections; once per process, after its imports.
 
-    What is garbage by then is collected first, and what becomes garbage of the rest stays: modules, classes, functions.
+    Existing garbage is collected first. Excluded objects that become garbage later are never collected: modules,
+    classes, functions.
     """
     global _has_forgotten
     if not _has_forgotten:

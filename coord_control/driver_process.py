@@ -1,18 +1,15 @@
-"""The driver as a process: started in a session of its own, watched, and ended with everything that it started.
+"""The driver process: started in its own session, watched, and ended together with everything that it started.
 
-Why a session of its own: Ctrl-C in a terminal goes to the whole foreground process group, and so would hit the JVM
-beside the driver before the driver could stop its queries. In its own session the driver only gets what the
-supervisor sends, and the supervisor sends SIGTERM to the Python process alone. SIGKILL goes to the group, because a
-JVM that outlives its driver would go on writing to the job's storage. For the same reason a driver counts as ended
-only when its whole group is gone.
+Why its own session: Ctrl-C in a terminal goes to the whole foreground process group, and would hit the driver's JVM
+before the driver could stop its queries. In its own session the driver only receives what the supervisor sends, and the
+supervisor sends SIGTERM only to the Python process. SIGKILL goes to the group, because a JVM that outlives its driver
+would keep writing to the job's storage. For the same reason a driver counts as ended only when its whole group is gone.
 
-One socket pair per driver is the lifeline between the two: the driver reads it, and its end-of-file says that the
-supervisor died (also from ``kill -9``, on every POSIX system); the driver writes one line to it when an error ends
-it, the reason in the supervisor's log. Standard output and error are passed on as they are, so that a driver can draw
-on a terminal.
+A socket pair is the lifeline between the two. The driver reads it, and end-of-file means that the supervisor died (even
+from ``kill -9``, on every POSIX system). A driver that fails writes one line to it: the reason in the supervisor's log.
+Standard output and error are inherited, so that a driver can draw on a terminal.
 
-Threading: ``start``, ``terminate`` and ``kill`` belong to the supervisor's thread; one thread per driver waits for
-its end.
+Threads: the supervisor's thread calls ``start``, ``terminate`` and ``kill``; one thread per driver waits for its end.
 """
 
 from __future__ import annotations
@@ -50,11 +47,11 @@ __all__ = [
 
 LIFELINE_VARIABLE: Final = "COORD_LIFELINE_FD"  #: tells the driver the number of its end of the socket pair
 GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a stop may take
-RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to go on from
-ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may come and go
-ALLOW_MISSING_INPUT_VARIABLE: Final = "COORD_ALLOW_MISSING_INPUT"  #: ... and that files of its sources may be gone
+RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to restore
+ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may differ from it
+ALLOW_MISSING_INPUT_VARIABLE: Final = "COORD_ALLOW_MISSING_INPUT"  #: ... and that files of its sources may be missing
 SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that a supervisor restarts it, and which one
-LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver where its output is kept, when it is
+LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver the file that its output goes to, if any
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
 _LEFTOVER_SECONDS: Final = 10.0  # for the JVM's shutdown hooks after the Python process ended
 _POLL_SECONDS: Final = 0.05
@@ -66,11 +63,11 @@ _log = logging.getLogger("coord_control.supervisor")
 def driver_environment(
     environment: Mapping[str, str], *, master: str | None = None, grace: float | None = None
 ) -> dict[str, str]:
-    """Return the environment of a driver: the given one, and what PySpark and the bootstrap read from it.
+    """Return the environment of a driver: the given one, and the variables for PySpark and the bootstrap.
 
     Args:
-        master: the Spark master of a script that sets none itself (PySpark has no variable of its own for it).
-        grace: the seconds that a stop may take.
+        master: the Spark master for a script that does not set one (PySpark has no variable for it).
+        grace: how long a stop may take, in seconds.
 
     On a local master the Python workers run the driver's interpreter; PySpark alone would take ``python3`` from PATH.
     """
@@ -166,7 +163,7 @@ def _read_report(lifeline: socket.socket) -> str | None:
 
 
 def _end_group(group: int) -> None:
-    """Wait until nothing of the driver is left; kill what does not go by itself."""
+    """Wait until all processes of the driver have ended; kill those that do not end by themselves."""
     if _wait_gone(group):
         return
     _log.warning(
@@ -174,7 +171,7 @@ def _end_group(group: int) -> None:
     )
     _kill_group(group)
     if not _wait_gone(group):
-        _log.error("processes of the driver %d survive SIGKILL (blocked in the kernel?); going on", group)
+        _log.error("processes of the driver %d survive SIGKILL (blocked in the kernel?)", group)
 
 
 def _wait_gone(group: int) -> bool:
@@ -192,13 +189,13 @@ def _is_alive(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # macOS says this for a group of zombies
+    except PermissionError:  # what macOS raises for a group of zombies
         return False
     return _has_running_member(group)
 
 
 def _has_running_member(group: int) -> bool:
-    """Tell zombies that nobody reaps (containers without an init) from running processes, where /proc can say so."""
+    """Tell zombies that are never reaped (in containers without an init) from running processes, if there is /proc."""
     stats = list(Path("/proc").glob("[0-9]*/stat"))
     if not stats:
         return True
@@ -215,7 +212,7 @@ def _is_running_member(stat: Path, group: int) -> bool:
 
 
 def _reap_adopted() -> None:
-    """As process 1 of a container the supervisor inherits the driver's orphans; it has no other children then."""
+    """Reap the driver's orphans, which a supervisor inherits as process 1 of a container; it has no other children."""
     if os.getpid() != 1:
         return
     with contextlib.suppress(ChildProcessError):

@@ -1,9 +1,7 @@
-"""What ``coordctl doctor`` looks at before any Spark is started: Python, Java, packages, network, disk, storage.
+"""The checks of ``coordctl doctor`` before Spark is started: Python, Java, packages, network, disk, storage.
 
-Each check is split in two: a function that looks (reads a version, asks the disk) and one that judges what was found,
-so that every verdict can be tested without such a machine. A failed check always says what to do next.
-
-Threading: none; every function returns a value and keeps nothing.
+Each check is split into a function that reads (a version, the free disk space) and one that judges the result, so that
+every verdict can be tested on any machine. A failed check always names the next step.
 """
 
 from __future__ import annotations
@@ -104,11 +102,11 @@ def check_python(version: tuple[int, int, int]) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java that Spark's launcher would take."""
+    """The Java that Spark's launcher would use."""
 
     path: str
     source: str  #: "JAVA_HOME" or "PATH"
-    banner: str | None  #: what ``java -version`` prints; None: it could not be run
+    banner: str | None  #: the output of ``java -version``, or None if it could not be run
 
 
 def find_java(environment: Mapping[str, str]) -> Java | None:
@@ -118,12 +116,12 @@ def find_java(environment: Mapping[str, str]) -> Java | None:
 
 
 def require_java(environment: Mapping[str, str]) -> None:
-    """Look whether there is a Java at all, without the second that asking it for its version takes.
+    """Check that there is a Java, without running it for its version, which takes a second.
 
-    Where Spark's launcher reads a ``spark-env.sh``, which may name one, that is left to it.
+    If there is a ``spark-env.sh``, which may set one, that is left to Spark's launcher.
 
     Raises:
-        JavaMissing: there is none, in the words of :func:`check_java`.
+        JavaMissing: there is none; with the message of :func:`check_java`.
     """
     place = _java_place(environment)
     if (place is not None and shutil.which(place[0]) is not None) or _has_spark_env(environment):
@@ -147,7 +145,7 @@ def _java_place(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def check_java(java: Java | None) -> Check:
-    """Judge a Java."""
+    """Judge the version of Java."""
     expected, install = f"{_MIN_JAVA} or newer", _java_install()
     if java is None:
         return Check("java", Status.FAILED, "no JAVA_HOME, no java on PATH", expected, install)
@@ -269,7 +267,7 @@ def check_host(environment: Mapping[str, str], resolve: Callable[[str], str] = s
 
 
 def local_path(root: str) -> Path | None:
-    """The path of a root on this machine; None when it is a URI of another file system."""
+    """Return the local path of a root, or None if it is a URI of another file system."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", root)
     if match is None:
         return Path(root).absolute()
@@ -287,12 +285,12 @@ def check_disk(name: str, path: Path, free_bytes: Callable[[Path], int] | None =
     return Check(name, status, found, expected, "free some space, or choose another place")
 
 
-#: Mount options, by file system, with which opening a file may show what it held before another machine replaced it.
+#: Mount options, by file system, with which an opened file may show old content after another machine replaced it.
 _STALE_READS: Final[Mapping[str, str]] = {"nfs": "nocto", "nfs4": "nocto", "cifs": "cache=loose", "smb3": "cache=loose"}
 
 
 def read_mounts() -> str | None:
-    """Return the system's table of mounts; None where it has no ``/proc/mounts``."""
+    """Return the system's table of mounts, or None if it has no ``/proc/mounts``."""
     try:
         return Path("/proc/mounts").read_text()
     except OSError:
@@ -300,7 +298,7 @@ def read_mounts() -> str | None:
 
 
 def check_mount(path: Path, mounts: str) -> Check:
-    """Judge how the file system of ``path`` is mounted: a driver must see at once that another one has taken over.
+    """Judge how the file system of ``path`` is mounted: a driver must notice immediately that another one took over.
 
     Args:
         path: absolute.
@@ -318,12 +316,12 @@ def check_mount(path: Path, mounts: str) -> Check:
     stale = _STALE_READS.get(kind)
     if stale is None or stale not in options.split(","):
         return Check("mount", Status.OK, f"{place} is {kind}", expected)
-    hint = f"mount {place} without {stale}: with it a driver that was replaced may run on for up to a minute"
+    hint = f"mount {place} without {stale}: with it a driver that was replaced may keep running for up to a minute"
     return Check("mount", Status.FAILED, f"{place} is {kind} with {stale}", expected, hint)
 
 
 def check_storage(root: str, files: Files) -> Check:
-    """Create, refuse to create again, read and delete a small file, in the way in which all records are written."""
+    """Create, refuse to create again, read and delete a small file, in the same way as all records are written."""
     expected = "create (atomic, synced, refused when there), read, delete"
     path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
     try:

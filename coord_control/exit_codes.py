@@ -1,25 +1,25 @@
 """The exit codes of ``coordctl`` and of the drivers that it starts: one table, read by both sides.
 
-A driver says with its exit code whether starting it again can help; ``coordctl run`` believes it. The numbers follow
-sysexits.h where it has a fitting name, and the shell's 128 + signal where a signal was the reason.
+A driver's exit code tells ``coordctl run`` whether a restart can help. The numbers follow sysexits.h where it has a
+fitting name, and the shell's 128 + signal where a signal was the reason.
 
 | code | name        | meaning                                                              | ``coordctl run``     |
 | ---- | ----------- | -------------------------------------------------------------------- | -------------------- |
-| 0    | FINISHED    | the script came to its end: the job is finished                      | ends                 |
-| 1    | FAILED      | an error that is not ours: the script's own, Spark's, the JVM's      | restarts             |
-| 2    | USAGE       | a command line (coordctl's or the script's) was not understood       | ends                 |
-| 65   | DATA        | records are damaged, missing or too new: somebody must act           | ends                 |
+| 0    | FINISHED    | the script has ended: the job is finished                            | ends                 |
+| 1    | FAILED      | an error of the script, Spark or the JVM                             | restarts             |
+| 2    | USAGE       | invalid command line (coordctl's or the script's)                    | ends                 |
+| 65   | DATA        | records are damaged, missing or too new: needs an operator           | ends                 |
 | 70   | INTERNAL    | a bug of this package; the durable records are intact                | restarts             |
-| 75   | TEMPORARY   | an error that says of itself that another try can help               | restarts             |
-| 76   | RESTART     | asked to be started again: a restart or a restore on request         | restarts at once     |
+| 75   | TEMPORARY   | an error that is marked as retryable                                 | restarts             |
+| 76   | RESTART     | requests a new driver: a restart or a restore on request             | restarts at once     |
 | 77   | FENCED      | another driver owns the job: a restart would fence that one in turn  | ends                 |
-| 78   | CONFIG      | wrong declaration, data model or syntax, no such module, no Java     | ends                 |
-| 130  | INTERRUPTED | stopped on request (SIGINT), cleanly                                 | ends; was asked to   |
-| 137  | KILLED      | did not stop within the grace period and was killed                  | ends; was asked to   |
-| 143  | STOPPED     | stopped on request (SIGTERM), cleanly                                | ends if it was asked |
+| 78   | CONFIG      | invalid declaration, data model or syntax, missing module or Java    | ends                 |
+| 130  | INTERRUPTED | stopped on request (SIGINT), cleanly                                 | ends, as requested   |
+| 137  | KILLED      | did not stop within the grace period and was killed                  | ends, as requested   |
+| 143  | STOPPED     | stopped on request (SIGTERM), cleanly                                | ends if requested    |
 
-A stop on request is not 0, so that whoever started ``coordctl run`` can tell a finished job from an interrupted one:
-a Kubernetes Job must not count an evicted driver as done. Under systemd set ``SuccessExitStatus=143`` and
+A stop on request is not 0, so that the caller of ``coordctl run`` can tell a finished job from an interrupted one: a
+Kubernetes Job must not count an evicted driver as done. Under systemd set ``SuccessExitStatus=143`` and
 ``RestartPreventExitStatus=2 65 77 78``.
 """
 
@@ -50,7 +50,7 @@ class ExitCode(enum.IntEnum):
     STOPPED = 143
 
 
-#: A driver that ends with one of these is not started again: it would end in the same way, or do harm (FENCED).
+#: A driver that ends with one of these is not restarted: it would end in the same way, or do harm (FENCED).
 NO_RESTART: Final = frozenset({ExitCode.USAGE, ExitCode.DATA, ExitCode.FENCED, ExitCode.CONFIG})
 
 
@@ -58,11 +58,11 @@ def exit_code_of(error: BaseException, *, is_start: bool = False) -> int:
     """Return the exit code for an error that ended a driver.
 
     Args:
-        is_start: whether the script had no job yet: what it cannot import then, the next driver cannot either. Later,
-            an import is one of many things that a machine in trouble fails at.
+        is_start: whether the script had no job yet. Then the next driver could not import the missing module either;
+            later, a failed import may be temporary, like other errors of a machine in trouble.
 
-    The first error of this package in the chain of explicit causes decides, because its fields say whose fault it is
-    and whether a retry can help; a ``QueryFailed`` only passes on what ended the query.
+    The first error of this package in the chain of explicit causes decides, because its fields tell whose fault it is
+    and whether a retry can help; a ``QueryFailed`` only wraps the error that ended the query.
     """
     if isinstance(error, SyntaxError) or (is_start and isinstance(error, ImportError)):
         return ExitCode.CONFIG

@@ -30,12 +30,12 @@ Generation = NewType("Generation", int)  #: one incarnation of the driver, from 
 Epoch = NewType("Epoch", int)  #: one micro-batch of a query: Spark's batch id, from 0
 BarrierId = NewType("BarrierId", int)  #: what coordinators see as the checkpoint id; one sequence per job (rule C9)
 SubtaskIndex = NewType("SubtaskIndex", int)  #: 0 .. parallelism-1
-CheckpointId = NewType("CheckpointId", int)  #: the number of a checkpoint or savepoint that people see, from 1, per job
+CheckpointId = NewType("CheckpointId", int)  #: the id of a checkpoint or savepoint as shown to users, from 1, per job
 OperatorUid = NewType("OperatorUid", str)
 QueryName = NewType("QueryName", str)
 RunId = NewType("RunId", str)  #: one run of a StreamingQuery; a restart in place begins a new one
 
-NO_EPOCH: Final = Epoch(-1)  #: nothing was committed yet
+NO_EPOCH: Final = Epoch(-1)  #: nothing has been committed yet
 NO_CHECKPOINT: Final = BarrierId(-1)  #: what a coordinator sees when there is no checkpoint yet (rule C13)
 
 # Names become folder names on any of Spark's file systems, metric labels and parts of asset keys.
@@ -45,16 +45,16 @@ _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
 def is_valid_name(name: str) -> bool:
-    """Say whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, not first
-    ``_.-``."""
+    """Return whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, starting with a
+    letter or digit."""
     return _NAME.fullmatch(name) is not None
 
 
 class CheckpointKind(enum.Enum):
-    """Whether a checkpoint is the job's own or a user's."""
+    """Whether a checkpoint is managed by the job or by the user."""
 
     CHECKPOINT = "checkpoint"  #: retained: shares files with others, is removed when newer ones are complete
-    SAVEPOINT = "savepoint"  #: self-contained, and the user's own
+    SAVEPOINT = "savepoint"  #: self-contained, owned by the user
 
 
 class AttemptId(NamedTuple):

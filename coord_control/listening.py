@@ -1,10 +1,8 @@
-"""Where a server of ours listens, and to which names it answers: one rule for the page, the exporter and drivers.
+"""Listen addresses and accepted host names: one rule for the web pages, the exporter and drivers.
 
-What listens on loopback only is there for this machine. But a page of a foreign web site runs on this machine, too, and
-can read what its own name leads to: its owner lets that name point at 127.0.0.1 (DNS rebinding). The request then
-still bears the foreign name, and that is what gives it away.
-
-Values; any thread.
+A server on loopback is only meant for this machine. But a page of a foreign web site runs on this machine too, and its
+owner can let its name point at 127.0.0.1 in order to read our pages (DNS rebinding). Such a request still contains the
+foreign name, by which it is detected.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ def split_address(text: str) -> tuple[str, int] | None:
     """Read ``HOST:PORT`` or ``:PORT``, which is a port of the loopback interface; an IPv6 host stands in brackets.
 
     Returns:
-        Host and port; None: it is something else.
+        Host and port, or None if the text is not an address.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None or int(found["port"]) > _LARGEST_PORT:
@@ -37,12 +35,12 @@ def split_address(text: str) -> tuple[str, int] | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address, which is no name."""
+    """Return whether only this machine can reach an IP address."""
     return ipaddress.ip_address(address).is_loopback
 
 
 def asked_name(host: str) -> str | None:
-    """The name or address in a ``Host`` header, without its port; None: there is none in it."""
+    """Return the name or address in a ``Host`` header, without its port, or None if there is none."""
     try:
         return urlsplit(f"//{host}").hostname if "@" not in host else None
     except ValueError:  # brackets that do not match
@@ -53,7 +51,7 @@ class KnownNames:
     """Addresses, ``localhost``, the name of this machine, and names that were allowed.
 
     Args:
-        allowed: names that are known besides.
+        allowed: additional names.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
@@ -68,4 +66,4 @@ class KnownNames:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # an address is no name that somebody could have pointed at us
+        return True  # unlike a name, an address cannot be made to point at us

@@ -1,12 +1,12 @@
-"""Keeping one driver process alive: when to start it, when to start it again, when to stop.
+"""Keeps one driver process alive: decides when to start it, when to restart it, when to stop.
 
-The decisions are a machine without clock, process or thread (``Supervision``): inputs with a time go in, actions come
-out. The loop around it (``supervise``) is told its clock, its inbox and how to start a process, so that its tests run
-in virtual time.
+The decisions are made by a state machine without clock, process or thread (``Supervision``): inputs with a time go in,
+actions come out. The loop around it (``supervise``) takes its clock, its inbox and a process launcher as arguments, so
+that its tests run in virtual time.
 
     IDLE      begin                                   -> RUNNING   start
-    RUNNING   the driver ended, to be restarted       -> WAITING   after a back-off; at once when it asked for it
-              the driver ended for good               -> FINISHED
+    RUNNING   the driver ended, to be restarted       -> WAITING   after a back-off; immediately if it requested it
+              the driver ended permanently            -> FINISHED
               stop requested                          -> STOPPING  terminate
     WAITING   the wait is over                        -> RUNNING   start
               stop requested                          -> FINISHED
@@ -14,12 +14,12 @@ in virtual time.
               the driver ended                        -> FINISHED
     KILLING   the driver ended                        -> FINISHED
 
-Why back-off is counted since the last stable run: a job runs for weeks, and a failure in March is no reason to wait
-longer after one in May. The number of restarts that is allowed is counted in the same way. A driver that asks to be
-started again has not failed: it is not counted. Only a pause keeps one that asks each time from being a hot loop.
+The back-off is counted since the last stable run: a job runs for weeks, and a failure in March is no reason to wait
+longer after one in May. The maximum number of restarts is counted in the same way. A driver that requests a restart has
+not failed and is not counted; a pause prevents a hot loop if it requests one each time.
 
-Threading: ``Supervision`` and ``supervise`` belong to one thread; signal handlers and the thread that waits for the
-process only put into the inbox.
+Threads: ``Supervision`` and ``supervise`` belong to one thread; signal handlers and the thread that waits for the
+process only put messages into the inbox.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ class Policy:
     """How patient the supervisor is; all times in seconds."""
 
     grace: float = 30.0  #: from the request to stop to SIGKILL
-    max_restarts: int | None = None  #: since the last stable run; None: no limit
+    max_restarts: int | None = None  #: since the last stable run; None for no limit
     backoff_initial: float = 1.0
     backoff_max: float = 60.0
     stable_after: float = 60.0  #: a driver that lived this long resets the back-off
-    request_pause: float = 5.0  #: at least from one start on request to the next one
+    request_pause: float = 5.0  #: the minimum time between two restarts on request
 
 
 @dataclass(frozen=True, slots=True)
 class DriverEnded:
-    """A driver process is gone, and all that it had started in its process group."""
+    """A driver process has ended, and everything that it had started in its process group."""
 
-    returncode: int  #: as of ``subprocess``: negative for a signal
-    error: str | None = None  #: what the driver itself said about its end, one line
+    returncode: int  #: as in ``subprocess``: negative for a signal
+    error: str | None = None  #: the driver's own error message, one line
 
     @property
     def exit_code(self) -> int:
-        """The exit code in the shell's form: 128 + signal for a process that a signal ended."""
+        """Return the exit code in the shell's form: 128 + signal for a process that was ended by a signal."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class DriverEnded:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Somebody asked the supervisor to stop."""
+    """The supervisor received a signal to stop."""
 
     signum: int
 
@@ -100,7 +100,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Nothing to do yet: a driver will be started after ``delay`` seconds. For the log."""
+    """Log that a driver will be started after ``delay`` seconds."""
 
     ended: DriverEnded
     number: int  #: restarts since the last stable run, this one included
@@ -109,7 +109,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class RestartOnRequest:
-    """Nothing to do yet: the driver asked to be started again, and will be after ``delay`` seconds. For the log."""
+    """Log that the driver requested a restart, and will be started after ``delay`` seconds."""
 
     delay: float
 
@@ -140,7 +140,7 @@ Action = Start | Restart | RestartOnRequest | Terminate | Kill | Finish
 
 
 class Phase(enum.Enum):
-    """See the module's picture."""
+    """See the table in the module's docstring."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -151,7 +151,7 @@ class Phase(enum.Enum):
 
 
 class Supervision:
-    """The decisions. Every input returns the action to be executed, if any; an illegal one changes nothing."""
+    """The state machine. Every input returns the action to execute, if any; an illegal input changes nothing."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -159,7 +159,7 @@ class Supervision:
         self.deadline: float | None = None  #: call ``time_passed`` then
         self._started_at = 0.0
         self._restarts = 0  # since the last stable run
-        self._requested_start: float | None = None  # the last one on request
+        self._requested_start: float | None = None  # the last start on request
         self._stop: StopRequested | None = None
 
     def begin(self, now: float) -> Action:
@@ -168,7 +168,7 @@ class Supervision:
         return self._start(now)
 
     def stop_requested(self, request: StopRequested, now: float) -> Action | None:
-        """First request: ask the driver to stop. Second one: kill it. More: nothing, it is being killed."""
+        """Ask the driver to stop on the first request, kill it on the second; ignore further ones."""
         self._require("stop_requested", Phase.RUNNING, Phase.WAITING, Phase.STOPPING, Phase.KILLING)
         if self.phase is Phase.KILLING:
             return None
@@ -181,7 +181,7 @@ class Supervision:
         return Terminate(request.signum)
 
     def time_passed(self, now: float) -> Action | None:
-        """Do what is due at ``deadline``; nothing when it is not reached yet."""
+        """Do what is due at ``deadline``, or nothing before it."""
         self._require("time_passed", Phase.RUNNING, Phase.WAITING, Phase.STOPPING, Phase.KILLING)
         if self.deadline is None or now < self.deadline:
             return None
@@ -190,7 +190,7 @@ class Supervision:
         return self._kill(f"it has not stopped within {self.policy.grace:g} s")
 
     def driver_ended(self, ended: DriverEnded, now: float) -> Action:
-        """The driver is gone: finish, or wait and start it again."""
+        """Finish after the end of the driver, or wait and restart it."""
         self._require("driver_ended", Phase.RUNNING, Phase.STOPPING, Phase.KILLING)
         if self._stop is not None:
             return self._stopped(ended, self._stop)
@@ -221,7 +221,7 @@ class Supervision:
         return RestartOnRequest(start - now)
 
     def _stopped(self, ended: DriverEnded, request: StopRequested) -> Action:
-        terminated = ended.returncode == -signal.SIGTERM  # the request met an interpreter without a handler yet
+        terminated = ended.returncode == -signal.SIGTERM  # the interpreter had not installed its handler yet
         if ended.returncode in _CLEAN_STOP or terminated:
             return self._finish(128 + request.signum, f"stopped on {_signal_name(request.signum)}")
         return self._finish(ended.exit_code, f"the driver ended with {ended} while it was being stopped")
@@ -244,27 +244,27 @@ class Supervision:
 
 
 class Launcher(Protocol):
-    """Starts and ends driver processes, one at a time; each that was started puts a ``DriverEnded`` into the inbox."""
+    """Starts and ends driver processes, one at a time; the end of each puts a ``DriverEnded`` into the inbox."""
 
     def start(self) -> int:
-        """Start a driver; returns its process id. Raises OSError when that fails (nothing is put into the inbox)."""
+        """Start a driver and return its process id. Raises OSError if that fails (nothing is put into the inbox)."""
 
     def terminate(self) -> None:
-        """Send SIGTERM to the driver's Python process, not to the JVM beside it. Harmless when it is gone."""
+        """Send SIGTERM to the driver's Python process, but not to its JVM. Harmless if it is gone."""
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes of the driver. Harmless when they are gone."""
+        """Send SIGKILL to all processes of the driver. Harmless if they are gone."""
 
 
 class Inbox(Protocol):
-    """Where the outside world reports to the loop."""
+    """Receives the messages for the loop."""
 
     def get(self, timeout: float | None) -> DriverEnded | StopRequested | None:
-        """Wait for the next message; None when ``timeout`` seconds passed first (None: no limit)."""
+        """Wait for the next message; return None after ``timeout`` seconds (None for no limit)."""
 
 
 def supervise(policy: Policy, launcher: Launcher, inbox: Inbox, clock: Callable[[], float]) -> int:
-    """Run a driver until it is finished or somebody asks to stop; returns the exit code (see ``exit_codes``).
+    """Run a driver until it has finished or a stop is requested; return the exit code (see ``exit_codes``).
 
     Args:
         clock: a monotonic clock, in seconds.
@@ -290,14 +290,14 @@ def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Act
 
 
 def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded | None:
-    """Do it and log it; returns the end of a driver that could not even be started."""
+    """Execute and log an action; return the end of a driver that could not be started."""
     match action:
         case Start():
             return _start(launcher)
         case Restart(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
         case RestartOnRequest(delay):
-            _log.info("the driver asked to be started again; starting it in %.3g s", delay)
+            _log.info("the driver requested a restart; starting it in %.3g s", delay)
         case Terminate(signum):
             _log.info("%s: asking the driver to stop within %g s", _signal_name(signum), policy.grace)
             launcher.terminate()

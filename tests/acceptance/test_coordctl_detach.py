@@ -121,7 +121,7 @@ def test_a_driver_that_asks_for_it_is_started_again_and_one_that_has_stopped_lea
     drivers = [int(line.split()[1]) for line in found.wait_gone().splitlines() if line.startswith("driver ")]
     assert len(drivers) == 2
     assert not any(map(_is_running, drivers))
-    assert "the driver asked to be started again; starting it in 0 s" in found.log.read_text()
+    assert "the driver requested a restart; starting it in 0 s" in found.log.read_text()
     assert "the job is finished (exit code 0)" in found.log.read_text()
 
 
