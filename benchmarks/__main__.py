@@ -1,4 +1,4 @@
-"""Run all benchmarks, one after the other, each in a process of its own: ``python -m benchmarks [--quick]``."""
+"""Run all benchmarks, one after the other, each in its own process: ``python -m benchmarks [--quick]``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES: Final = (
 
 
 def main() -> int:
-    """Returns 1 when a goal of any of them is missed."""
+    """Return 1 if any benchmark misses a goal."""
     codes = [subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]]).returncode for name in NAMES]
     return int(any(codes))
 

@@ -116,7 +116,7 @@ def _epoch_end(job_folder: str, path: str) -> float:
 
 @contextlib.contextmanager
 def _savepoints(job: cc.Job, are_taken: bool) -> Iterator[list[float]]:
-    """Take savepoints on a thread of its own until the block ends."""
+    """Take savepoints on a separate thread until the block ends."""
     taken: list[float] = []
     ends = threading.Event()
 

@@ -1,6 +1,6 @@
 """How soon a restored job is at work: a part of :mod:`benchmarks.checkpoints`.
 
-From the start of a process to its first committed epoch. *plain*: Spark alone goes on in a copy of the checkpoint
+From the start of a process to its first committed epoch. *plain*: Spark alone resumes from a copy of the checkpoint
 directory, made before. *restored*: a new job from a savepoint of that directory. Both have the large state, and one
 more file to read; they take turns. The directory and the savepoint are those of :mod:`benchmarks.checkpoint_state`.
 """

@@ -10,7 +10,7 @@ from benchmarks.session import session
 
 
 def main(variant: str, root: str, name: str, savepoint: str) -> None:
-    """Go on from a copy of the checkpoint directory, or from the savepoint, until all is read."""
+    """Resume from a copy of the checkpoint directory, or from the savepoint, until all input is read."""
     with session() as spark:
         queries.use_rocksdb(spark)
         writer = queries.keyed(queries.keys_in(spark, f"{root}/rows"))

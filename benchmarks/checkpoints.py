@@ -1,8 +1,8 @@
-"""What checkpoints and savepoints cost: time until they are complete, time of the query, memory, and of large states.
+"""The cost of checkpoints and savepoints: time until they are complete, time of the query, memory, and large states.
 
 Everything is real: Spark, the job, the local disk; only the directory with very many files was not filled by Spark.
-Each part is in a module of its own, and says there what it measures. They share one Spark session and one folder: what
-*keys* leaves behind is what *restores* begins with.
+Each part has its own module, which documents what it measures. They share one Spark session and one folder: *restores*
+starts with what *keys* leaves behind.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Counter(StatefulCoordinator[Counted]):
 def endpoint(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
     """Hello and ack pairs per second, an epoch of 10,000 subtasks, memory."""
     subtasks, epochs = (200, 2) if quick else (_SUBTASKS, _EPOCHS)
-    # In a process of its own: memory that epochs have used and given back would hide what connections take.
+    # In a separate process: memory that epochs have used and released would hide what connections take.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         connecting, connected = pool.submit(_connections, subtasks).result()
     before = _rss()

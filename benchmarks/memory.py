@@ -1,4 +1,4 @@
-"""The most memory that this process has while it does something."""
+"""The peak memory of this process during an action."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MIB: Final = 1 << 20
 
 
 def peak(action: Callable[[], object]) -> int | None:
-    """The most resident memory during an action, in bytes above what it was before.
+    """Return the peak resident memory during an action, in bytes above the memory before it.
 
-    The kernel keeps the peak, so nothing is missed between two looks. None: this one does not (it is not Linux).
+    The kernel records the peak, so nothing is missed between two samples. Return None if it does not (not Linux).
     """
     gc.collect()
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; proc(5)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak; proc(5)
     except OSError:
         action()
         return None

@@ -1,7 +1,7 @@
 """What a scrape costs: a driver with 10,000 subtasks, and a control database with 1,000 jobs.
 
-Scraped over a real socket, as Prometheus does, while an epoch is under way and an event waits before and behind the
-barrier of every subtask. What is not there of a driver is Spark (``rig.py``): a scrape asks it nothing.
+Scraped over a real socket, as Prometheus does, while an epoch is running and an event waits before and behind the
+barrier of every subtask. The driver runs without Spark (``rig.py``), which a scrape does not use.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Coordinator(StatefulCoordinator[_Numbers]):
 
 
 class _Worker:
-    """Whoever said hello; what it is answered does not matter here."""
+    """A connection that ignores its answers."""
 
     def answer(self, answer: Answer) -> None:
         pass

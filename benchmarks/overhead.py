@@ -23,7 +23,7 @@ from benchmarks import query
 from benchmarks.report import Goal, at_most, main, median
 from benchmarks.session import session
 
-_WARM_UP: Final = 5  #: epochs of each segment that do not count: Spark plans and compiles anew
+_WARM_UP: Final = 5  #: epochs of each segment that do not count: Spark plans and compiles again
 _SEGMENT: Final = 20  #: epochs of each segment that count
 _SEGMENTS: Final = 8
 _POLL_SECONDS: Final = 0.2
@@ -63,7 +63,7 @@ def overhead(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
 
 
 class _Bench:
-    """One segment of each variant; each goes on where its last one stopped."""
+    """Runs one segment of each variant; each resumes where its last one stopped."""
 
     def __init__(self, spark: SparkSession, root: str, warm_up: int, epochs: int) -> None:
         self._spark, self._root = spark, root

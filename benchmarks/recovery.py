@@ -140,7 +140,7 @@ def _life(variant: str, root: str, commits: Path) -> float:
 @contextlib.contextmanager
 def _driver(variant: str, root: str) -> Iterator[Callable[[], bool]]:
     command = [sys.executable, "-m", "benchmarks.recovery_driver", variant, root]
-    # A session of its own: the kill reaches its JVM and its Python workers, and nobody else.
+    # In its own session: the kill reaches its JVM and its Python workers, and no other process.
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield lambda: process.poll() is None

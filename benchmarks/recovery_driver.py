@@ -10,7 +10,7 @@ from benchmarks.session import session
 
 
 def main(variant: str, root: str) -> None:
-    """Run the query until somebody ends the process."""
+    """Run the query until the process is killed."""
     with session() as spark:
         if variant == "plain":
             query.start_plain(spark, f"{root}/plain").awaitTermination()

@@ -73,7 +73,7 @@ class Trap:
                 self._note("again", f"{time.monotonic()}")
 
     def _note(self, name: str, text: str) -> None:
-        # Under another name first: whoever sees the file sees all of it. link() has one winner.
+        # Under another name first, so that the file is never seen incomplete. link() has one winner.
         temporary = self._path(f"{name}.{os.getpid()}")
         temporary.write_text(text)
         try:

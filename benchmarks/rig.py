@@ -90,7 +90,7 @@ class Rig:
                 store.append(records)
 
             def verify() -> None:
-                assert claim.is_current(), "nobody else claims in a temporary folder"
+                assert claim.is_current(), "no other driver claims in a temporary folder"
 
             coordinators: dict[OperatorUid, BoundCoordinator] = {}
             runtime = JobRuntime(

@@ -1,4 +1,4 @@
-"""What docs/scaling.md needs beside the other benchmarks: very wide checkpoints, and what one control database takes.
+"""Additional measurements for docs/scaling.md: very wide checkpoints, and the load that one control database can take.
 
 *Cut*: from the trigger until every subtask's part of a checkpoint is there, in a real driver without Spark
 (:mod:`benchmarks.rig`) while no epoch runs. *History*: writing one completed checkpoint of so many subtasks into the

@@ -1,7 +1,7 @@
-"""The API reference, from the docstrings of what users import: ``python scripts/reference.py [FOLDER]``.
+"""Makes the API reference from the docstrings of the public modules: ``python scripts/reference.py [FOLDER]``.
 
-Makes one page per module of :data:`MODULES`, with search, that can be opened from the disk. Every warning is an error:
-a reference that leaves out what it does not understand would say less each year. Needs no network and no Java.
+There is one page per module of :data:`MODULES`, with search; they can be opened from the disk. Every warning is an
+error: otherwise the reference would silently lose content over time. Needs neither network nor Java.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pdoc
 
-#: What users import, packages first.
+#: The public modules, packages first.
 MODULES: Final = (
     "coord_control",
     "coord_control.coordinators",
@@ -38,7 +38,7 @@ MODULES: Final = (
 
 
 def undocumented() -> Iterator[str]:
-    """Public names of the modules, and public methods of their classes, that have no docstring."""
+    """Yield the public names of the modules, and public methods of their classes, that have no docstring."""
     for name in MODULES:
         module = pdoc.doc.Module(_loaded(name))
         if not module.docstring:
@@ -53,10 +53,10 @@ def _is_public(member: pdoc.doc.Doc[Any]) -> bool:
 
 
 def _says_something(member: pdoc.doc.Doc[Any]) -> bool:
-    if isinstance(member, pdoc.doc.Class):  # not what it inherits, nor what a dataclass makes up
+    if isinstance(member, pdoc.doc.Class):  # an inherited or a dataclass's generated docstring does not count
         text = member.obj.__dict__.get("__doc__") or ""
         return bool(text) and not text.startswith(f"{member.name}(")
-    # Fields stand in the docstring of their class, and constants have comments.
+    # Fields are documented by their class, and constants have comments.
     return bool(member.docstring) or isinstance(member, pdoc.doc.Variable)
 
 
@@ -67,14 +67,14 @@ def generate(folder: Path) -> None:
     for name in MODULES:
         wanted.append(name)
         if hasattr(_loaded(name), "__path__"):
-            wanted.append(rf"!{re.escape(name)}\..+")  # none of those below it, but for those that follow here
+            wanted.append(rf"!{re.escape(name)}\..+")  # no submodules, except those listed after it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pdoc.pdoc(*wanted, output_directory=folder)
 
 
 def _loaded(name: str) -> ModuleType:
-    """The module, with those of its public names that are loaded when they are first used."""
+    """Return a module after loading its lazy public names."""
     module = importlib.import_module(name)
     for each in getattr(module, "__all__", ()):
         setattr(module, each, getattr(module, each))
@@ -82,11 +82,11 @@ def _loaded(name: str) -> ModuleType:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code, 1 when a public name says nothing about itself."""
+    """Run the command; return its exit code, 1 if a public name has no docstring."""
     parser = argparse.ArgumentParser(description="Make the API reference.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/docs"), help="where it goes")
     folder: Path = parser.parse_args(arguments).folder
-    os.environ["COORD_CONTROL"] = "none"  # nobody's own database is opened while modules are loaded
+    os.environ["COORD_CONTROL"] = "none"  # loading modules must not open the user's database
     silent = list(undocumented())
     if silent:
         print("these have no docstring:", *silent, sep="\n  ", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Declarative automation behind a streaming job: an asset that is made anew whenever there is a new savepoint."""
+"""Declarative automation downstream of a streaming job: an asset that is rebuilt after each new savepoint."""

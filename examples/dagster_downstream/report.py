@@ -1,8 +1,8 @@
-"""An asset that waits for savepoints: a page about each new one, written by Dagster itself once it has appeared.
+"""An asset that waits for savepoints: Dagster automatically writes a page about each new one.
 
-Whoever took the savepoint, a run, a schedule, a terminal on another machine: it becomes a materialization of the job's
-``savepoint`` asset, and that is all that the condition below looks at. What the page says comes from the metadata of
-that materialization; neither Spark nor the control database is asked.
+Every savepoint becomes a materialization of the job's ``savepoint`` asset, whether it was taken by a run, a schedule or
+a terminal on another machine, and the condition below only depends on that. The content of the page comes from the
+metadata of the materialization; neither Spark nor the control database is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dagster as dg
 
 __all__ = ["NEW_SAVEPOINT", "ReportFolder", "page", "savepoint_report", "savepoint_report_definitions"]
 
-#: There is a savepoint that no run of this asset was started for, and none is being started.
+#: There is a savepoint for which no run of this asset was started, and no run is in progress.
 NEW_SAVEPOINT: Final = (
     dg.AutomationCondition.any_deps_updated().since_last_handled() & ~dg.AutomationCondition.in_progress()
 ).with_label("there is a new savepoint")
@@ -24,13 +24,13 @@ _FACTS: Final = ("kind", "label", "path", "size_bytes", "duration_seconds", "req
 
 
 class ReportFolder(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Where the pages go."""
+    """The folder of the pages."""
 
     path: str
 
 
 def savepoint_report(savepoint: dg.AssetKey) -> dg.AssetsDefinition:
-    """The asset ``<job>/savepoint_report`` behind a ``<job>/savepoint``."""
+    """Return the asset ``<job>/savepoint_report`` downstream of ``<job>/savepoint``."""
     key = dg.AssetKey([*savepoint.path[:-1], "savepoint_report"])
 
     @dg.asset(
@@ -63,7 +63,7 @@ def savepoint_report(savepoint: dg.AssetKey) -> dg.AssetsDefinition:
 
 
 def page(job: str, facts: Mapping[str, Any]) -> str:
-    """What is written about a savepoint, as Markdown."""
+    """Return the page about a savepoint, as Markdown."""
     lines = [f"# Savepoint {facts.get('checkpoint_id')} of {job}", ""]
     lines += [f"* {name}: `{facts[name]}`" for name in _FACTS if facts.get(name) is not None]
     queries = facts.get("queries")

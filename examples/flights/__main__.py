@@ -34,19 +34,19 @@ _DESCRIPTION = """\
 Replays the 336,776 flights that left New York City in 2013, day by day, through a streaming job with two queries:
 `alerts`, whose operator and coordinator exchange control events exactly once, and `airports`, a plain aggregation.
 
-Dagster is started beside it, on this machine only, and takes a savepoint of the running job; it says where to click.
+The demo also starts Dagster, on this machine only, takes a savepoint of the running job with it, and prints where to
+click.
 
-It ends after the last day and that savepoint, or at the end of the running epochs when it is interrupted (Ctrl-C); in a
-terminal the days come in slowly, and the job idles after the last one until Ctrl-C, so that there is one to click at.
-Then everything that was written is checked against the input. Exit code: 0 when no flight is lost or counted twice, 1
-when the check fails.
+It ends after the last day and that savepoint, or after the current epochs if it is interrupted (Ctrl-C). In a terminal
+it replays the days slowly, and the job then idles until Ctrl-C, so that you can explore it. At the end all output is
+checked against the input. Exit code: 0 if no flight is lost or counted twice, 1 if the check fails.
 """
 _EPILOG = """\
-Each run begins afresh in a folder of its own. With --work DIR, a run goes on where the last one with the same DIR
-ended, also when that one was killed (kill -9); its summary is then about all of them together.
+Each run starts from scratch in its own folder. With --work DIR, a run resumes where the last one with the same DIR
+ended, even if that one was killed (kill -9); its summary then covers all of them.
 """
 
-#: Days per second while somebody may want to click at a job that works.
+#: Days per second in a terminal, slow enough to explore the running job.
 _LEISURE: Final = 1.0
 
 
@@ -73,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(console, "interrupted before the job was started")
         return ExitCode.INTERRUPTED
     except CoordControlError as error:
-        # Spark adds its plan and its stack to a message; the log has all of it.
+        # Spark adds its plan and its stack trace to the message; all of it is in the log.
         reason = str(error).partition("\n")[0]
         _say(console, f"{type(error).__name__}: {reason}", f"more in {work / 'demo.log'} and {work / 'spark.log'}")
         logging.error("the demo has failed", exc_info=error)
         return exit_code_of(error)
     except (Py4JError, PySparkException, OSError) as error:
-        _say(console, f"Spark's JVM does not answer any more; more in {work / 'spark.log'}", "--work goes on from here")
+        _say(console, f"Spark's JVM does not answer any more; more in {work / 'spark.log'}", "--work resumes from here")
         logging.error("the demo has failed", exc_info=error)
         return ExitCode.FAILED
     if parsed.json:
@@ -104,13 +104,13 @@ def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None, *, sta
 
 
 def _console(stream: TextIO) -> Console:
-    # On a copy: while Spark's JVM is started, which inherits both, standard output and error go to its log.
+    # On a copy: while Spark's JVM starts, standard output and error, which it inherits, are redirected to its log.
     copy = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors)
     return Console(file=copy)
 
 
 def _stays(parsed: argparse.Namespace, console: Console) -> bool:
-    # Whether it is a terminal, not whether colours are wanted: nobody presses Ctrl-C in a pipeline.
+    # Whether it is a terminal, not whether colours are wanted: in a pipeline there is no Ctrl-C.
     return not parsed.headless and console.file.isatty()
 
 
@@ -118,7 +118,7 @@ def _stays(parsed: argparse.Namespace, console: Console) -> bool:
 def _dagster(
     parsed: argparse.Namespace, work: Path, say: Callable[[str], None], stop: threading.Event, *, stays: bool
 ) -> Iterator[Visit | None]:
-    """Dagster and its visitor, if it is wanted and can be had; at the end both are gone."""
+    """Run Dagster and its visitor in the block, if it is wanted and available."""
     if not parsed.dagster:
         yield None
         return
@@ -126,7 +126,7 @@ def _dagster(
     try:
         server = DagsterServer(work, environment, parsed.dagster_port)
     except NoDagster as reason:
-        say(f"Dagster: {reason}; the demo goes on without it")
+        say(f"Dagster: {reason}; the demo continues without it")
         yield None
         return
     with server:
@@ -177,11 +177,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P",
         help="let attempts of subtasks fail with this probability (default: 0.2); three in a row fail the batch",
     )
-    add("--work", type=Path, metavar="DIR", help="keep everything in DIR, and go on with what is there")
+    add("--work", type=Path, metavar="DIR", help="keep everything in DIR, and resume a run that is there")
     add(
         "--headless",
         action="store_true",
-        help="end after the last day, also in a terminal (without a terminal it always does)",
+        help="end after the last day even in a terminal (without a terminal it always does)",
     )
     add("--no-dagster", dest="dagster", action="store_false", help="without Dagster, and without its savepoint")
     add(
@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_integer(0, 65535),
         default=0,
         metavar="PORT",
-        help="of Dagster's pages, on the loopback address (default: any that is free)",
+        help="port of Dagster's web pages, on the loopback address (default: any free port)",
     )
     add("--json", action="store_true", help="print one JSON document at the end; progress goes to standard error")
     return parser
@@ -215,14 +215,14 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 def _number(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
     return value
 
 
 def _probability(text: str) -> float:
     value = _number(text)
     if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text}: it has to be below 1, or nothing would ever be done")
+        raise argparse.ArgumentTypeError(f"{text} must be below 1, or the job would never make progress")
     return value
 
 

@@ -8,10 +8,10 @@ the carrier and report what they saw; the coordinator adapts the thresholds to t
         v                                                     |
     subtasks      [ Carriers: thresholds in force, running counts ]
 
-All of it is exactly-once: a report carries the subtask's running count, and the coordinator compares it with the sum
-of the reports. One that is lost or doubled would show there at once, and for ever.
+All of it is exactly-once: a report contains the subtask's running count, and the coordinator compares it with the sum
+of the reports. A lost or duplicate report would show immediately, and permanently.
 
-This module is imported by Spark's Python workers, too, so it needs no more than they do.
+Spark's Python workers import this module too, so it only imports what they need.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
     "score",
 ]
 
-#: Rows are of two kinds: an ``alert`` is a late flight, a ``tally`` says what was done with a carrier on a day, so that
-#: an alert that should be there can be missed. ``minutes`` and ``version`` are of the threshold in force.
+#: There are two kinds of rows: an ``alert`` is a late flight, a ``tally`` counts the flights and alerts of a carrier on
+#: a day, so that missing alerts are noticed. ``minutes`` and ``version`` are those of the threshold in force.
 OUTPUT_SCHEMA: Final = (
     "kind string, day int, carrier string, minutes double, version int, "
     "flight_id int, flight int, origin string, dest string, delay int, flights int, alerts int"
@@ -70,7 +70,7 @@ FIRST_MINUTES: Final = 60.0
 _MINUTES: Final = (10.0, 600.0)
 # Beyond the first hour, each further hour of delay is reached by about 1/e of the flights.
 _SCALE_MINUTES: Final = 60.0
-# For twice the alerts that were wanted: enough to follow the seasons, too little to follow every storm.
+# The step for twice the wanted alerts: enough to follow the seasons, too little to follow every storm.
 _STEP_MINUTES: Final = 15.0
 
 
@@ -100,7 +100,7 @@ class Carriers(BaseModel):
 
 
 class Seen(BaseModel):
-    """What was reported of one carrier: in all, and since its threshold was adapted."""
+    """What was reported about a carrier: in total, and since its threshold was adapted."""
 
     flights: int = 0
     alerts: int = 0
@@ -130,26 +130,26 @@ class Plan(BaseModel):
 
 
 def adapt(minutes: float, alerts: int, wanted: float) -> float:
-    """The next threshold, when ``alerts`` came where ``wanted`` were wanted."""
-    # One more: a small carrier with its one alert says little. In proportion to the alerts, not to their logarithm:
-    # then the mean comes near the budget, however uneven the days are.
+    """Return the next threshold after ``alerts`` alerts where ``wanted`` were wanted."""
+    # Plus one, because a single alert of a small carrier means little. Proportional to the alerts, not to their
+    # logarithm, so that the mean approaches the budget, no matter how uneven the days are.
     return _limited(minutes + _STEP_MINUTES * (alerts - wanted) / (wanted + 1))
 
 
 def rescale(minutes: float, before: float, after: float) -> float:
-    """The threshold for ``after`` alerts a day, where ``minutes`` was the one for ``before``."""
+    """Return the threshold for ``after`` alerts a day, given the threshold ``minutes`` for ``before`` alerts."""
     return _limited(minutes + _SCALE_MINUTES * math.log((before + 1) / (after + 1)))
 
 
 class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
-    """Adapts the thresholds to the reports. Everything runs on the coordinator's thread, but for ``change_budget``."""
+    """Adapts the thresholds to the reports. Everything except ``change_budget`` runs on the coordinator's thread."""
 
     def __init__(self, budget: float) -> None:
         super().__init__(Plan(budget=budget))
         self.shown = self.state.model_copy(deep=True)  #: a copy after each epoch, for other threads
 
     def change_budget(self, alerts_per_day: float) -> None:
-        """Aim at another number of alerts from now on; from any thread."""
+        """Change the number of alerts to aim at; may be called from any thread."""
         self.context.call_soon(self._change_budget, alerts_per_day)
 
     def restore(self, data: bytes | None) -> None:
@@ -204,7 +204,7 @@ class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
 
 
 def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function of the subtasks: rows of :data:`OUTPUT_SCHEMA` for flights."""
+    """Process flights in a subtask; yields rows of :data:`OUTPUT_SCHEMA`."""
     state = subtask.state
     for event in subtask.events:
         assert isinstance(event, Thresholds)
@@ -233,7 +233,7 @@ def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> I
 
 
 def failing_sometimes(function: UserFunction, probability: float) -> UserFunction:
-    """``function``, but each attempt fails with ``probability`` at the worst moment: when all its work is done."""
+    """Return ``function`` with attempts that fail with ``probability`` at the worst moment: after all their work."""
 
     def run(subtask: cc.Subtask[Any], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from function(subtask, batches)

@@ -1,7 +1,4 @@
-"""What to type to look at a demo, while it runs and afterwards.
-
-Threads: functions of their arguments, and of the current folder.
-"""
+"""The commands for exploring a demo, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -14,22 +11,22 @@ __all__ = ["control_address", "show_job", "show_savepoint"]
 
 
 def control_address(work: Path) -> str:
-    """A control database of the demo's own: a job of the user's may have the same name."""
+    """Return the URL of the demo's own control database, because the user may have a job with the same name."""
     return f"sqlite:///{work / 'control.db'}"
 
 
 def show_job(control: str | None) -> str:
-    """Look at the job, also from another terminal.
+    """Return the command that shows the job, for any terminal.
 
     Args:
-        control: address of its control database; None: the one that ``coordctl`` takes by itself.
+        control: the URL of its control database, or None for the default of ``coordctl``.
     """
     show = f"{_coordctl()} show flights"
     return show if control is None else f"export {shlex.join([f'COORD_CONTROL={control}'])}; {show}"
 
 
 def show_savepoint(path: str) -> str:
-    """Look at a savepoint, which needs neither the job nor its database."""
+    """Return the command that shows a savepoint, which needs neither the job nor its database."""
     return f"{_coordctl()} savepoint show {shlex.quote(path)}"
 
 

@@ -1,8 +1,8 @@
 """The demo in Dagster, as Python: ``dagster dev -m examples.flights.definitions``.
 
-The job's assets, checks, sensor and jobs, a schedule that can be switched on, an event of this job that can be launched
-as it is, and a downstream asset that is made anew with each new savepoint. The demo starts it by itself and tells it
-where its control database and its pages are.
+The job's assets, checks, sensor and jobs, a schedule to switch on, a Dagster job that sends a ready-made event, and a
+downstream asset that is rebuilt after each new savepoint. The demo starts Dagster with these definitions, and passes
+the locations of its control database and its pages.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FLIGHTS: Final = StreamingJobSpec(
     ],
     owners=["team:operations"],
     schedules=[ScheduleSpec(name=SCHEDULE, cron="* * * * *", label="every-minute", retain=RetainSpec(count=3))],
-    # A year goes by within minutes: the watermark, which waits for a week, is not late.
+    # A year passes within minutes: the watermark, which lags by a week, is not late.
     checks=CheckBounds(checkpoint_age=3600.0, lag=30 * 86_400.0),
 )
 _SEND: Final = "send_control_event"
-#: In force until the coordinator adapts the thresholds the next time.
+#: In force until the coordinator next adapts the thresholds.
 _EVENT: Final = {
     "operator": "delay-threshold",
     "event_type": "Thresholds",
@@ -52,7 +52,7 @@ _EVENT: Final = {
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Everything about the job, and what follows from its savepoints."""
+    """Return the definitions of the job and of the assets downstream of its savepoints."""
     savepoint = StreamingJobTranslator().savepoint_key(FLIGHTS)
     streaming = build_streaming_definitions(ControlPlaneSpec(jobs=[FLIGHTS]))
     return dg.Definitions.merge(
@@ -63,10 +63,10 @@ def defs() -> dg.Definitions:
 
 
 def _event_job(streaming: dg.Definitions) -> dg.JobDefinition:
-    """``send_control_event``, with an event of the flights in the Launchpad."""
+    """Return ``send_control_event`` with an event of the flights in the launchpad."""
     return streaming.resolve_job_def(_SEND).graph.to_job(
         name=EVENT_JOB,
-        description="Sends thresholds to the subtasks, as the coordinator does: United's alerts begin at 45 minutes.",
+        description="Send thresholds to the subtasks, as the coordinator does: United's alerts begin at 45 minutes.",
         config={"ops": {_SEND: {"config": _EVENT}}},
         executor_def=dg.in_process_executor,
     )

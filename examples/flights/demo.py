@@ -1,6 +1,6 @@
-"""Runs the job: the feeder, two queries, the desk; until the last day is through, or somebody wants it to end.
+"""Runs the job: the feeder, two queries, the desk; until the last day is processed or a stop is requested.
 
-A visitor may keep the job for longer: it idles then, and can be looked at and saved.
+A visitor may keep the job running for longer: it then idles, and can be explored and saved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TICK_SECONDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen; see ``--help``."""
+    """The options of a run; see ``--help``."""
 
     work: Path
     days: int
@@ -44,35 +44,35 @@ class Options:
     budget: float
     shift_seconds: float
     chaos: float
-    control: str | None  #: address of the control database; None: as ``COORD_CONTROL`` says
-    port: int = 0  #: where subtasks reach the driver; 0: any that is free
-    checkpoint_seconds: float | None = None  #: between checkpoints that the job takes by itself; None: it takes none
+    control: str | None  #: the URL of the control database, or None for ``COORD_CONTROL``
+    port: int = 0  #: where subtasks reach the driver; 0 for any free port
+    checkpoint_seconds: float | None = None  #: the interval of periodic checkpoints, or None for none
 
 
 class Visitor(Protocol):
-    """Somebody who wants something of the running job."""
+    """A component that uses the running job."""
 
     def job_runs(self) -> None:
-        """All queries have committed an epoch; called again and again."""
+        """Note that all queries have committed an epoch; called repeatedly."""
 
     @property
     def wants_job(self) -> bool:
-        """Whether the job should go on, with nothing to do, when the last day is through."""
+        """Whether the job should keep running, idle, after the last day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is seen of the running job at one moment."""
+    """The state of the running job at one moment."""
 
     seconds: float
     is_stopping: bool
-    is_idle: bool  #: the last day is through
+    is_idle: bool  #: the last day has been processed
     days: int
     days_fed: int
     airports_day: int
     airports_flights: int
     status: cc.JobStatus
-    gateways: tuple[GatewayStatus, ...]  #: as they were last seen: there are none while a query is restarted
+    gateways: tuple[GatewayStatus, ...]  #: the last known ones: there are none while a query is restarting
     plan: alerts.Plan
 
 
@@ -81,7 +81,7 @@ class Outcome:
     """The end of the job."""
 
     last: Moment
-    is_complete: bool  #: the last day is through
+    is_complete: bool  #: the last day has been processed
     epochs: Mapping[str, int]  #: committed, by query
     results: Results
     checks: list[Check]
@@ -92,8 +92,8 @@ class Demo:
 
     Args:
         show: called several times a second.
-        stop: set it to stop the job at the end of the running epochs.
-        visitor: asked and told while the job runs.
+        stop: set it to stop the job at the end of the current epochs.
+        visitor: called while the job runs.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Demo:
             job.await_termination(_TICK_SECONDS)
             try:
                 moment = self._moment(job.status())
-            except JobClosed:  # it was told so through the control plane
+            except JobClosed:  # it was stopped through the control plane
                 self._stop.set()
                 return moment
             self._show(moment)
@@ -197,7 +197,7 @@ class Demo:
                 return moment
 
     def _is_through(self, moment: Moment) -> bool:
-        """Nobody needs the job any more."""
+        """Return whether the job is no longer needed."""
         if self._done.is_set():
             self._desk.stop()  # there are no epochs in which its changes would take effect
         if self._visitor is None:

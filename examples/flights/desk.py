@@ -1,7 +1,7 @@
-"""The people who work through the alerts: from shift to shift they can take more of them, or fewer.
+"""The people who work through the alerts: from shift to shift they can handle more or fewer of them.
 
-Whoever changes something does not wait for an epoch to end. So these changes come in the middle of epochs, and the
-events that they cause are blocked at the gateways of subtasks that have not passed the epoch's barrier.
+The desk does not wait for the end of an epoch. So its changes arrive in the middle of epochs, and the resulting events
+are blocked at the gateways of subtasks that have not passed the epoch's barrier.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from examples.flights.alerts import ThresholdCoordinator
 
 __all__ = ["Desk"]
 
-_SHIFTS: Final = (1.0, 1.4, 0.6)  # of the budget; 1 on average
+_SHIFTS: Final = (1.0, 1.4, 0.6)  # factors of the budget; 1 on average
 
 
 class Desk(threading.Thread):
-    """Changes the budget every ``seconds``, on a thread of its own; 0: one shift, for ever."""
+    """Changes the budget every ``seconds``, on its own thread; never if ``seconds`` is 0."""
 
     def __init__(self, coordinator: ThresholdCoordinator, alerts_per_day: float, seconds: float) -> None:
         super().__init__(name="desk", daemon=True)
@@ -34,6 +34,6 @@ class Desk(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """No further change; returns when that is so."""
+        """Make no further change, and wait until the thread has ended."""
         self._stop_requested.set()
         self.join()

@@ -1,7 +1,7 @@
-"""Replays the flights as files, one for each day, as an upstream system would deliver them.
+"""Replays the flights as files, one per day, as an upstream system would deliver them.
 
-A file appears under its name with all its rows or not at all, and never changes: that is what Spark's file source
-needs for giving every row once. A day that is there already is left alone, so a replay that was cut off goes on.
+A file appears under its name with all its rows or not at all, and never changes: that is what Spark's file source needs
+to read every row once. An existing day is left alone, so that an interrupted replay resumes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["Feeder"]
 
 
 class Feeder(threading.Thread):
-    """Writes the days ``1 .. days`` into ``folder``, on a thread of its own.
+    """Writes the days ``1 .. days`` into ``folder``, on its own thread.
 
     Args:
-        days_per_second: the speed of the replay; 0: as fast as possible.
+        days_per_second: the speed of the replay, or 0 for as fast as possible.
     """
 
     def __init__(self, flights: pa.Table, folder: Path, days: int, days_per_second: float = 0.0) -> None:
         super().__init__(name="feeder", daemon=True)
-        self.fed = 0  #: days that are there
+        self.fed = 0  #: days that exist
         self._flights = flights
         self._folder = folder
         self._days = days
@@ -41,14 +41,14 @@ class Feeder(threading.Thread):
             path = self._folder / f"day-{day:03}.parquet"
             is_new = not path.exists()
             if is_new:
-                # Spark takes files in the order of their times, and clocks of file systems are coarse.
+                # Spark reads files in the order of their times, and file system clocks are coarse.
                 self._write(day, path, began + day)
-            self.fed = day  # before the pause: Spark may have taken it, when the pause is cut short
+            self.fed = day  # before the pause: Spark may read the file even if the pause is cut short
             if is_new and self._stop_requested.wait(self._pause):
                 return
 
     def stop(self) -> None:
-        """Write no further day; returns when that is so."""
+        """Write no further day, and wait until the thread has ended."""
         self._stop_requested.set()
         self.join()
 

@@ -65,7 +65,7 @@ class DagsterApi:
         self._url = url
 
     def location(self) -> Location | None:
-        """The only code location; None: it is being loaded.
+        """Return the only code location, or None while it is being loaded.
 
         Raises:
             DagsterDoesNotAnswer: see there.

@@ -1,14 +1,14 @@
-"""Ctrl-C and SIGTERM: the first stops the job at the end of its running epochs, the second ends the demo at once.
+"""Ctrl-C and SIGTERM: the first stops the job after its current epochs, the second ends the demo immediately.
 
-While Spark starts, a signal is only remembered. PySpark cleans up what its JVM needs to find it when it is interrupted
-there, and such a JVM never sees that nobody is at the other end of its pipe: it would be left for ever. The start takes
-seconds; afterwards the session can be ended as always.
+While Spark starts, a signal is only noted. If PySpark is interrupted there, it removes the files by which its JVM finds
+it, and the JVM never notices that its pipe is closed: it would never end. The start takes seconds; after that, the
+session can be ended normally.
 
-At once means that the JVM is killed, as in a crash: asked politely it would first finish what it does, and the files of
-the job are made for drivers that die anywhere. What else was started ends with this process.
+Immediately means that the JVM is killed, as in a crash: a graceful end would first finish its work, and the job's files
+survive a crash at any point. All other child processes end with this process.
 
-Threads: handlers run in the main one and only take notes, because they may interrupt anything; a thread of its own
-talks and acts.
+Threads: handlers run on the main thread and only take notes, because they may interrupt anything; a separate thread
+prints and acts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["Interrupts"]
 
 _WHILE_STARTING: Final = "stopping as soon as Spark has started"
 _WHILE_RUNNING: Final = "stopping at the end of the running epochs; Ctrl-C again ends at once"
-_AT_ONCE: Final = "interrupted before the end of the running epochs; --work goes on from here"
+_AT_ONCE: Final = "interrupted before the end of the running epochs; --work resumes from here"
 
 
 class Interrupts:
-    """Takes the signals over; to be made by the main thread, before Spark is started.
+    """Handles the signals; must be created by the main thread, before Spark is started.
 
     Args:
-        stop: set by the first one.
-        progress: says what will happen, and gives the terminal back.
+        stop: set by the first signal.
+        progress: prints what will happen, and restores the terminal.
     """
 
     def __init__(self, stop: threading.Event, progress: Progress) -> None:
@@ -48,13 +48,13 @@ class Interrupts:
         threading.Thread(target=self._act, name="interrupts", daemon=True).start()
 
     def spark_runs(self, spark: SparkSession) -> None:
-        """From now on a second signal ends everything.
+        """Let a second signal end everything from now on.
 
         Raises:
-            KeyboardInterrupt: there was a signal already.
+            KeyboardInterrupt: a signal has already arrived.
         """
         self._spark = spark
-        self._take_over()  # again: Spark has set a handler that cancels all work at once
+        self._take_over()  # again: Spark has installed a handler that cancels all jobs immediately
         if self._arrived.is_set():
             raise KeyboardInterrupt
 

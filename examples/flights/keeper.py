@@ -1,9 +1,9 @@
-"""Runs a command with everything that it starts, and ends all of it with the process that wanted it.
+"""Runs a command, and ends it with all its child processes when the parent process ends.
 
-``python -m examples.flights.keeper SECONDS COMMAND...`` begins a session of its own, in which the command runs, and
-reads its standard input, a pipe. When the pipe is closed, which also happens when the process at its other end is
-killed, the command is asked to end; the given seconds later, or as soon as it has ended, whatever is left of the
-session is killed: servers, daemons, and the runs that they have started.
+``python -m examples.flights.keeper SECONDS COMMAND...`` starts a new session, runs the command in it, and reads its
+standard input, a pipe. When the pipe is closed, which also happens when the parent process is killed, the command is
+interrupted. After the given seconds, or as soon as it has ended, the rest of the session is killed: servers, daemons,
+and the runs that they have started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Never returns: in the end it kills its session, which it is part of."""
+    """Run the command. Never returns: it ends by killing its own session."""
     os.setsid()
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

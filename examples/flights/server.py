@@ -1,6 +1,6 @@
-"""Dagster beside the demo: ``dagster dev`` on the loopback address, with everything that it writes in the work folder.
+"""Dagster for the demo: ``dagster dev`` on the loopback address, which writes only to the work folder.
 
-Threads: the one that makes it closes it; the rest is processes.
+Threads: closed by the thread that has created it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ EVENT_JOB: Final = "send_thresholds"
 
 HOST: Final = "127.0.0.1"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
-#: Without the pop-up about its community, too, which would be over the first page that is opened.
+#: Also disables the community pop-up, which would cover the first page.
 _SETTINGS: Final = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
-#: Its home is removed with the work folder: there is nothing that it would have to finish.
+#: Short, because its home is removed with the work folder: there is nothing to finish.
 _GRACE_SECONDS: Final = 5.0
 
 
 class NoDagster(Exception):
-    """It cannot be started; the message says why, and what to do."""
+    """Dagster cannot be started; the message names the cause and the next step."""
 
 
 class DagsterServer:
-    """``dagster dev``; a context, at whose end nothing of it is left.
+    """``dagster dev`` as a context manager that ends all its processes.
 
     Args:
-        work: gets ``dagster`` (its home) and ``dagster.log``.
-        environment: for its code location, on top of this process's.
-        port: of its pages; 0: any that is free.
+        work: the folder for ``dagster`` (its home) and ``dagster.log``.
+        environment: variables to add for its code location.
+        port: the port of its web pages, or 0 for any free port.
 
     Raises:
         NoDagster: it is not installed, or the port is taken.

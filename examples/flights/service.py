@@ -1,11 +1,9 @@
 """The flights as a service: the driver that the files in deploy/ run, under ``coordctl run``, on any Spark master.
 
-It is the job of the demo without its pages. Everything that depends on the place comes from outside: the master from
-``coordctl run --master``, Spark's settings from ``spark-defaults.conf``, the control database from ``COORD_CONTROL``.
-The folder has to be the same one for the driver and for all executors. After the last day the job idles, so that there
-is one to look at and to ask, until ``coordctl stop flights`` or SIGTERM ends it.
-
-Threads: the demo's.
+It is the job of the demo without Dagster. Everything that depends on the deployment is configured outside: the master
+by ``coordctl run --master``, Spark's settings in ``spark-defaults.conf``, the control database by ``COORD_CONTROL``.
+The folder must be shared by the driver and all executors. After the last day the job idles, so that you can explore it,
+until ``coordctl stop flights`` or SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _log = logging.getLogger("examples.flights")
 
 
 class _Onlooker:
-    """Wants the job for as long as nobody stops it, and writes a line when it has got somewhere."""
+    """Keeps the job running until it is stopped, and logs its progress."""
 
     wants_job: Final = True
 
@@ -40,7 +38,7 @@ class _Onlooker:
         self._days = 0
 
     def job_runs(self) -> None:
-        """Nothing: it is no news."""
+        """Do nothing."""
 
     def show(self, moment: Moment) -> None:
         if moment.airports_day != self._days:
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the job until it is stopped.
 
     Raises:
-        CoordControlError: it failed; the exit code of the driver says whether starting it again can help.
+        CoordControlError: it failed; the exit code of the driver tells whether a restart can help.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -67,7 +65,7 @@ def options_of(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.service", description=main.__doc__)
     add = parser.add_argument
-    add("--work", type=Path, required=True, metavar="DIR", help="input, output and the job's state; goes on from there")
+    add("--work", type=Path, required=True, metavar="DIR", help="input, output and the job's state; resumes from there")
     add("--days", type=int, choices=range(1, DAYS + 1), default=DAYS, metavar="N", help="of the year (default: all)")
     add("--speed", type=float, default=1.0, metavar="N", help="days per second, 0: as fast as possible (default: 1)")
     add("--port", type=int, default=PORT, help=f"where subtasks reach the driver (default: {PORT})")

@@ -1,6 +1,6 @@
-"""What the demo does in Dagster: it waits for its pages, materializes the job's savepoint, and says where to click.
+"""What the demo does in Dagster: waits for its web pages, materializes the job's savepoint, and prints the addresses.
 
-Threads: one of its own; everything that it says goes through ``say``, which any thread may call.
+Threads: its own; all output goes through ``say``, which any thread may call.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ENDED: Final = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 class _GivenUp(Exception):
-    """The demo ends, or Dagster has."""
+    """The demo is ending, or Dagster has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointRun:
-    """A savepoint that was taken through Dagster."""
+    """A savepoint taken through Dagster."""
 
     id: int
     path: str
@@ -46,15 +46,15 @@ class Visit(threading.Thread):
     """Takes one savepoint of the running job through Dagster.
 
     Args:
-        control: address of the job's control database.
-        job_stops: is set when somebody wants the job to end.
-        stays: the job is wanted for longer than that.
+        control: the URL of the job's control database.
+        job_stops: set when the job must end.
+        stays: whether the job keeps running after the savepoint.
 
     Attributes:
-        result: once it is done.
-        problem: why there is none.
-        has_failed: a savepoint was asked for, and there is none, although the job was there for it.
-        urls: where to click, once Dagster has loaded.
+        result: the savepoint, once it is complete.
+        problem: why there is no savepoint.
+        has_failed: whether the savepoint failed although the job was running.
+        urls: the pages to open, once Dagster has loaded.
     """
 
     def __init__(
@@ -96,21 +96,21 @@ class Visit(threading.Thread):
             self._say(f"Dagster: {self.problem}")
 
     def job_runs(self) -> None:
-        """The job can take a savepoint now; may be called again and again."""
+        """Note that the job can take a savepoint now; may be called repeatedly."""
         self._job_runs.set()
 
     @property
     def wants_job(self) -> bool:
-        """Whether the savepoint is still to be taken, or somebody wants to click."""
+        """Whether the savepoint is still to be taken, or the user wants to explore the job."""
         return self.is_alive() or (self._stays and self.problem is None)
 
     def facts(self) -> dict[str, Any]:
-        """What has come of it, for JSON; not the addresses, which are dead when the demo has ended."""
+        """Return the result for JSON, without the addresses, which are dead when the demo has ended."""
         savepoint = None if self.result is None else asdict(self.result)
         return {"savepoint": savepoint, "problem": self.problem}
 
     def leave(self) -> None:
-        """Wait for nothing more, and let Dagster end; may be called again."""
+        """Stop waiting, and let Dagster end; may be called again."""
         if self.is_alive():
             self._stop_requested.set()
             self.join()

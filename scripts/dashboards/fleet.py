@@ -246,7 +246,7 @@ def _checkpoints() -> Row:
                 help_="Complete ones on the storage.",
             ),
             graph(
-                "Under way",
+                "In progress",
                 Query(f"sum by (job_name) ({_of('checkpoints_in_progress')})", "{{job_name}}"),
                 help_="Those that drivers are making.",
             ),

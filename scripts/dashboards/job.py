@@ -156,11 +156,11 @@ def _checkpoints() -> Row:
                 limits=((0, GOOD), (1, WARN), (3, BAD)),
                 width=6,
             ),
-            number("Under way for", f"time() - min({started})", "The oldest one.", unit="s", width=6),
+            number("In progress for", f"time() - min({started})", "The oldest one.", unit="s", width=6),
             number(
                 "Subtasks that passed",
                 f"sum({passed}) / (sum({of('checkpoint_in_progress_subtasks', JOB)}) > 0)",
-                "Of those that take part in what is under way.",
+                "Share of the subtasks of the checkpoints in progress.",
                 unit="percentunit",
                 width=6,
             ),
@@ -206,7 +206,7 @@ def _checkpoints() -> Row:
                 "Size of the last one",
                 Query(last("state_bytes"), "{{kind}}, all"),
                 Query(last("new_bytes"), "{{kind}}, new"),
-                Query(last("channel_bytes"), "{{kind}}, events on their way"),
+                Query(last("channel_bytes"), "{{kind}}, events in transit"),
                 Query(last("linked_bytes"), "{{kind}}, linked"),
                 Query(last("copied_bytes"), "{{kind}}, copied"),
                 help_="New: what no older one holds. Linked and copied: how its files got there.",
@@ -221,12 +221,12 @@ def _checkpoints() -> Row:
                 help_="docs/operations.md has a table of reasons.",
             ),
             graph(
-                "Completed and under way",
+                "Completed and in progress",
                 Query(
                     f"sum by (kind) (increase({of('checkpoints_completed_total', JOB)}[$__rate_interval]))",
                     "{{kind}}, completed",
                 ),
-                Query(f"sum by (kind) ({of('checkpoints_in_progress', JOB)})", "{{kind}}, under way"),
+                Query(f"sum by (kind) ({of('checkpoints_in_progress', JOB)})", "{{kind}}, in progress"),
                 help_="How many.",
             ),
         ),
@@ -279,7 +279,7 @@ def _commands() -> Row:
                     f"sum by (kind, outcome) (increase({of('commands_total', JOB)}[$__rate_interval])) > 0",
                     "{{kind}}: {{outcome}}",
                 ),
-                Query(of("commands_in_progress", JOB), "under way"),
+                Query(of("commands_in_progress", JOB), "in progress"),
                 help_="From the control database, by outcome.",
             ),
             graph(
@@ -289,7 +289,7 @@ def _commands() -> Row:
                 unit="eps",
             ),
             graph(
-                "Control events on their way",
+                "Control events in transit",
                 Query(f"sum by ({by}) ({of('control_events_waiting')})", "{{operator}}, for the coordinator"),
                 Query(
                     f"sum by ({by}) ({of('control_event_number')} - {of('control_event_durable_number')})",

@@ -141,7 +141,7 @@ def endpoint() -> Row:
             graph(
                 "Rejections",
                 Query(f"sum by (reason) ({rate('endpoint_rejections_total', JOB)})", "{{reason}}"),
-                Query(rate("endpoint_answers_dropped_total", JOB), "answers to nobody"),
+                Query(rate("endpoint_answers_dropped_total", JOB), "answers to closed connections"),
                 help_="Connections and frames per second, by reason.",
                 unit="ops",
             ),

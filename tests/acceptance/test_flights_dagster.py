@@ -129,7 +129,7 @@ def test_a_port_in_use_costs_one_line(start: Start) -> None:
         out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert f"port {port} cannot be used" in err
-    assert "the demo goes on without it" in err
+    assert "the demo continues without it" in err
     result = json.loads(out)
     assert result["ok"]
     assert result["complete"]

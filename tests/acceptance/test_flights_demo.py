@@ -170,7 +170,7 @@ def test_a_second_interrupt_ends_at_once(start: Run) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED
-    assert "--work goes on from here" in err
+    assert "--work resumes from here" in err
     assert out == ""
     while jvms(process):
         time.sleep(0.1)
