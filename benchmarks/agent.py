@@ -1,10 +1,10 @@
-"""What the agent in a driver costs, and how soon it takes a command, on SQLite and on PostgreSQL.
+"""The cost of the agent in a driver, and how soon it claims a command, on SQLite and on PostgreSQL.
 
-A driver that follows a script stands behind the agent: no Spark, so what is measured is the control plane. *Pick-up* is
-from the moment at which a client begins to submit a command until the command is claimed, by the client's clock; the
-pauses between commands are random, so that polling is met at every phase. *Idle* is the CPU time of a process with one
-agent whose job has nothing to do. *Fleet* is the CPU time of the database's processes while 1,000 jobs send a
-heartbeat every 2 s.
+The agent runs with a scripted driver without Spark, so only the control plane is measured. *Pick-up* is the time from
+when a client begins to submit a command until the command is claimed, by the client's clock; the pauses between
+commands are random, so that commands arrive at every phase of polling. *Idle* is the CPU time of a process with one
+agent whose job has nothing to do. *Fleet* is the CPU time of the database's processes while 1,000 jobs send a heartbeat
+every 2 s.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _server(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def _pick_up(folder: Path, url: str, commands: int) -> list[float]:
-    """Seconds from asking until a command is claimed, each after a pause that ends fast polling or not."""
+    """Measure the seconds until commands are claimed, after pauses long enough to end fast polling and shorter ones."""
     settings = ControlSettings.load(url)
     driver = ScriptedDriver(folder)
     running = Agent(driver, ControlStore(Database(url, application="benchmark")), settings)
@@ -104,7 +104,7 @@ def _one(store: ControlStore) -> float:
 
 
 def _idle(folder: Path, url: str, seconds: float) -> float:
-    """CPU time per second of a process with one agent, without that of its start."""
+    """Measure the CPU time per second of a process with one agent, without its start."""
     command = [sys.executable, "-m", "benchmarks.agent_idle", str(folder), url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -121,7 +121,7 @@ def _idle(folder: Path, url: str, seconds: float) -> float:
 
 
 def _fleet(url: str, server: psutil.Process, jobs: int, seconds: float) -> float:
-    """CPU time per second of all processes of the server; one process of ours sends everybody's heartbeats."""
+    """Measure the CPU time per second of all server processes; one process of ours sends all heartbeats."""
     store = ControlStore(Database(url, application="benchmark fleet"))
     live = LiveStatus(
         queries=(LiveQuery(name="q", state="running", epoch=1, rows_per_second=1000.0),),
@@ -141,7 +141,7 @@ def _fleet(url: str, server: psutil.Process, jobs: int, seconds: float) -> float
     elapsed = time.monotonic() - began
     share = (_cpu_of_all(server) - before) / elapsed
     store.close()
-    # A machine that could not send so many in time would make the database look better than it is.
+    # If this machine could not send them in time, the database would look better than it is.
     return share * (elapsed * jobs / _HEARTBEAT_SECONDS) / sent
 
 

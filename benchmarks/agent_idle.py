@@ -12,7 +12,7 @@ from tests.agent_kit import ScriptedDriver
 
 
 def main(folder: str, url: str) -> None:
-    """Say one line when it stands, and run until standard input ends."""
+    """Print a line when the agent is ready, and run until standard input ends."""
     driver = ScriptedDriver(folder)
     agent = Agent(driver, ControlStore(Database(url, application="benchmark idle")), ControlSettings.load(url))
     agent.start()

@@ -54,7 +54,7 @@ def many_files(spark: SparkSession, root: str, quick: bool) -> Part:
         checkpoint = CheckpointId(len(seconds) + 1)
         metadata = _savepoint(store, checkpoint, claim.generation, directory, Epoch(epochs - 1))
         seconds.append(time.monotonic() - began)
-        # They stay: the file system takes longer for new folders where others have just been removed.
+        # Not removed: the file system is slower to create folders where others have just been removed.
         assert metadata.file_count >= partitions * epochs, "a change of a partition was left out"
 
     memory = peak(savepoint)
@@ -92,7 +92,7 @@ def _savepoint(
 
 
 def _small(spark: SparkSession, root: str) -> Path:
-    """Run a query for an epoch; returns its checkpoint directory."""
+    """Run a query for an epoch, and return its checkpoint directory."""
     spark.range(100).selectExpr("cast(id as string) key").write.parquet(f"{root}/small-rows")
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(provider)
@@ -120,7 +120,7 @@ def _multiply(small: Path, directory: str, partitions: int, epochs: int) -> None
 
 
 def _with_partitions(entry: str, partitions: int) -> str:
-    """An entry of Spark's log (a version, and JSON documents) of a query with so many partitions."""
+    """Return an entry of Spark's log (a version and JSON documents) for a query with that many partitions."""
     lines = []
     for line in entry.splitlines():
         document = json.loads(line) if line.startswith("{") else None

@@ -37,7 +37,7 @@ _SEGMENTS: Final = 5
 
 
 def idle(spark: SparkSession, root: str, quick: bool) -> Part:
-    """Checkpoints and savepoints of an idle job."""
+    """Measure checkpoints and savepoints of an idle job."""
     count = 3 if quick else _TRIGGERS
     seconds: dict[str, list[float]] = {"checkpoint": [], "savepoint": []}
     with cc.Job("idle", spark, root=root) as job:
@@ -52,7 +52,7 @@ def idle(spark: SparkSession, root: str, quick: bool) -> Part:
 
 
 def running(spark: SparkSession, root: str, quick: bool) -> Part:
-    """Checkpoints and savepoints of a running job."""
+    """Measure checkpoints and savepoints of a running job."""
     count = 3 if quick else _TRIGGERS
     after_epoch: list[float] = []
     after_trigger: list[float] = []
@@ -77,7 +77,7 @@ def running(spark: SparkSession, root: str, quick: bool) -> Part:
 
 
 def stall(spark: SparkSession, root: str, quick: bool) -> Part:
-    """Epochs while savepoints are taken without a pause, against epochs without."""
+    """Measure epochs while savepoints are taken without a pause, against epochs without savepoints."""
     segments, epochs = (1, 3) if quick else (_SEGMENTS, _SEGMENT)
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     ratios = []
@@ -138,7 +138,7 @@ def _savepoints(job: cc.Job, are_taken: bool) -> Iterator[list[float]]:
 
 
 def _epochs(started: StreamingQuery, count: int) -> list[float]:
-    """Seconds of the next epochs, without the one that runs now."""
+    """Return the seconds of the next epochs, without the current one."""
     first = _await_epochs(started, 1) + 1
     _await_epochs(started, count + 1)
     found = [p for p in started.recentProgress if first <= p.batchId < first + count and p.numInputRows == query.ROWS]
@@ -146,7 +146,7 @@ def _epochs(started: StreamingQuery, count: int) -> list[float]:
 
 
 def _await_epochs(started: StreamingQuery, count: int) -> int:
-    """Let some epochs go by; returns the newest one."""
+    """Wait for some epochs, and return the newest one."""
     first = _newest(started)
     queries.wait_until(lambda: _newest(started) >= first + count, started)
     return _newest(started)

@@ -97,7 +97,7 @@ def keyed(rows: DataFrame) -> DataStreamWriter:
 
 
 def newest_epoch(job: cc.Job) -> int:
-    """The newest committed epoch that the job knows of; -1: none."""
+    """Return the newest committed epoch that the job knows, or -1 if there is none."""
     return job.status().queries[0].committed
 
 
@@ -130,6 +130,6 @@ def _applied(job: cc.Job, rows: DataFrame) -> DataFrame:
 
 
 def _key() -> Column:
-    # Digits of a hash: of this length, and nothing that a compression would make small.
+    # Digits of a hash: of this length, and not compressible.
     digits = sf.sha2(sf.col("id").cast("string"), 512)
     return sf.substring(digits, 1, KEY_BYTES).alias("key")

@@ -1,4 +1,4 @@
-"""How soon a restored job is at work: a part of :mod:`benchmarks.checkpoints`.
+"""How soon a restored job processes data: a part of :mod:`benchmarks.checkpoints`.
 
 From the start of a process to its first committed epoch. *plain*: Spark alone resumes from a copy of the checkpoint
 directory, made before. *restored*: a new job from a savepoint of that directory. Both have the large state, and one
@@ -23,7 +23,7 @@ from benchmarks.report import at_most, median
 __all__ = ["restores"]
 
 _RESTORES: Final = 5
-_MORE_KEYS: Final = 1_000_000  #: the first key that is not there yet
+_MORE_KEYS: Final = 1_000_000  #: the first key that does not exist yet
 _WAIT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.005
 
@@ -44,7 +44,7 @@ def restores(spark: SparkSession, root: str, quick: bool) -> Part:
             found = _life(variant, root, folder.name, savepoint, epoch)
             if number:  # the first round reads the programs from the disk
                 seconds[variant].append(found)
-    # By pairs, which ran one after the other: the machine becomes faster or slower in the course of minutes.
+    # Compared in pairs that ran one after the other, because the speed of the machine changes within minutes.
     ratios = [restored / plain for restored, plain in zip(seconds["restored"], seconds["plain"], strict=True)]
     return Part(
         [at_most("restore to the first committed epoch", median(ratios), 1.10, "x plain restart")],

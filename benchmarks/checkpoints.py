@@ -23,7 +23,7 @@ from benchmarks.checkpoint_state import savepoints_of_keys
 from benchmarks.report import Goal, at_most, main
 from benchmarks.session import session
 
-# In this order: the memory of the process is looked at before much has happened in it.
+# In this order, so that the memory of the process is measured before much has happened in it.
 _PARTS: Final[dict[str, Callable[[SparkSession, str, bool], Part]]] = {
     "keys": savepoints_of_keys,
     "restores": restores,
@@ -32,7 +32,7 @@ _PARTS: Final[dict[str, Callable[[SparkSession, str, bool], Part]]] = {
     "files": many_files,
     "stall": stall,
 }
-_MOST_SECONDS: Final = 300.0  #: what takes longer is not run
+_MOST_SECONDS: Final = 300.0  #: parts that take longer are not run
 
 
 def checkpoints(quick: bool) -> tuple[list[Goal], dict[str, Any]]:

@@ -1,12 +1,12 @@
-"""What a tick of Dagster's sensor costs when all of 10, 100 and 1,000 jobs have news.
+"""The cost of a tick of Dagster's sensor when each of 10, 100 and 1,000 jobs has changed.
 
-Each job has completed a checkpoint and has a new epoch since the tick before; so each leads to a materialization and
-the outcomes of seven checks. *Tick* is what the code server does: it evaluates the sensor and encodes what it has found
-for the daemon. *Statements* are those that the control database gets. The control database is written as drivers
-write it, Dagster has its usual storage on the disk.
+Since the previous tick, each job has completed a checkpoint and has a new epoch, which leads to a materialization and
+the results of seven checks. *Tick* is the work of the code server: it evaluates the sensor and encodes the events for
+the daemon. *Statements* are those sent to the control database. The control database is written as by drivers; Dagster
+uses its default storage on disk.
 
-What the daemon does with the events, storing them one by one, is Dagster's and takes longer by far; it is measured for
-some of them, and not judged.
+The daemon stores the events one by one, which takes far longer and is up to Dagster; it is measured for some events,
+without a goal.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _tick(world: World) -> dict[str, Any]:
 
 
 def _store(instance: dg.DagsterInstance, world: World) -> float:
-    """Store some events as the daemon does; returns the seconds that one takes."""
+    """Store some events as the daemon does, and return the seconds per event."""
     events = world.look().asset_events[:_STORED]
     began = time.perf_counter()
     for event in events:

@@ -1,6 +1,6 @@
-"""How many subtasks one driver serves: hello and ack per second, an epoch of 10,000, and what idle ones cost.
+"""How many subtasks one driver serves: hello and ack per second, an epoch of 10,000, and the cost of idle ones.
 
-Everything of the driver is real but Spark (:mod:`benchmarks.rig`); the subtasks are in another process
+Everything in the driver is real except Spark (:mod:`benchmarks.rig`); the subtasks are in another process
 (:mod:`benchmarks.load`). *Changing*: each subtask has an input event, a new state and an event for the coordinator, so
 each begin and each ack is durable before it is answered. *Idle*: nothing changes, so nothing is written.
 """
@@ -77,7 +77,7 @@ def endpoint(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
 
 
 def _connections(count: int) -> tuple[float, int]:
-    """Open idle connections; returns the seconds that it took, and the bytes that they take in the driver."""
+    """Open idle connections; return how many seconds that took, and how many bytes they use in the driver."""
     with Rig.running(Counter(Counted()), 1) as rig, Load(rig.address) as load:
         load.connect(1)
         before = _rss()
@@ -90,7 +90,7 @@ class _Numbers:
         self._epoch = 0
 
     def epoch(self, *, is_changing: bool) -> tuple[float, float]:
-        """Run one epoch; returns its seconds, and the CPU seconds of the driver in that time."""
+        """Run one epoch; return its seconds, and the CPU seconds of the driver in that time."""
         if is_changing:
             self._rig.coordinator.context.broadcast(Note(value=self._epoch))
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""What a long history costs to read: listings and percentiles, with a million checkpoints, on both databases."""
+"""The cost of reading a long history: listings and percentiles, with a million checkpoints, on both databases."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _measure(database: Database, jobs: int, each: int) -> dict[str, Any]:
 
 
 def _time(store: ControlStore, names: Sequence[str], read: _Read) -> float:
-    # Another job at each time: what the last read has warmed up does not help the next one.
+    # A different job each time, so that the cache of the last read does not help the next one.
     chosen = list(itertools.islice(itertools.cycle(names[:: max(1, len(names) // _REPEATS)]), _REPEATS))
     taken = []
     for name in chosen:
@@ -121,7 +121,7 @@ def _count_all(connection: Any) -> None:
 
 
 def _rows(jobs: Sequence[int], each: int) -> Iterator[dict[str, Any]]:
-    # By time, as jobs that run side by side write them: the rows of one job are spread over the whole table.
+    # By time, as written by jobs that run in parallel: the rows of one job are spread over the whole table.
     dice = random.Random(7)
     for number, job in itertools.product(range(1, each + 1), jobs):
         is_on_storage = number > each - _ON_STORAGE

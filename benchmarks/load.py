@@ -54,11 +54,11 @@ class Load:
         self._process.start()
 
     def connect(self, connections: int) -> float:
-        """Open connections until there are so many; returns the seconds that it took."""
+        """Open connections up to a number, and return the seconds that it took."""
         return self._ask("connect", connections)
 
     def run(self, epoch: Epoch) -> float:
-        """Run an epoch; returns the seconds from the first hello to the answer to the last ack."""
+        """Run an epoch, and return the seconds from the first hello to the answer to the last ack."""
         return self._ask("run", epoch)
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class _Worker:
         return frame_codec.encode(Hello(who)), frame_codec.encode(ack)
 
     def _converse(self, conversations: list[tuple[bytes, bytes]], connections: int) -> None:
-        """Go through all conversations, each on the first of some connections that is free."""
+        """Run all conversations, each on the first free connection."""
         poll = select.epoll()
         rest = iter(conversations)
         acks: dict[int, bytes | None] = {}
@@ -147,7 +147,7 @@ class _Worker:
 
 
 def _answer(sock: socket.socket) -> int:
-    """Read one whole answer; returns its kind."""
+    """Read one whole answer, and return its kind."""
     data = sock.recv(_READ_BYTES)
     while len(data) < 5 or len(data) < 4 + _LENGTH.unpack_from(data)[0]:
         more = sock.recv(_READ_BYTES)

@@ -1,4 +1,4 @@
-"""What a scrape costs: a driver with 10,000 subtasks, and a control database with 1,000 jobs.
+"""The cost of a scrape: a driver with 10,000 subtasks, and a control database with 1,000 jobs.
 
 Scraped over a real socket, as Prometheus does, while an epoch is running and an event waits before and behind the
 barrier of every subtask. The driver runs without Spark (``rig.py``), which a scrape does not use.
@@ -75,7 +75,7 @@ class _Worker:
 
 
 def benchmark(is_quick: bool) -> tuple[Sequence[Goal], dict[str, Any]]:
-    """Scrape a driver without and with single subtasks, and the exporter."""
+    """Scrape a driver without and with individual subtasks, and the exporter."""
     subtasks, jobs, repeats = (500, 20, 3) if is_quick else (10_000, 1_000, 40)
     numbers: dict[str, Any] = {"subtasks": subtasks, "jobs": jobs, "repeats": repeats}
     with _driver(subtasks) as page:

@@ -1,4 +1,4 @@
-"""What coordination adds to an epoch: the same query with and without it, in turns, in one session.
+"""The overhead of coordination per epoch: the same query with and without it, in turns, in one session.
 
 *plain*: repartitionById, then mapInArrow with the function body of the others. *idle*: an operator whose coordinator
 and subtasks say nothing and whose state does not change. *busy*: 100 events to and 100 events from each subtask in
@@ -40,7 +40,7 @@ def overhead(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
         for run in variants.values():
             run()  # compiles, forks workers, imports
         for number in range(segments):
-            # Backwards every other time: none of them always comes first.
+            # In reverse order every other time, so that no variant always comes first.
             names = list(variants)[:: -1 if number % 2 else 1]
             found = {name: variants[name]() for name in names}
             for name, durations in found.items():

@@ -1,4 +1,4 @@
-"""How soon a job is back: after a failed batch, and after ``kill -9`` of its driver, each against Spark alone.
+"""How soon a job recovers after a failed batch, and after ``kill -9`` of its driver, each against Spark alone.
 
 *batch*: from a task's failure to the first task of the batch that is run again. Spark alone: wait for the exception,
 start the same query again from its checkpoint at once. With coordination: restarted in place by the job, back-off
@@ -96,7 +96,7 @@ def _trap(root: str, name: str) -> Trap:
 
 
 def _await_epochs(started: StreamingQuery) -> None:
-    """Let some epochs go by."""
+    """Wait for some epochs."""
     first: int | None = None
     while True:
         _check(started)

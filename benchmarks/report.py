@@ -1,4 +1,4 @@
-"""What every benchmark says in the end: its numbers as JSON, its goals, and one line for a person in a hurry."""
+"""The report of every benchmark: its numbers as JSON, its goals, and a one-line summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Benchmark", "Goal", "at_least", "at_most", "main", "median"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One number that was promised, and what it is."""
+    """A promised number, and its measured value."""
 
     name: str
     measured: float
@@ -53,7 +53,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def main(name: str, benchmark: Benchmark) -> int:
-    """Run one benchmark from the command line; returns the exit code: 1 when a goal is missed.
+    """Run one benchmark from the command line; return the exit code: 1 if a goal is missed.
 
     With ``--quick`` it only shows that it runs: a few seconds are too short to judge anything.
     """

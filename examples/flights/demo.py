@@ -78,20 +78,20 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of the job."""
+    """The outcome of the job."""
 
     last: Moment
     is_complete: bool  #: the last day has been processed
-    epochs: Mapping[str, int]  #: committed, by query
+    epochs: Mapping[str, int]  #: the last committed epochs, by query
     results: Results
     checks: list[Check]
 
 
 class Demo:
-    """One run.
+    """One run of the demo.
 
     Args:
-        show: called several times a second.
+        show: called several times a second with the state of the job.
         stop: set it to stop the job at the end of the current epochs.
         visitor: called while the job runs.
     """
@@ -115,7 +115,7 @@ class Demo:
         for folder in (self._input, self._airports):
             folder.mkdir(exist_ok=True)
         self._flights = data.load_flights()
-        # A day that was fed stays, also when this run asks for fewer.
+        # Days that were fed by an earlier run stay, even if this one asks for fewer.
         self._days = max(options.days, len(list(self._input.glob("day-*"))))
         self._feeder = Feeder(self._flights, self._input, self._days, options.days_per_second)
         self._coordinator = alerts.ThresholdCoordinator(options.budget)
@@ -123,7 +123,7 @@ class Demo:
         self._airport_files = AirportFiles(self._airports)
 
     def run(self, spark: SparkSession) -> Outcome:
-        """Run the job to its end, then check what it has left.
+        """Run the job to its end, then check its output.
 
         Raises:
             CoordControlError: the job failed.
@@ -207,7 +207,7 @@ class Demo:
         return self._done.is_set() and not self._visitor.wants_job
 
     def _follow_stop(self, job: cc.Job) -> Moment | None:
-        """Stop at the end of the running epochs; the last that was seen of the job."""
+        """Stop after the current epochs; return the last state of the job."""
         self._is_stopping = True
         stopping = threading.Thread(target=job.stop, name="stop", daemon=True)
         stopping.start()
@@ -249,6 +249,6 @@ class Demo:
         return Outcome(last, is_complete, {name: batch + 1 for name, batch in newest.items()}, results, checks)
 
     def _checkpoint(self, query: str) -> Path:
-        # The newest lineage, should there ever be more than one.
+        # The newest lineage, if there is more than one.
         lineages = (self._options.work / "jobs" / _JOB / "queries" / query).glob("lineage-*")
         return max(lineages) / "spark"

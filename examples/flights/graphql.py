@@ -43,16 +43,16 @@ query($path: [String!]!) { assetOrError(assetKey: {path: $path}) { __typename ..
 
 
 class DagsterDoesNotAnswer(Exception):
-    """It is not there (yet), or says something that is no answer."""
+    """Dagster is not running (yet), or its answer is invalid."""
 
 
 class DagsterRefuses(Exception):
-    """It says no, and why."""
+    """Dagster refused the request; the message names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A code location that is loaded."""
+    """A loaded code location."""
 
     name: str
     repository: str
@@ -83,7 +83,7 @@ class DagsterApi:
         return None
 
     def materialize(self, location: Location, asset: Sequence[str], config: Mapping[str, Any]) -> str:
-        """Launch a run that materializes an asset; its id.
+        """Launch a run that materializes an asset, and return its id.
 
         Raises:
             DagsterDoesNotAnswer, DagsterRefuses: see there.
@@ -102,7 +102,7 @@ class DagsterApi:
         return str(answer["run"]["runId"])
 
     def run_status(self, run: str) -> str:
-        """``QUEUED``, ``STARTED``, ``SUCCESS``, ``FAILURE`` and the like.
+        """Return the status of a run: ``QUEUED``, ``STARTED``, ``SUCCESS``, ``FAILURE`` and so on.
 
         Raises:
             DagsterDoesNotAnswer, DagsterRefuses: see there.
@@ -113,7 +113,7 @@ class DagsterApi:
         return str(answer["status"])
 
     def metadata(self, asset: Sequence[str], run: str) -> dict[str, Any]:
-        """The plain entries of what a run has made of an asset; empty: nothing.
+        """Return the plain metadata of the materialization of an asset by a run; empty if there is none.
 
         Raises:
             DagsterDoesNotAnswer: see there.
@@ -127,7 +127,7 @@ class DagsterApi:
     def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self._url}/graphql", body, {"Content-Type": "application/json"})
-        # Not through a proxy: it is on this machine.
+        # Not through a proxy, because it is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=_ANSWER_SECONDS) as response:

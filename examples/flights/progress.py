@@ -1,4 +1,4 @@
-"""What a person sees while the job runs: a live display in a terminal, one line every few seconds elsewhere."""
+"""The progress display while the job runs: live in a terminal, one line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATE_STYLES: Final = {"running": "green", "restarting": "yellow", "paused": "y
 
 
 class Progress:
-    """Shows moments; a context, so that the terminal is given back whatever happens."""
+    """Displays moments; a context manager, so that the terminal is always restored."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -42,16 +42,16 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back; may be called again, from any thread."""
+        """Restore the terminal; may be called again, from any thread."""
         if self._live is not None:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print a permanent line."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """The newest state of things."""
+        """Display the current state of the job."""
         if self._live is not None:
             self._live.update(_display(moment))
         elif moment.seconds >= self._next_line:
@@ -133,7 +133,7 @@ def _thresholds(plan: Plan) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
-    """``>`` in front of a name: numbers."""
+    """Return an empty table; a column whose name starts with ``>`` is aligned to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)

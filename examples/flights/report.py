@@ -1,4 +1,4 @@
-"""The end of the demo, for people and as JSON."""
+"""The report at the end of the demo, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["as_json", "is_ok", "print_summary"]
 
 
 def is_ok(outcome: Outcome, visit: Visit | None = None) -> bool:
-    """Whether all checks hold, and no savepoint has failed."""
+    """Return whether all checks passed and no savepoint failed."""
     return all(check.is_ok for check in outcome.checks) and not (visit is not None and visit.has_failed)
 
 
 def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit | None = None) -> None:
-    """What was done, what was checked."""
+    """Print what was done and what was checked."""
     facts = as_json(outcome, work, visit)
     done, events, thresholds = facts["alerts"], facts["events"], facts["thresholds"]
     until = f"1 Jan to {name_of_day(done['days'])}" if done["days"] else "nothing"
@@ -61,7 +61,8 @@ def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit |
 
 
 def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[str, Any]:
-    """One document; events and restarts count since this driver started, everything else since the job began."""
+    """Return the report as JSON; events and restarts count from the start of this driver, everything else from the
+    start of the job."""
     last, plan, airports = outcome.last, outcome.results.plan, outcome.results.airports
     operator = last.status.operators[0]
     queries = {query.name: query for query in last.status.queries}
@@ -114,7 +115,7 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
 
 
 def _next_steps(visit: Visit | None) -> dict[str, str]:
-    """Commands, by what they do; they need neither the job nor Dagster to be there."""
+    """Return commands by their purpose; they need neither the job nor Dagster."""
     steps = {"show_job": show_job(None if visit is None else visit.control)}
     if visit is not None and visit.result is not None:
         steps["show_savepoint"] = show_savepoint(visit.result.path)

@@ -82,11 +82,11 @@ class DagsterServer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether Dagster has ended, or is about to."""
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """Let it end; returns at once."""
+        """Let Dagster end; returns immediately."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

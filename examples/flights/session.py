@@ -1,4 +1,4 @@
-"""A small embedded Spark that is silent: two cores, loopback only, its log in a file."""
+"""A small, silent, embedded Spark: two cores, loopback only, its log in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def spark_session(work: Path, attempts_per_task: int) -> Iterator[SparkSession]:
-    """A session that is stopped afterwards; ``spark.log`` in ``work`` has what Spark says."""
+    """Start a session and stop it afterwards; Spark's log is ``spark.log`` in ``work``."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -44,14 +44,14 @@ def spark_session(work: Path, attempts_per_task: int) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        # A signal to the whole process group ends the JVM first; then there is nothing left to stop.
+        # After a signal to the whole process group the JVM has already ended.
         with contextlib.suppress(Py4JError, OSError):
             spark.stop()
 
 
 @contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    # The JVM inherits standard output and error for its whole life; ours come back.
+    # The JVM keeps the standard output and error that it inherits; ours are restored afterwards.
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(number) for number in (1, 2)]

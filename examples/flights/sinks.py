@@ -13,18 +13,18 @@ __all__ = ["last_commit", "read_file_sink"]
 
 
 def last_commit(checkpoint: Path) -> int:
-    """The newest committed batch of a query, -1 when there is none."""
+    """Return the newest committed batch of a query, or -1 if there is none."""
     return max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1)
 
 
 def read_file_sink(folder: Path, last_batch: int, schema: pa.Schema) -> pa.Table:
-    """The rows of the batches up to ``last_batch``. Other files in the folder are left from attempts that failed."""
+    """Return the rows of the batches up to ``last_batch``. Other files in the folder are from failed attempts."""
     tables = [pq.read_table(path, schema=schema) for path in _files(folder / "_spark_metadata", last_batch)]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def _files(log: Path, last_batch: int) -> list[Path]:
-    # Every tenth entry is compacted: it repeats all before it.
+    # Every tenth entry is compacted: it repeats all earlier ones.
     entries = {int(path.name.removesuffix(".compact")): path for path in log.glob("[0-9]*")}
     entries = {batch: path for batch, path in entries.items() if batch <= last_batch}
     first = max((batch for batch, path in entries.items() if path.suffix), default=0)

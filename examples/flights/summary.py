@@ -25,7 +25,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked; ``problem`` is None when it holds."""
+    """The result of a check; ``problem`` is None if it passed."""
 
     name: str
     problem: str | None
@@ -37,12 +37,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What the job has left.
+    """The output of the job.
 
     Attributes:
-        alerts: rows of the sink of query ``alerts``, of committed epochs.
-        airports: rows of the result of query ``airports``, of committed epochs.
-        plan: state of the coordinator.
+        alerts: the rows in the sink of query ``alerts``, of committed epochs.
+        airports: the rows in the result of query ``airports``, of committed epochs.
+        plan: the state of the coordinator.
     """
 
     alerts: pa.Table
@@ -54,9 +54,9 @@ def check(flights: pa.Table, results: Results, days: int, is_complete: bool) -> 
     """Compare the results with the input.
 
     Args:
-        flights: the input, all of it.
+        flights: the complete input.
         days: how many days were fed.
-        is_complete: all of them have to be there; else the job was stopped, and whole days until some day.
+        is_complete: whether all days must be in the results; if the job was stopped, all days up to some day must be.
     """
     rows = results.alerts.to_pylist()
     tallies = [row for row in rows if row["kind"] == "tally"]

@@ -38,7 +38,7 @@ class SavepointRun:
     id: int
     path: str
     run_id: str
-    seconds: float  #: of the savepoint itself
+    seconds: float  #: the duration of the savepoint itself
     size_bytes: int
 
 
@@ -169,7 +169,7 @@ class Visit(threading.Thread):
 
 
 def addresses(url: str, location: Location) -> dict[str, str]:
-    """Where to click."""
+    """Return the pages to open, by name."""
     place = location.name if location.repository == "__repository__" else f"{location.repository}@{location.name}"
     below = f"{url}/locations/{quote(place, safe='@')}"
     return {

@@ -18,12 +18,12 @@ FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "grafana"
 
 
 def files() -> dict[str, str]:
-    """File name -> its text."""
+    """Return the dashboards as text, by file name."""
     return {"job.json": _text(job_dashboard()), "fleet.json": _text(fleet_dashboard())}
 
 
 def main() -> None:
-    """Write them."""
+    """Write the dashboards."""
     for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
 

@@ -37,7 +37,7 @@ _NONE_IS_GOOD: Final = ((0, GOOD), (1, BAD))
 
 
 def fleet_dashboard() -> Dashboard:
-    """Make it."""
+    """Return the dashboard."""
     return dashboard(
         "Streaming jobs: all",
         "coord-control-fleet",

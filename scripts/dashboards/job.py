@@ -32,7 +32,7 @@ _WAITS: Final = ((0, GOOD), (1, WARN))
 
 
 def job_dashboard() -> Dashboard:
-    """Make it."""
+    """Return the dashboard."""
     return dashboard(
         "Streaming job",
         "coord-control-job",

@@ -18,15 +18,15 @@ CHECKPOINT: Final = f'{JOB}, kind="checkpoint"'
 
 
 def of(name: str, labels: str = OPERATOR) -> str:
-    """A metric of the driver, by its name without the prefix."""
+    """Return the expression of a driver's metric, given its name without the prefix."""
     return f"coord_control_{name}{{{labels}}}"
 
 
 def rate(name: str, labels: str = OPERATOR) -> str:
-    """A counter, per second."""
+    """Return the expression of a counter per second."""
     return f"rate({of(name, labels)}[$__rate_interval])"
 
 
 def p95(name: str, by: str, labels: str) -> str:
-    """The 95th percentile of a histogram, for each value of some labels."""
+    """Return the expression of the 95th percentile of a histogram, by some labels."""
     return f"histogram_quantile(0.95, sum by ({by}, le) ({rate(f'{name}_bucket', labels)}))"

@@ -63,7 +63,7 @@ __all__ = [
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
 GOOD, WARN, BAD = "green", "orange", "red"
 WIDTH: Final = 24  #: of a dashboard, in Grafana's units
-#: The unit of what is a name and no amount, as the number of a checkpoint or an epoch: "short" writes 12.3 K.
+#: The unit of identifiers, such as the number of a checkpoint or an epoch: "short" would write 12.3 K.
 ID: Final = "none"
 
 Panel: TypeAlias = stat.Panel | table.Panel | timeseries.Panel
@@ -73,7 +73,7 @@ Limits: TypeAlias = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked, and what its series are called: ``{{label}}`` is a label's value."""
+    """An expression, and the legend of its series, in which ``{{label}}`` is the value of a label."""
 
     expr: str
     legend: str = ""
@@ -81,7 +81,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: a query that is asked for now."""
+    """A column of a table: the current value of a query."""
 
     title: str
     expr: str
@@ -107,7 +107,7 @@ class Row:
 
 
 def number(title: str, expr: str, help_: str, *, unit: str = "short", limits: Limits = (), width: int = 4) -> Part:
-    """One number, now; ``none`` when there is no sample."""
+    """Return a panel with one current number; ``none`` if there is no sample."""
     panel = (
         stat.Panel()
         .unit(unit)
@@ -122,7 +122,7 @@ def number(title: str, expr: str, help_: str, *, unit: str = "short", limits: Li
 
 
 def graph(title: str, *queries: Query, help_: str, unit: str = "short", stacked: bool = False, width: int = 8) -> Part:
-    """Lines over time."""
+    """Return a panel with lines over time."""
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -147,7 +147,7 @@ def graph(title: str, *queries: Query, help_: str, unit: str = "short", stacked:
 def table_of(
     title: str, labels: Sequence[str], *columns: Column, help_: str, width: int = WIDTH, height: int = 8
 ) -> Part:
-    """A row for each set of these labels, and a column for each query."""
+    """Return a table with a row for each set of these labels, and a column for each query."""
     panel = table.Panel().align(FieldTextAlignment.AUTO)
     for index, column in enumerate(columns):
         panel.with_target(_query(Query(column.expr), index).instant().format(PromQueryFormat.TABLE))
@@ -164,7 +164,7 @@ def table_of(
 
 
 def variable(name: str, label: str, query: str, *, all_: bool = True) -> builders.QueryVariable:
-    """A choice above the dashboard, of all values that a query has.
+    """Return a variable of the dashboard, with all values of a query to choose from.
 
     Args:
         all_: whether several can be chosen, and all of them are at first.
