@@ -21,6 +21,7 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import CoordControlError
 from coord_control.metrics.address import EXPORTER_PORT, Address
+from coord_control.signal_wakeup import signals_wake_main_thread
 
 __all__ = ["exporter"]
 
@@ -104,7 +105,8 @@ def _wait_for_end() -> None:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ended.wait()
+        with signals_wake_main_thread():
+            ended.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

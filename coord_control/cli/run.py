@@ -35,6 +35,7 @@ from coord_control.driver_process import (
     driver_environment,
 )
 from coord_control.environment import require_java
+from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.supervisor import Policy, StopRequested, supervise
 
 __all__ = ["run"]
@@ -167,7 +168,8 @@ def run(
 
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
-    raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+    with signals_wake_main_thread():
+        raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
 
 
 def _warn_of_misplaced(context: typer.Context, args: Sequence[str]) -> None:

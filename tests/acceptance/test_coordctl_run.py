@@ -95,11 +95,12 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Run]:
-    """Start coordctl; what a failed test leaves behind is killed."""
+    """Start coordctl, in a process that has run ``before``; what a failed test leaves behind is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(script: Path, *args: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "coord_control.cli", "run", *options, str(script), *args]
+    def run(script: Path, *args: str, options: Sequence[str] = (), before: str = "") -> subprocess.Popen[str]:
+        program = f"{before}\nfrom coord_control.cli.main import app\napp(prog_name='coordctl')"
+        command = [sys.executable, "-c", program, "run", *options, str(script), *args]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=_environment())
         started.append(process)
@@ -337,6 +338,40 @@ def test_a_script_without_a_job_leaves_through_its_finally_blocks(script: Callab
     out, _ = process.communicate()
 
     assert (process.returncode, out) == (143, "cleaned up\n")
+
+
+_TAKEN_BY_ANOTHER_THREAD = """
+    import signal, threading
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [{signum}])
+"""
+
+
+def test_a_driver_whose_main_thread_does_not_get_the_request_itself_stops(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    """Bug: a thread that was just starting could take the signal, and nothing woke the main thread to handle it."""
+    taken = _TAKEN_BY_ANOTHER_THREAD.format(signum=int(signal.SIGTERM))
+    process = start(script(taken + _STOPPABLE), options=["--grace", "50s"])
+    _line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+
+    assert process.returncode == 143
+    assert out.endswith("stopped cleanly None\n")
+
+
+def test_a_supervisor_whose_main_thread_does_not_get_the_request_itself_stops_the_driver(
+    script: Callable[[str], Path], start: Run
+) -> None:
+    taken = textwrap.dedent(_TAKEN_BY_ANOTHER_THREAD).format(signum=int(signal.SIGINT))
+    process = start(script(_STOPPABLE), before=taken)
+    _line(process, "ready")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+
+    assert process.returncode == 130
+    assert out.endswith("stopped cleanly None\n")
 
 
 def test_the_request_goes_to_the_driver_and_not_to_the_processes_beside_it(

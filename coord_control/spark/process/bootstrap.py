@@ -16,7 +16,8 @@ defines are pickled by value, and that is decided by the name of their module, a
 last line.
 
 Threading: Python runs signal handlers in the main thread, between two steps of the script, which may hold any lock at
-that moment. So the handler takes none: it starts a thread.
+that moment. So the handler takes none: it starts a thread. The script may wait for whatever it likes: a signal wakes it
+(``coord_control.signal_wakeup``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Final
 from coord_control.driver_process import GRACE_VARIABLE, LIFELINE_VARIABLE
 from coord_control.errors import SupervisorLost
 from coord_control.exit_codes import ExitCode, exit_code_of
+from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.spark.process import beginning, shutdown
 
 __all__ = ["main"]
@@ -61,6 +63,11 @@ def main(argv: Sequence[str]) -> int:
     grace = float(os.environ.pop(GRACE_VARIABLE, _DEFAULT_GRACE_SECONDS))
     stopper = _Stopper(grace)
     signal.signal(signal.SIGTERM, stopper.handle)
+    with signals_wake_main_thread():
+        return _supervised(argv, stopper)
+
+
+def _supervised(argv: Sequence[str], stopper: _Stopper) -> int:
     lifeline = _open_lifeline()
     if lifeline is not None:
         threading.Thread(target=stopper.watch, args=(lifeline,), name="coord-lifeline", daemon=True).start()
@@ -79,7 +86,6 @@ def main(argv: Sequence[str]) -> int:
 class _Stopper:
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._main = threading.get_ident()
         self.requested = False
         self._lost: SupervisorLost | None = None  # set before the signal that it is about
         self._stopping: threading.Thread | None = None
@@ -111,9 +117,7 @@ class _Stopper:
         saying.join(_SAYING_SECONDS)  # a terminal or a pipe that is not read blocks
         if not self.requested:  # otherwise a stop was requested before
             self._lost = SupervisorLost()
-            # To the main thread: one that starts another thread could take a signal to the process, and nothing would
-            # wake the main thread to run the handler.
-            signal.pthread_kill(self._main, signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(self._grace)
         os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours alone, see driver_process
 
