@@ -18,9 +18,11 @@ fitting name, and the shell's 128 + signal where a signal was the reason.
 | 137  | KILLED      | did not stop within the grace period and was killed                  | ends, as requested   |
 | 143  | STOPPED     | stopped on request (SIGTERM), cleanly                                | ends if requested    |
 
-A stop on request is not 0, so that the caller of ``coordctl run`` can tell a finished job from an interrupted one: a
-Kubernetes Job must not count an evicted driver as done. Under systemd set ``SuccessExitStatus=143`` and
-``RestartPreventExitStatus=2 65 77 78``.
+A stop on request is not 0, so that the caller of ``coordctl run`` can tell a finished job from an interrupted one:
+a Kubernetes Job must not count an evicted driver as done. If a command has ended the driver's jobs the command
+decides, whatever signal came as well: the driver ends with 0 after ``stop``, because with 143 a supervisor that was
+not asked would start again what was stopped for good, and with 76 after ``restart`` and ``restore``. Under systemd
+set ``SuccessExitStatus=143`` and ``RestartPreventExitStatus=2 65 77 78``.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@
     - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
+        - JobEndRequested            ... because its end was requested: ends the program without an error
     - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    a request that was not even sent
     - MetricsAddressInvalid          metrics cannot be served at this address
     - CommandFailed                  what was asked of a driver was not done

@@ -27,6 +27,7 @@ __all__ = [
     "FrameInvalid",
     "JavaMissing",
     "JobClosed",
+    "JobEndRequested",
     "JobRunning",
     "LabelTaken",
     "MailboxNotFound",
@@ -416,3 +417,14 @@ class JobClosed(CoordControlError):
     def __init__(self, job: str) -> None:
         self.job = job
         super().__init__(f"job {job!r} has ended; make a new Job to go on")
+
+
+class JobEndRequested(JobClosed, SystemExit):
+    """A job was asked for something after it had ended, because a command or SIGTERM had asked for its end.
+
+    It is a ``SystemExit`` with code 0: a program that was still declaring or starting queries, and lets it pass, ends
+    as one whose job was stopped or is started again."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.code = 0

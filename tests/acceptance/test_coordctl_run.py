@@ -441,6 +441,37 @@ def test_a_driver_that_somebody_else_stops_is_restarted(script: Callable[[str], 
     assert "the driver ended with exit code 143; restart 1" in err
 
 
+@pytest.mark.parametrize(
+    ("on_command", "line"),
+    [(True, "the driver asked to be started again"), (False, "the driver ended with exit code 143; restart 1")],
+)
+def test_a_driver_whose_job_a_command_has_ended_ends_as_the_command_says_whatever_signal_comes(
+    script: Callable[[str], Path], start: Run, line: str, *, on_command: bool
+) -> None:
+    process = start(
+        script("""
+            import os, pathlib, signal, sys, threading
+            from coord_control.spark.process import shutdown
+            first = not pathlib.Path("mark").exists()
+            pathlib.Path("mark").touch()
+            if first:
+                asked, stop = threading.Event(), lambda seconds: asked.set()
+                shutdown.register(stop)
+                os.kill(os.getpid(), signal.SIGTERM)
+                asked.wait()
+                if sys.argv[1] == "True":
+                    shutdown.request_restart()
+                shutdown.unregister(stop, on_command=sys.argv[1] == "True")
+        """),
+        str(on_command),
+        options=_FAST,
+    )
+    _, err = process.communicate()
+
+    assert process.returncode == 0
+    assert line in err
+
+
 def test_what_a_crashed_driver_leaves_behind_is_gone_before_the_next_one_starts(
     script: Callable[[str], Path], start: Run
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from coord_control import signal_wakeup
 from coord_control.cli import job_places
 from coord_control.control.agent.ending_commands import RestoreExecution
 from coord_control.durable.checkpoints import removal
@@ -21,9 +22,12 @@ from coord_control.durable.job_folder.lineage_record import RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
+from coord_control.spark.job.job import Job
+from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.loop.coordinator_context import Context
+from coord_control.spark.process.shutdown import StopRegistry
 from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.mutation import Mutation
 
@@ -40,6 +44,9 @@ _SENDING: Final = "tests/unit/spark/test_coordinator_context.py"
 _DISPOSING: Final = "tests/unit/durable/test_catalog.py"
 _ENDING: Final = "tests/unit/control/test_agent.py"
 _KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
+_SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
+_DRIVER_END: Final = "tests/spark/test_driver_end.py"
+_AFTERWARDS: Final = f"{_DRIVER_END}::test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed"
 
 # Exit codes of pytest.
 _PASSED: Final = 0
@@ -213,6 +220,60 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         _KEYS,
     ),
     *CHECKPOINT_RUN_MUTATIONS,
+    (
+        Mutation(
+            "let a signal cut off the last moments of a job",
+            Job.stop,
+            "self._driver.close()",
+            "shutdown.unregister(self.stop); self._driver.close()",
+        ),
+        f"{_DRIVER_END}::test_a_job_is_registered_for_signals_until_its_end_is_written",
+    ),
+    (
+        Mutation(
+            "let a signal decide what comes after a stop by command",
+            StopRegistry.is_end_commanded,
+            "self._was_commanded and",
+            "False and",
+        ),
+        _SHUTDOWN,
+    ),
+    (
+        Mutation(
+            "let a command decide for the job that a signal has stopped",
+            StopRegistry.is_end_commanded,
+            " and not self._has_stopped",
+            "",
+        ),
+        _SHUTDOWN,
+    ),
+    (
+        Mutation(
+            "take the end that was requested for an error of the program",
+            JobDriver.closed_error,
+            "self.is_ended_by_command or shutdown.is_requested()",
+            "False",
+        ),
+        _AFTERWARDS,
+    ),
+    (
+        Mutation(
+            "let a job fail whose program met the end that was requested",
+            Job.__exit__,
+            " and not isinstance(error, SystemExit)",
+            "",
+        ),
+        _AFTERWARDS,
+    ),
+    (
+        Mutation(
+            "wake the main thread for no signal",
+            signal_wakeup._Nudger.run,
+            "number != _NUDGE for",
+            "False for",
+        ),
+        "tests/unit/test_signal_wakeup.py::test_a_signal_that_another_thread_takes_ends_a_wait",
+    ),
 )
 
 

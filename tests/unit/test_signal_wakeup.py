@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 
@@ -17,7 +19,7 @@ _WAITS = {
     "an event": "threading.Event().wait()",
     "a queue": "queue.SimpleQueue().get()",
     "a thread": "other.join()",
-    "a socket": "socket.socketpair()[0].recv(1)",
+    "a socket": "pair[0].recv(1)",
 }
 
 _PROGRAM = """
@@ -30,7 +32,7 @@ _PROGRAM = """
         if len(handled) == 2:
             raise SystemExit(5)
 
-    handled = []
+    handled, pair = [], socket.socketpair()
     other = threading.Thread(target=threading.Event().wait, daemon=True)
     other.start()
     signal.signal(signal.SIGTERM, handle)
@@ -46,15 +48,34 @@ def test_each_signal_is_handled_once_wherever_the_main_thread_waits(wait: str) -
     program = textwrap.dedent(_PROGRAM).format(wait=wait)
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        patience = threading.Timer(_SECONDS, process.kill)
+        patience.start()
         try:
             assert process.stdout.readline() == "ready\n"
             for _ in range(2):
                 process.send_signal(signal.SIGTERM)
                 assert process.stdout.readline() == "handled\n"
-            assert process.wait(_SECONDS) == 5
+            assert process.wait() == 5
             assert process.stdout.read() == ""
         finally:
+            patience.cancel()
             process.kill()
+
+
+def test_a_signal_that_another_thread_takes_ends_a_wait() -> None:
+    waited = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: waited.set())
+
+    def take() -> None:
+        time.sleep(0.5)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    try:
+        with signals_wake_main_thread():
+            threading.Thread(target=take).start()
+            assert waited.wait(10.0), "the handler has run only after the wait"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_nothing_of_it_is_left_behind() -> None:

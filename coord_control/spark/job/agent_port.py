@@ -196,12 +196,13 @@ class AgentPort:
             raise
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
-        """End the job and wait for it.
+        """End the job on a command and wait for it.
 
         Args:
             grace_seconds: how long the running epochs may take.
             restart: let the process end with the exit code that asks the supervisor for a new driver.
         """
+        self._driver.is_ended_by_command = True
         if restart:
             shutdown.request_restart()
         self._driver.stop(STOP_SECONDS if grace_seconds is None else grace_seconds)

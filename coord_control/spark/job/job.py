@@ -25,6 +25,7 @@ from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import (
     DuplicateOperator,
     InvalidName,
+    JobClosed,
     OperatorUnused,
 )
 from coord_control.ids import CheckpointKind, QueryName, is_valid_name
@@ -57,7 +58,8 @@ _STOP_SECONDS: Final = 30.0
 class Job:
     """A long-running job: a name, operators, queries.
 
-    It is open from the first line of its block to the last:
+    It is open from the first line of its block to the last; used after its end it raises JobClosed. If the end was
+    requested (a command, SIGTERM) that is a JobEndRequested, which ends the program without an error.
 
         with cc.Job("flights", spark, root=".../jobs") as job:
             operator = job.operator("delay-threshold", AdaptiveThreshold(), parallelism=4,
@@ -332,7 +334,10 @@ class Job:
             StoreUnavailable: the storage hangs.
         """
         self._check_open()
-        return self._driver.checkpoints.overview()
+        try:
+            return self._driver.checkpoints.overview()
+        except JobClosed:
+            raise self._driver.closed_error() from None
 
     def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
         """Stop every query at the end of its running epoch, after ``grace_seconds`` in the middle of it; then end the
@@ -352,12 +357,15 @@ class Job:
             self._driver.lost_supervisor = shutdown.lost_supervisor()
             self._driver.checkpoints.close(CLOSE_SECONDS)
             stop_queries(list(self._driver.queries.values()), deadline)
-            shutdown.unregister(self.stop)
-            self._driver.close()
-            if self._plane is not None:
-                self._plane.close(self._driver)
-            if self._metrics is not None:
-                self._metrics.close()
+            try:
+                self._driver.close()
+                if self._plane is not None:
+                    self._plane.close(self._driver)
+                if self._metrics is not None:
+                    self._metrics.close()
+            finally:
+                # Last: a SIGTERM would end the process at once, without the last records and the command's outcome.
+                shutdown.unregister(self.stop, on_command=self._driver.is_ended_by_command)
         with self._driver.changed:
             self._driver.changed.notify_all()
 
@@ -380,7 +388,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception):  # an exit or an interrupt is a request to stop
+        # An exit or an interrupt is a request to stop.
+        if isinstance(error, Exception) and not isinstance(error, SystemExit):
             self._driver.program_error = error
         self.stop()
 
@@ -388,7 +397,8 @@ class Job:
 
     def _all_declared(self) -> None:
         with self._driver.turns:
-            self._starts.all_declared()
+            if not self._driver.closed.is_set():
+                self._starts.all_declared()
 
     def _submit(self, request: CheckpointRequest) -> CheckpointHandle:
         self._check_open()

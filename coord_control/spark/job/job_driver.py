@@ -36,6 +36,7 @@ from coord_control.errors import (
     DeclarationError,
     Fenced,
     JobClosed,
+    JobEndRequested,
     StoreError,
     SupervisorLost,
 )
@@ -57,6 +58,7 @@ from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.process import shutdown
 from coord_control.spark.queries.progress_listener import ProgressListener
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.recovery_log import Recoveries
@@ -128,6 +130,7 @@ class JobDriver:
         self.error: CoordControlError | None = None  #: ends the whole job
         self.program_error: Exception | None = None  #: what the program raised, where it shows that to the job
         self.lost_supervisor: SupervisorLost | None = None  #: the job's end began because of that
+        self.is_ended_by_command = False  #: stop, restart, restore
         self.changed = threading.Condition()
         self.is_registered = False  #: in the control database
         self.is_pausing = False  #: queries have been stopped for a savepoint: they resume, or the job is closed
@@ -150,7 +153,7 @@ class JobDriver:
                 captured=self._captured,
                 checkpoint_failed=self._checkpoint_failed,
             )
-            opened.callback(self.runtime.close, JobClosed(name))
+            opened.callback(lambda: self.runtime.close(self.closed_error()))
             self.endpoint = self.runtime.endpoint
             bind, host = bind_address or spark_address(spark), advertised_host(spark)
             self.endpoint.start(bind, port, advertise=host, advertised_port=advertised_port)
@@ -252,7 +255,13 @@ class JobDriver:
         if self.error is not None:
             raise self.error
         if self.closed.is_set():
-            raise JobClosed(self.name)
+            raise self.closed_error()
+
+    def closed_error(self) -> JobClosed:
+        """The error of a program that uses the job after its end: it ends quietly if the end was requested."""
+        if self.is_ended_by_command or shutdown.is_requested():
+            return JobEndRequested(self.name)
+        return JobClosed(self.name)
 
     def status(self) -> JobStatus:
         """Return what the job does now: nothing that is not durable.

@@ -173,6 +173,7 @@ class QueryStarts:
         return [uid for uid in start.operators if uid in self._driver.declared.rescales]
 
     def _not_started(self, name: QueryName) -> QueryNotStarted:
+        self._driver.check_open()
         assert self._restore is not None, "only a restore lets a query wait"
         return QueryNotStarted(name, self._restore.path, self._restore.missing({*self._waiting, *self._driver.queries}))
 

@@ -5,7 +5,8 @@ Its command is ``python -m coord_control.spark.process.bootstrap SCRIPT [ARGS...
 What it adds to ``python SCRIPT``:
 
 - SIGTERM stops the jobs of the script cleanly (``coord_control.spark.process.shutdown``); the script then ends by
-  itself. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread.
+  itself. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread. The exit code is 143, unless
+  a command has ended the jobs: one that was stopped by command must not be started again.
 - The end of the supervisor, seen as the end-of-file of the lifeline, does the same, and kills the driver when the
   grace period is over, because nobody else is left to do it: a driver without a supervisor would run beside the next
   one. A job that ends for this reason has failed (``SupervisorLost``): nobody has asked for its end.
@@ -76,11 +77,9 @@ def _supervised(argv: Sequence[str], stopper: _Stopper) -> int:
     if error is not None and lifeline is not None:
         with contextlib.suppress(OSError):
             lifeline.sendall(error.encode())
-    if code != ExitCode.FINISHED:
-        return code
-    if stopper.requested:
-        return ExitCode.STOPPED
-    return ExitCode.RESTART if shutdown.is_restart_requested() else code
+    if stopper.requested and code in (ExitCode.FINISHED, ExitCode.STOPPED):
+        code = ExitCode.FINISHED if shutdown.is_end_commanded() else ExitCode.STOPPED
+    return ExitCode.RESTART if code == ExitCode.FINISHED and shutdown.is_restart_requested() else code
 
 
 class _Stopper:

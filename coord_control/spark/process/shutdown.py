@@ -1,6 +1,7 @@
 """Stopping a driver cleanly: who has to be told, and the one request that tells them.
 
-A job registers how to stop it (at an epoch boundary, within a time); the driver's bootstrap turns SIGTERM, or the end
+A job registers how to stop it (at an epoch boundary, within a time) until it has ended, outcomes of commands included:
+a request in its last moments waits for them. The driver's bootstrap turns SIGTERM, or the end
 of its supervisor, into one ``request_stop``, and a job finds out here which of the two it was. The script then goes on
 after its ``job.await_termination()`` and ends by itself.
 
@@ -21,6 +22,7 @@ from coord_control.errors import SupervisorLost
 __all__ = [
     "StopFunction",
     "has_registered",
+    "is_end_commanded",
     "is_requested",
     "is_restart_requested",
     "lost_supervisor",
@@ -45,6 +47,8 @@ class StopRegistry:
         self._deadline: float | None = None  # set by the first request
         self._lost: SupervisorLost | None = None  # what the first request was for
         self._wants_restart = False
+        self._was_commanded = False  # a command has ended a job
+        self._has_stopped = False  # the request has ended a job, and no command had asked for its end
 
     def register(self, stop: StopFunction) -> None:
         """Have ``stop(seconds)`` called when the driver shall stop; at once, when that was requested already.
@@ -58,11 +62,20 @@ class StopRegistry:
         if deadline is not None:
             self._call_in_thread(stop, deadline)
 
-    def unregister(self, stop: StopFunction) -> None:
-        """Forget ``stop``: what it would stop has ended. Nothing happens when it is not registered."""
+    def unregister(self, stop: StopFunction, *, on_command: bool = False) -> None:
+        """Forget ``stop``: what it would stop has ended. Nothing happens when it is not registered.
+
+        Args:
+            on_command: a command (stop, restart, restore) has ended it.
+        """
         with self._lock:
-            if stop in self._functions:
-                self._functions.remove(stop)
+            if stop not in self._functions:
+                return
+            self._functions.remove(stop)
+            if on_command:
+                self._was_commanded = True
+            elif self._deadline is not None:
+                self._has_stopped = True
 
     def has_registered(self) -> bool:
         """Say whether anything is registered. Takes no lock, so that a signal handler may ask."""
@@ -79,6 +92,12 @@ class StopRegistry:
     def is_restart_requested(self) -> bool:
         """Say whether that was requested."""
         return self._wants_restart
+
+    def is_end_commanded(self) -> bool:
+        """Say whether a command has ended the jobs of this process, and a request has cut nothing short.
+
+        Then the command says what comes next: that was promised to whoever asked, and the request changes nothing."""
+        return self._was_commanded and not self._has_stopped and not self._functions
 
     def lost_supervisor(self) -> SupervisorLost | None:
         """Return why the driver stops if the end of its supervisor is the reason, None otherwise."""
@@ -115,6 +134,7 @@ _process: Final = StopRegistry()
 register = _process.register
 unregister = _process.unregister
 has_registered = _process.has_registered
+is_end_commanded = _process.is_end_commanded
 is_requested = _process.is_requested
 is_restart_requested = _process.is_restart_requested
 lost_supervisor = _process.lost_supervisor

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -109,3 +110,35 @@ def test_a_function_that_fails_is_logged_and_does_not_keep_the_others_from_stopp
 
     assert got == [1.0]
     assert "no" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_commanded"),
+    [
+        ([True], [], True),  # a command has ended the job, and the script was on its last lines
+        ([], [True], True),  # the request came in the job's last moments
+        ([True], [True], True),
+        ([], [], False),  # there was no job at all
+        ([False], [], False),  # it has ended by itself
+        ([], [False], False),
+        ([True], [False], False),  # another job ran, and was stopped
+        ([], [True, False], False),
+    ],
+)
+def test_a_command_says_what_comes_next_unless_the_request_has_stopped_a_job(
+    before: list[bool], after: list[bool], *, is_commanded: bool
+) -> None:
+    registry = StopRegistry()
+    jobs: list[tuple[Callable[[float], None], bool]] = [
+        (list[float]().append, on_command) for on_command in (*before, *after)
+    ]
+    for stop, _ in jobs:
+        registry.register(stop)
+    for stop, on_command in jobs[: len(before)]:
+        registry.unregister(stop, on_command=on_command)
+    registry.request_stop(30.0)
+    for stop, on_command in jobs[len(before) :]:
+        assert not registry.is_end_commanded(), "a second signal would cut this one short"
+        registry.unregister(stop, on_command=on_command)
+
+    assert registry.is_end_commanded() is is_commanded

@@ -1,0 +1,213 @@
+"""How a driver ends when a signal or a command meets it in its last moments, or while it still starts queries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import coord_control as cc
+from coord_control.control.client.control_client import ControlClient
+from coord_control.control.settings import ControlSettings
+from coord_control.driver_process import SUPERVISED_VARIABLE
+from coord_control.errors import JobClosed, JobEndRequested
+from coord_control.spark.job.control_plane import ControlPlane
+from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.process import shutdown
+from coord_control.storage.records import CommandRecord, CommandState, JobState
+from tests.spark.jobs import MakeJob
+
+pytestmark = pytest.mark.spark
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+_SCRIPT = """
+    import sys, time
+    from pathlib import Path
+    from pyspark.sql import SparkSession
+    import coord_control as cc
+    from coord_control.spark.job.control_plane import ControlPlane
+
+    folder, way = Path(sys.argv[1]), sys.argv[2]
+    close = ControlPlane.close
+
+    def close_late(plane, driver):
+        print("closing", flush=True)
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        close(plane, driver)
+
+    if way != "starting":
+        ControlPlane.close = close_late
+
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+    )
+    with cc.Job("job", spark, root=str(folder / "jobs"), metrics="none") as job:
+        rows = spark.readStream.format("rate").load()
+        job.start("first", rows.writeStream.format("noop"))
+        print("ready", flush=True)
+        if way == "starting":
+            job._driver.closed.wait()
+            job.start("second", rows.writeStream.format("noop"))
+        elif way == "waiting":
+            job.await_termination()
+    print("over", flush=True)
+"""
+
+
+class Driver:
+    """A driver process of the script above, as a supervisor starts it, and a client of its control plane."""
+
+    def __init__(self, folder: Path, way: str) -> None:
+        script = folder / "script.py"
+        script.write_text(textwrap.dedent(_SCRIPT))
+        url = f"sqlite:///{folder / 'control.db'}"
+        self._folder = folder
+        self.client = ControlClient(settings=ControlSettings.load(url))
+        environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT), "COORD_CONTROL": url, SUPERVISED_VARIABLE: "one"}
+        with (folder / "stderr").open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coord_control.spark.process.bootstrap", str(script), str(folder), way],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def wait_for(self, line: str) -> None:
+        assert self.process.stdout is not None
+        found = self.process.stdout.readline().strip()
+        assert found == line, (found, (self._folder / "stderr").read_text()[-4000:])
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def let_it_end(self) -> tuple[int, str]:
+        """Let the job's end go on; returns the exit code, and what the script has printed meanwhile."""
+        assert self.process.stdout is not None
+        with pytest.raises(subprocess.TimeoutExpired):
+            self.process.wait(1.0)  # the signal has not ended it
+        (self._folder / "go").touch()
+        out = self.process.stdout.read()
+        return self.process.wait(), out
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Driver]]:
+    drivers: list[Driver] = []
+
+    def start(way: str) -> Driver:
+        drivers.append(Driver(tmp_path, way))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        if driver.process.poll() is None:
+            os.killpg(driver.process.pid, signal.SIGKILL)
+        driver.process.communicate()
+        driver.client.close()
+
+
+def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(start: Callable[[str], Driver]) -> None:
+    driver = start("waiting")
+    driver.wait_for("ready")
+    command = driver.client.stop("job")
+    driver.wait_for("closing")
+    driver.terminate()
+
+    # Not 143: the supervisor would start again what was stopped for good.
+    assert driver.let_it_end() == (0, "over\n")
+    assert driver.client.command(command.id).state is CommandState.COMPLETED
+    assert driver.client.job("job").state is JobState.ENDED
+
+
+def test_a_signal_in_the_last_moments_of_a_job_that_ends_by_itself_lets_it_write_its_last_records(
+    start: Callable[[str], Driver],
+) -> None:
+    """Bug: it raised SystemExit in the midst of the job's end."""
+    driver = start("ending")
+    driver.wait_for("ready")
+    driver.wait_for("closing")
+    driver.terminate()
+
+    assert driver.let_it_end() == (143, "over\n")
+    job = driver.client.job("job")
+    assert (job.state, job.end_reason) == (JobState.ENDED, "stopped")
+
+
+def test_a_job_is_registered_for_signals_until_its_end_is_written(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[bool] = []
+    close = ControlPlane.close
+
+    def watched(plane: ControlPlane, driver: JobDriver) -> None:
+        close(plane, driver)
+        seen.append(shutdown.has_registered())
+
+    monkeypatch.setattr(ControlPlane, "close", watched)
+    with make_job(control=f"sqlite:///{tmp_path / 'control.db'}"):
+        assert shutdown.has_registered()
+
+    assert seen == [True]
+    assert not shutdown.has_registered()
+
+
+def test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed(make_job: MakeJob) -> None:
+    """The same of another program, which ends its job itself, is an error."""
+
+    def use(job: cc.Job, stop: Callable[[], None]) -> None:
+        with job:
+            stop()
+            job.status()
+
+    stopped, ended = make_job(), make_job("another")
+    with pytest.raises(JobEndRequested) as requested:
+        use(stopped, stopped._port.stop)
+    assert requested.value.code == 0
+    assert stopped._driver.program_error is None
+
+    with pytest.raises(JobClosed) as failed:
+        use(ended, ended.stop)
+    assert not isinstance(failed.value, SystemExit)
+    assert ended._driver.program_error is failed.value
+
+
+def _terminate(driver: Driver) -> None:
+    driver.terminate()
+
+
+def _stop(driver: Driver) -> CommandRecord:
+    return driver.client.stop("job")
+
+
+def _restart(driver: Driver) -> CommandRecord:
+    return driver.client.restart("job")
+
+
+@pytest.mark.parametrize(
+    ("request_end", "code"), [(_terminate, 143), (_stop, 0), (_restart, 76)], ids=["signal", "stop", "restart"]
+)
+def test_a_program_that_still_starts_queries_when_its_end_was_requested_ends_in_order(
+    start: Callable[[str], Driver], request_end: Callable[[Driver], CommandRecord | None], code: int
+) -> None:
+    """Bug: it met JobClosed, and ended with 78: a supervisor gives up then, also when a restart was requested."""
+    driver = start("starting")
+    driver.wait_for("ready")
+    command = request_end(driver)
+
+    assert driver.process.wait() == code
+    job = driver.client.job("job")
+    assert job.state is JobState.ENDED, job.end_reason
+    assert job.is_restarting is (code == 76)
+    if command is not None and code == 0:
+        assert driver.client.command(command.id).state is CommandState.COMPLETED
