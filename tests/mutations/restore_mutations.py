@@ -188,6 +188,15 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "add events to the ones before a snapshot that was given meanwhile",
+            Context._post,
+            "self._run = None",
+            "pass",
+        ),
+        _SENDING,
+    ),
+    (
+        Mutation(
             "compare a checkpoint with those of another job",
             removal.dispose_without_owner,
             "job_folder_of(entry.path)",

@@ -172,6 +172,7 @@ class Job:
             self._driver.is_registered = True
             requested = self._plane.start(self._port)
             if requested is not None:
+                self._driver.is_ended_by_command = True
                 self.stop()
                 raise requested
             if self._driver.closed.is_set():  # fenced already

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from coord_control.ids import OperatorUid
+from coord_control.ids import BarrierId, OperatorUid
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.coordinator_context import Context, Post
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
@@ -31,6 +31,7 @@ class Loop:
         self.parallelism = parallelism
         self.thread = CoordinatorThread()
         self.delivered: dict[int, list[int]] = {}
+        self.snapshots: list[tuple[int, int]] = []  #: what the state says was sent to subtask 0, and what was delivered
         self._posts: queue.SimpleQueue[Callable[[Any, float], None]] = queue.SimpleQueue()
         self.post: Post = self._posts.put
 
@@ -54,6 +55,9 @@ class Loop:
     def send(self, uid: str, incarnation: int, subtask: int, batch: EventBatch, now: float) -> None:
         values = [event.value for event in DOWN.decode([batch]) if isinstance(event, Number | Other)]
         self.delivered.setdefault(subtask, []).extend(values)
+
+    def snapshot_completed(self, uid: str, incarnation: int, barrier: BarrierId, data: bytes, now: float) -> None:
+        self.snapshots.append((int(data), len(self.delivered.get(0, []))))
 
 
 class Interrupted(list[bytes]):
@@ -145,3 +149,19 @@ def test_threads_that_send_while_the_loop_delivers_lose_nothing_and_keep_their_o
         for number in range(threads):
             got = [value for value in loop.delivered[subtask] if value % threads == number]
             assert got == [value * threads + number for value in range(subtask, each, 3)]
+
+
+@pytest.mark.parametrize("is_taken_between", [False, True])
+def test_what_is_sent_before_a_snapshot_is_given_is_before_it_and_what_is_sent_later_is_not(
+    *, is_taken_between: bool
+) -> None:
+    loop = Loop(parallelism=1)
+    context = Context(loop, 1)
+    if is_taken_between:
+        interrupt_next(context, loop.run_all)
+    context.send(0, Number(value=1))
+    context.complete(BarrierId(1), b"1")
+    context.send(0, Number(value=2))
+    loop.run_all()
+    assert loop.snapshots == [(1, 1)]
+    assert loop.delivered == {0: [1, 2]}
