@@ -6,7 +6,7 @@ signals meanwhile, or when it was just about to wait. If the main thread then wa
 queue, a socket), nothing wakes it: the handler never runs, and the request to stop has no effect.
 
 So each signal also writes a byte (``signal.set_wakeup_fd``), and a thread that reads it interrupts the main thread
-until that has run its handlers. It does so by a signal of its own, SIGURG, which does nothing by default.
+until that has run its handlers. It does so by SIGURG, which does nothing by default.
 
 Threads: the main thread enters and leaves; one thread reads.
 """
@@ -32,7 +32,7 @@ _PAUSE_SECONDS: Final = 0.05
 def signals_wake_main_thread() -> Iterator[None]:
     """Have the main thread run the handlers of all signals soon while the block runs, also where it waits.
 
-    A program that sets a wakeup descriptor of its own meanwhile takes this one's place.
+    A program that sets its own wakeup descriptor meanwhile replaces this one.
     """
     reading, writing = socket.socketpair()
     with reading, writing:
