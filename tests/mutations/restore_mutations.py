@@ -18,7 +18,7 @@ from coord_control import signal_wakeup
 from coord_control.cli import job_places
 from coord_control.control.agent.ending_commands import RestoreExecution
 from coord_control.durable.checkpoints import removal
-from coord_control.durable.job_folder.lineage_record import RestoredFrom
+from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
@@ -35,6 +35,7 @@ __all__ = ["RESTORE_MUTATIONS", "fails", "main"]
 
 _UNDOING: Final = "tests/unit/durable/test_undo.py"
 _RESTORING: Final = "tests/unit/durable/test_prepared_restore.py"
+_SEEDS: Final = "tests/unit/durable/test_seeds.py"
 _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
@@ -116,6 +117,15 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if False:",
         ),
         _PENDING,
+    ),
+    (
+        Mutation(
+            "forget with the second restore which directory the program adopted",
+            vars(LineageRecord)["named_location"].fget,
+            "before or self.checkpoint_location",
+            "self.checkpoint_location",
+        ),
+        _SEEDS,
     ),
     (
         Mutation(

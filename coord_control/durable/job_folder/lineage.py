@@ -350,11 +350,7 @@ def _check_location(record: LineageRecord, declared: str | None) -> None:
 
 def has_location(record: LineageRecord, declared: str) -> bool:
     """Return whether a lineage has its Spark checkpoint there, or had before it was restored."""
-    known = {record.checkpoint_location}
-    # A program that adopted a directory keeps naming it after a restore, which has built another one.
-    if record.restored_from is not None and record.restored_from.replaced is not None:
-        known.add(record.restored_from.replaced)
-    return any(is_same_place(declared, one) for one in known)
+    return any(is_same_place(declared, one) for one in (record.checkpoint_location, record.named_location))
 
 
 def is_same_place(one: str, other: str) -> bool:

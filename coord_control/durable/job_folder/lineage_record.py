@@ -85,7 +85,8 @@ class RestoredFrom(BaseModel):
         reached: how far the query had run in all its lineages when this one was restored; None for a fork, or if it was
             not recorded (format 2).
         operators: as they were in the checkpoint.
-        replaced: the Spark checkpoint directory of the lineage before it, if there was one.
+        replaced: the Spark checkpoint directory of the query before its first restore, which a program that adopted it
+            still names after any number of restores; None if it had none.
         allow_non_restored_state: operators may come and go in the first start.
     """
 
@@ -122,6 +123,12 @@ class LineageRecord(BaseModel):
     checkpoint_location: str
     operators: dict[str, OperatorRecord]
     restored_from: RestoredFrom | None = None
+
+    @property
+    def named_location(self) -> str:
+        """The Spark checkpoint directory of before all restores: a program that adopted it still names it."""
+        before = None if self.restored_from is None else self.restored_from.replaced
+        return before or self.checkpoint_location
 
 
 def query_folder(job_folder: str, query: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import current_lineage, write_query_id
+from coord_control.durable.job_folder.lineage import recorded_lineage, write_query_id
 from coord_control.durable.job_folder.lineage_record import (
     LineageRecord,
     OperatorRecord,
@@ -68,7 +68,7 @@ class LineageBuilder:
 
     def _record(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> LineageRecord:
         operators = operator_records(self.source.metadata, query)
-        before = current_lineage(self.files, query_folder(self.job_folder, query), query)
+        before = recorded_lineage(self.files, query_folder(self.job_folder, query), query)
         return LineageRecord(
             query=query,
             query_id=str(uuid.uuid4()) if self.is_fork else snapshot.query_id,
@@ -83,7 +83,7 @@ class LineageBuilder:
                 planned=snapshot.planned,
                 reached=None if self.is_fork else self._reached(query, snapshot),
                 operators=operators,
-                replaced=None if before is None else before.checkpoint,
+                replaced=None if before is None else before[1].named_location,
                 allow_non_restored_state=self.allow_non_restored_state,
             ),
         )

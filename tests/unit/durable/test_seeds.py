@@ -193,11 +193,13 @@ def test_a_program_that_adopted_a_directory_may_go_on_naming_it() -> None:
     files = MemoryFiles()
     files.create("/adopted/metadata", b'{"id":"an id"}')
     open_lineage(files, folder(QUERY), QUERY, {OP: RECORD}, "/adopted")
-    prepared(files, put_checkpoint(files, "/savepoints/one")).commit()
-    lineage = opened(files, QUERY, checkpoint_location="/adopted/")
-    assert lineage.checkpoint.startswith(JOB)
-    with pytest.raises(LineageMismatch):
-        opened(files, QUERY, checkpoint_location="/elsewhere")
+    source = put_checkpoint(files, "/savepoints/one")
+    for _ in range(3):  # it need not be changed after any of them
+        prepared(files, source).commit()
+        lineage = opened(files, QUERY, checkpoint_location="/adopted/")
+        assert lineage.checkpoint.startswith(JOB)
+        with pytest.raises(LineageMismatch):
+            opened(files, QUERY, checkpoint_location="/elsewhere")
 
 
 def test_restored_states_that_are_damaged_or_lost_are_not_taken_for_empty_ones(files: MemoryFiles) -> None:
