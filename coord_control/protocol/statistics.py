@@ -233,7 +233,9 @@ class CheckpointStatistics:
 
     @property
     def new_bytes(self) -> int:
-        """What no older checkpoint holds."""
+        """What no older checkpoint holds; of a savepoint, which shares nothing, all of it."""
+        if self.kind is CheckpointKind.SAVEPOINT:
+            return self.state_bytes
         return self.metadata_bytes + sum(query.new_bytes for query in self.queries)
 
     @property

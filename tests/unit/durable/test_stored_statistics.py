@@ -9,6 +9,7 @@ import pytest
 
 from coord_control.durable.checkpoints.metadata import CheckpointMetadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
+from coord_control.ids import CheckpointKind
 from coord_control.protocol.statistics import CheckpointStatus, to_json
 from tests.unit.durable.metadata_kit import full_metadata
 from tests.unit.protocol.test_statistics import CHECKPOINT
@@ -51,3 +52,5 @@ def test_without_measurements_it_is_what_the_checkpoint_holds(statistics: dict[s
     assert found.subtasks == sum(operator.parallelism for operator in held.operators.values())
     assert found.passed_subtasks == found.subtasks
     assert found.state_bytes > held.size
+    assert found.kind is CheckpointKind.SAVEPOINT
+    assert found.new_bytes == found.state_bytes  # a savepoint shares nothing, whoever has measured it
