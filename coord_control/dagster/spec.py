@@ -105,7 +105,8 @@ class ScheduleSpec(dg.Model, dg.Resolvable):
     def _is_of_savepoints(self) -> Self:
         if self.kind == "checkpoint" and (self.retain or self.target):
             raise ValueError(
-                "checkpoints are retained by the job itself, in its own folder: leave out retain and target"
+                "retain and target are for savepoints: the job keeps its own checkpoints, as many as its program says "
+                "(cc.CheckpointOptions(retained=3)); leave both out, or say kind: savepoint"
             )
         return self
 

@@ -123,7 +123,9 @@ def test_a_job_that_is_down_is_skipped(plane: Plane, instance: dg.DagsterInstanc
     client = plane.client()
     eventually(lambda: not client.job(JOB).is_alive)
     savepoints, _ = _schedules()
-    assert _skipped(savepoints, instance, plane.resource).startswith("job 'flights' has not been running since 20")
+    reason = _skipped(savepoints, instance, plane.resource)
+    assert reason.startswith("job 'flights' has not been running since 20")
+    assert reason.endswith("; start it with coordctl run, or with start_streaming_job")
 
 
 def test_one_of_the_kind_under_way_is_a_reason_and_one_of_another_kind_is_none(
@@ -155,7 +157,9 @@ def test_the_run_of_an_earlier_tick_that_still_waits_is_a_reason(plane: Plane, i
     def earlier() -> None: ...
 
     run = instance.create_run_for_job(earlier, tags={"dagster/schedule_name": savepoints.name})
-    assert _skipped(savepoints, instance, plane.resource) == f"run {run.run_id} of an earlier tick has not finished"
+    reason = _skipped(savepoints, instance, plane.resource)
+    assert reason.startswith(f"run {run.run_id} of an earlier tick has not finished: NOT_STARTED for ")
+    assert reason.endswith(" s; its page shows what it waits for")
     assert _tick(checkpoints, instance, plane.resource).run_requests
 
 
@@ -183,8 +187,25 @@ def test_a_run_that_was_killed_with_its_daemon_does_not_stop_the_schedule_for_ev
 
     tags = {"dagster/schedule_name": savepoints.name}
     instance.create_run_for_job(lost, tags=tags, status=dg.DagsterRunStatus.STARTED)
-    assert _skipped(savepoints, instance, plane.resource).endswith("has not finished")
+    assert "of an earlier tick has not finished: STARTED" in _skipped(savepoints, instance, plane.resource)
     later = time.time() + _SAVEPOINTS.timeout_seconds + 241
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert _tick(savepoints, instance, plane.resource).run_requests
+
+
+def test_a_run_that_its_daemon_never_submitted_does_not_stop_the_schedule(
+    plane: Plane, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon died between creating and submitting it, and came back after the next tick."""
+    plane.driver()
+    savepoints, _ = _schedules()
+
+    @dg.job
+    def created() -> None: ...
+
+    instance.create_run_for_job(created, tags={"dagster/schedule_name": savepoints.name})
+    assert "has not finished: NOT_STARTED" in _skipped(savepoints, instance, plane.resource)
+    later = time.time() + 61
     monkeypatch.setattr(time, "time", lambda: later)
     assert _tick(savepoints, instance, plane.resource).run_requests
 

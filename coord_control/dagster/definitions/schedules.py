@@ -41,6 +41,9 @@ _RUN_KEY_TAG: Final = "dagster/run_key"
 _LONGEST_TAG: Final = "dagster/max_runtime"
 #: How long a run may take after its savepoint is complete: to wait for its record and to remove older savepoints.
 _AFTERWARDS_SECONDS: Final = 240.0
+#: Dagster submits a run as soon as it has created it. One that still waits after this time was left by a daemon that was
+#: killed in between: if the daemon returns after the next tick, it evaluates that tick only.
+_SUBMITTED_WITHIN_SECONDS: Final = 60.0
 #: There is more than one unfinished run only if runs were lost.
 _RUNS: Final = 20
 _COMMANDS: Final = {
@@ -139,17 +142,27 @@ def _unfinished_run(context: dg.ScheduleEvaluationContext, name: str, spec: Sche
     unfinished = dg.RunsFilter(tags={SCHEDULE_TAG: name}, statuses=NOT_OVER)
     for record in context.instance.get_run_records(filters=unfinished, limit=_RUNS):
         if not _is_lost(record, spec):
-            return f"run {record.dagster_run.run_id} of an earlier tick has not finished"
+            run = record.dagster_run
+            return (
+                f"run {run.run_id} of an earlier tick has not finished: {run.status.value} for {_age(record):.0f} s; "
+                "its page shows what it waits for"
+            )
     return None
 
 
 def _is_lost(record: dg.RunRecord, spec: ScheduleSpec) -> bool:
     # If a code server is killed together with its run workers, Dagster's default launcher never notices. Run monitoring
     # ends such runs by their maximum runtime; without it, they must not block the schedule permanently.
-    if record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
+    status = record.dagster_run.status
+    if status is dg.DagsterRunStatus.QUEUED:
         return False
-    began = record.start_time or record.create_timestamp.timestamp()
-    return time.time() - began > _longest_run(spec)
+    never_submitted = status is dg.DagsterRunStatus.NOT_STARTED
+    return _age(record) > (_SUBMITTED_WITHIN_SECONDS if never_submitted else _longest_run(spec))
+
+
+def _age(record: dg.RunRecord) -> float:
+    """Return the seconds since a run started, or since it was created if it has not started."""
+    return time.time() - (record.start_time or record.create_timestamp.timestamp())
 
 
 def _longest_run(spec: ScheduleSpec) -> float:
@@ -179,7 +192,8 @@ def _down(snapshot: JobSnapshot) -> str | None:
     if not job.is_alive and not job.is_restarting:
         since = job.ended_at or job.heartbeat_at
         why = f": {job.end_reason}" if job.end_reason else ""
-        return f"job {job.name!r} has not been running since {since:%Y-%m-%d %H:%M:%S %Z}{why}"
+        start = "start it with coordctl run, or with start_streaming_job"
+        return f"job {job.name!r} has not been running since {since:%Y-%m-%d %H:%M:%S %Z}{why}; {start}"
     return f"job {job.name!r} is stopping" if job.state is JobState.STOPPING else None
 
 
