@@ -100,7 +100,9 @@ def _header(job: JobRecord) -> list[str]:
         lines.append(f"runs for {since}, kept alive by {by}, in {job.folder}")
     else:
         reason = f": {job.end_reason}" if job.end_reason else ""
-        lines.append(f"not running since {human_time(job.ended_at or job.heartbeat_at)} UTC{reason}; in {job.folder}")
+        again = "; coordctl run should be starting it again" if job.is_restarting else ""
+        since = human_time(job.ended_at or job.heartbeat_at)
+        lines.append(f"not running since {since} UTC{reason}{again}; in {job.folder}")
     if job.log_file:
         lines.append(f"log: {job.log_file}")
     if job.live is not None and job.live.message:

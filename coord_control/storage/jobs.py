@@ -298,6 +298,7 @@ def _register_job(transaction: Transaction, registration: JobRegistration) -> in
     if newest < registration.generation:
         values |= {"driver_started_at": now, "live": None, "agent": None}
         _close_older(transaction, job, registration.generation)
+        _forget_progress(transaction, job)
     transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
     return job
 
@@ -312,6 +313,16 @@ def _close_older(transaction: Transaction, job: int, generation: int) -> None:
             tables.generations.c.ended_at.is_(None),
         )
         .values(ended_at=transaction.now, end_reason=f"generation {generation} took over", is_clean=False)
+    )
+
+
+def _forget_progress(transaction: Transaction, job: int) -> None:
+    # Where the queries stand is not known until the new driver has started them: their rows are from when an older
+    # driver declared them, and all it said since was in its heartbeats. A restore may have set them back, too.
+    transaction.execute(
+        update(tables.queries)
+        .where(tables.queries.c.job_id == job)
+        .values(state="", epoch=None, restarts=0, last_failure="", updated_at=transaction.now)
     )
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from coord_control import signal_wakeup
 from coord_control.cli import job_places
 from coord_control.control.agent.ending_commands import RestoreExecution
+from coord_control.dagster.definitions import schedules
 from coord_control.durable.checkpoints import removal
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
@@ -28,6 +29,7 @@ from coord_control.spark.job.pending_restore import AppliedRestore, PendingResto
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.loop.coordinator_context import Context
 from coord_control.spark.process.shutdown import StopRegistry
+from coord_control.storage import jobs
 from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.mutation import Mutation
 
@@ -48,6 +50,13 @@ _KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
 _SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
 _DRIVER_END: Final = "tests/spark/test_driver_end.py"
 _AFTERWARDS: Final = f"{_DRIVER_END}::test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed"
+
+_PROGRESS: Final = (
+    "tests/storage/test_jobs.py::test_a_new_driver_does_not_show_where_the_queries_stood_under_an_older_one"
+)
+_SUBMITTED: Final = (
+    "tests/dagster/test_schedules.py::test_a_run_that_its_daemon_never_submitted_does_not_stop_the_schedule"
+)
 
 # Exit codes of pytest.
 _PASSED: Final = 0
@@ -237,6 +246,24 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "",
         ),
         _KEYS,
+    ),
+    (
+        Mutation(
+            "show where the queries stood under an older driver",
+            jobs._register_job,
+            "_forget_progress(transaction, job)",
+            "pass",
+        ),
+        _PROGRESS,
+    ),
+    (
+        Mutation(
+            "wait for a run that was never submitted as long as for one that runs",
+            schedules._is_lost,
+            "_SUBMITTED_WITHIN_SECONDS if never_submitted else _longest_run(spec)",
+            "_longest_run(spec)",
+        ),
+        _SUBMITTED,
     ),
     *CHECKPOINT_RUN_MUTATIONS,
     (

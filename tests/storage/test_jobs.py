@@ -38,6 +38,18 @@ def test_a_driver_that_registers_is_known_with_its_queries_and_operators(store: 
     assert job.created_at.tzinfo is UTC
 
 
+def test_a_new_driver_does_not_show_where_the_queries_stood_under_an_older_one(store: ControlStore) -> None:
+    query = QueryRecord(name="q", query_id="7", lineage="/l", state="running", epoch=144, restarts=6, last_failure="x")
+    register(store, queries=(query,))
+    store.jobs.heartbeat(JOB, 1, LiveStatus(queries=(LiveQuery(name="q", state="running", epoch=461),)))
+    register(store, queries=(query,))  # the same driver has declared more
+    assert [each.epoch for each in store.jobs.get(JOB).queries] == [461]
+    register(store, generation=2, queries=())  # it has not declared any yet
+    [found] = store.jobs.get(JOB).queries
+    assert (found.state, found.epoch, found.restarts, found.last_failure) == ("", None, 0, "")
+    assert (found.query_id, found.lineage) == ("7", "/l")
+
+
 def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> None:
     register(store)
     gateways = (GatewayRecord(subtask=0, is_open=False, blocked=2, blocked_total=9, blocked_seconds=0.5, mailbox=1),)

@@ -41,8 +41,8 @@ _RUN_KEY_TAG: Final = "dagster/run_key"
 _LONGEST_TAG: Final = "dagster/max_runtime"
 #: How long a run may take after its savepoint is complete: to wait for its record and to remove older savepoints.
 _AFTERWARDS_SECONDS: Final = 240.0
-#: Dagster submits a run as soon as it has created it. One that still waits after this time was left by a daemon that was
-#: killed in between: if the daemon returns after the next tick, it evaluates that tick only.
+#: Dagster submits a run as soon as it has created it. One that still waits after this time was left by a daemon that
+#: was killed in between: if the daemon returns after the next tick, it evaluates that tick only.
 _SUBMITTED_WITHIN_SECONDS: Final = 60.0
 #: There is more than one unfinished run only if runs were lost.
 _RUNS: Final = 20

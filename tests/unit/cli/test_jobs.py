@@ -71,6 +71,14 @@ def test_a_job_that_is_being_started_again_is_restarting(tmp_path: Path, store: 
     assert stop["state"] == "pending"
 
 
+def test_a_killed_driver_whose_supervisor_lives_is_not_just_lost(tmp_path: Path, store: ControlStore) -> None:
+    kit.put_job(store, "killed", lease_seconds=0.001)
+    kit.put_job(store, "alone", lease_seconds=0.001, is_supervised=False)
+
+    assert "UTC; coordctl run should be starting it again; in /" in run(tmp_path, "show", "killed")
+    assert "starting it again" not in run(tmp_path, "show", "alone")
+
+
 def test_a_job_that_was_to_start_again_and_has_no_supervisor_is_lost(tmp_path: Path, store: ControlStore) -> None:
     kit.put_job(store, generation=2, is_supervised=False)
     store.jobs.ended("flights", 2, reason=ENDED_TO_RESTART)
