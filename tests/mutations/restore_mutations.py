@@ -23,6 +23,7 @@ from coord_control.durable.job_folder.lineage_record import LineageRecord, Resto
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
+from coord_control.protocol import query_state
 from coord_control.spark.job.job import Job
 from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
@@ -264,6 +265,15 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "_longest_run(spec)",
         ),
         _SUBMITTED,
+    ),
+    (
+        Mutation(
+            "let a query that has ended run again",
+            query_state.next_state,
+            "return TRANSITIONS[state, input_]",
+            "return TRANSITIONS.get((state, input_), QueryState.RUNNING)",
+        ),
+        "tests/unit/protocol/test_query_state.py",
     ),
     *CHECKPOINT_RUN_MUTATIONS,
     (

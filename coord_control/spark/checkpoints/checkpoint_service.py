@@ -38,6 +38,7 @@ from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason, reason_of
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.outage import Outage
+from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 from coord_control.protocol.scheduler.rest import Resting
 from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, FailJob, Finished, Start, State
@@ -48,7 +49,7 @@ from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from coord_control.spark.loop.runtime import JobRuntime
-from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.query import ManagedQuery
 
 __all__ = ["CheckpointService"]
 

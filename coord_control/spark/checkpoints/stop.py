@@ -18,9 +18,10 @@ from typing import Final
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.tickets import Outcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.query import ManagedQuery
 
 __all__ = ["savepoint_and_pause", "stop_queries"]
 

@@ -14,7 +14,6 @@ One thread per query waits for Spark; nothing here runs on the loop.
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 import time
@@ -39,6 +38,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
+from coord_control.protocol.query_state import QueryInput, QueryState, next_state
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
@@ -49,22 +49,11 @@ from coord_control.spark.queries.recovery_log import Recoveries
 from coord_control.spark.queries.restart_policy import RestartPolicy, explained, may_retry
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
-__all__ = ["ManagedQuery", "QueryState"]
+__all__ = ["ManagedQuery"]
 
 _log = logging.getLogger("coord_control.query")
 
 _POLL_SECONDS: Final = 0.05
-
-
-class QueryState(enum.Enum):
-    """The state of a query."""
-
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    PAUSED = "paused"  #: between two epochs, until a savepoint has been taken or has failed
-    STOPPED = "stopped"  #: on request
-    FINISHED = "finished"  #: by itself: its trigger has no more data to process
-    FAILED = "failed"
 
 
 class ManagedQuery:
@@ -142,7 +131,7 @@ class ManagedQuery:
     @property
     def is_active(self) -> bool:
         """Whether the query runs, pauses, or will run again by itself."""
-        return self.state in (QueryState.RUNNING, QueryState.RESTARTING, QueryState.PAUSED)
+        return self.state.is_active
 
     def status(self) -> QueryStatus:
         """Return what the query does now."""
@@ -321,7 +310,7 @@ class ManagedQuery:
             self._finish_run(error)
             error = self._failure or error  # the last epoch may have been found wanting only now
             if error is None or (self._stop.is_set() and may_retry(error)):
-                self.state = QueryState.STOPPED if self._stop.is_set() else QueryState.FINISHED
+                self._step(QueryInput.STOP if self._stop.is_set() else QueryInput.FINISH)
                 return
             if not self._restart(error):
                 return
@@ -333,7 +322,7 @@ class ManagedQuery:
         self._settle_run()
         with self._wishes:
             if self._shall_pause and not self._must_end():
-                self.state = QueryState.PAUSED
+                self._step(QueryInput.PAUSE)
         if self.state is QueryState.PAUSED:
             _log.info("= query %s pauses after epoch %d", self.name, self.last_committed)
             self._changed()
@@ -346,17 +335,20 @@ class ManagedQuery:
         except Exception as error:
             self.fail(self._explained(error))
             return False
-        self.state = QueryState.RUNNING
+        self._step(QueryInput.RUN)
         if self._must_end():  # since before Spark's handle was known
             self._stop_spark_soon()
         self._changed()
         return True
 
+    def _step(self, input_: QueryInput) -> None:
+        self.state = next_state(self.state, input_)
+
     def _fail(self, error: BaseException) -> None:
         self.last_failure = str(error)
         self.error = QueryFailed(self.name, self._fruitless, error)
         self.error.__cause__ = error
-        self.state = QueryState.FAILED
+        self._step(QueryInput.FAIL)
 
     def _restart(self, error: BaseException) -> bool:
         # Until it runs again, or must not: then the state says which.
@@ -369,7 +361,7 @@ class ManagedQuery:
             delay = self._policy.delay(self._fruitless)
             self._recoveries.query_failed(self.name, str(error))
             _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
-            self.state = QueryState.RESTARTING
+            self._step(QueryInput.RETRY)
             self._changed()
             self._fruitless += 1
             self.restarts += 1
@@ -378,7 +370,7 @@ class ManagedQuery:
                 with self._wishes:
                     self._wishes.wait_for(lambda: self._stop.is_set() or not self._shall_pause)
             if self._stop.is_set():
-                self.state = QueryState.STOPPED
+                self._step(QueryInput.STOP)
                 return False
             try:
                 self._begin()
@@ -386,7 +378,7 @@ class ManagedQuery:
                 error = self._explained(again)
                 self._finish_run()
                 continue
-            self.state = QueryState.RUNNING
+            self._step(QueryInput.RUN)
             self._changed()
             return True
 

@@ -17,8 +17,8 @@ from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts, RecoveryCause
+from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.status import JobStatus, QueryStatus, operator_statuses
-from coord_control.spark.queries.query import QueryState
 from coord_control.storage.records import AgentMetrics
 from tests.core_kit import OP, QUERY, Stage, spec
 from tests.metrics_kit import Scraped, scraped

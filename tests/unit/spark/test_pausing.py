@@ -12,11 +12,12 @@ import pytest
 from coord_control.errors import CheckpointNotCompleted, SparkLost
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.stop import savepoint_and_pause
 from coord_control.spark.queries import query as module
-from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.restart_policy import RestartPolicy
 
 SECONDS = 30.0

@@ -13,10 +13,11 @@ import pytest
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
 from coord_control.spark.checkpoints import stop
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
-from coord_control.spark.queries.query import ManagedQuery, QueryState
+from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.mutation_kit import is_noticed
 from tests.mutations.mutation import Mutation
