@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from coord_control.errors import ControlSettingsInvalid, NoControlPlane
-from coord_control.storage.database import Database
-from coord_control.storage.retention import RetentionPolicy
+
+# SQLAlchemy takes half a second to import, and a job whose control plane is switched off does not need it.
+if TYPE_CHECKING:
+    from coord_control.storage.database import Database
+    from coord_control.storage.retention import RetentionPolicy
 
 __all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
 
@@ -107,6 +110,8 @@ class ControlSettings(BaseSettings):
 
     def retention(self) -> RetentionPolicy:
         """Return how much history to keep."""
+        from coord_control.storage.retention import RetentionPolicy
+
         return RetentionPolicy(
             history=timedelta(days=self.history_days),
             checkpoints=self.history_checkpoints,
@@ -126,6 +131,8 @@ class ControlSettings(BaseSettings):
         """
         if self.is_off:
             raise NoControlPlane
+        from coord_control.storage.database import Database
+
         return Database(self.url, application=application, password=self._secret())
 
     def _secret(self) -> str | None:

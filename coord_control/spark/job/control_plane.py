@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Self
 
 from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
@@ -34,15 +35,12 @@ class ControlPlane:
         self._agent: Agent | None = None
 
     @classmethod
-    def of(cls, url: str | None) -> ControlPlane | None:
-        """Read the settings; the database is not connected to yet. None: there is no control plane.
+    def of(cls, settings: ControlSettings) -> Self:
+        """Return the control plane; the database is not connected to yet.
 
         Raises:
             ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: the settings cannot be used.
         """
-        settings = ControlSettings.load(url)
-        if settings.is_off:
-            return None
         return cls(settings, ControlStore(settings.open_database("coord-control driver")))
 
     def start(self, port: AgentPort) -> JobStopRequested | None:

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from coord_control.control.settings import ControlSettings
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import (
     DuplicateOperator,
@@ -37,7 +38,6 @@ from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, 
 from coord_control.spark.checkpoints.stop import stop_queries
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.control_plane import ControlPlane
 from coord_control.spark.job.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics
 from coord_control.spark.job.job_restore import JobRestore, restore_settings
@@ -47,6 +47,9 @@ from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.process import beginning, shutdown
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import use_this_interpreter
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.control_plane import ControlPlane
 
 __all__ = ["Job"]
 
@@ -133,7 +136,7 @@ class Job:
         if not is_valid_name(name):
             raise InvalidName("job", name)
         self.name = name
-        self._plane = ControlPlane.of(control)
+        self._plane = _control_plane(control)
         self._metrics = JobMetrics.of(metrics)
         use_this_interpreter(spark)
         self._spark = spark
@@ -421,3 +424,13 @@ class Job:
         if checkpoint_location is not None:
             checkpoint_location = self._driver.reachable(checkpoint_location)
         return self._starts.start(QueryStart(query_name, writer, operators, checkpoint_location))
+
+
+def _control_plane(url: str | None) -> ControlPlane | None:
+    settings = ControlSettings.load(url)
+    if settings.is_off:
+        return None
+    # It imports SQLAlchemy, which takes half a second, so a job without a control plane does not import it.
+    from coord_control.spark.job.control_plane import ControlPlane
+
+    return ControlPlane.of(settings)

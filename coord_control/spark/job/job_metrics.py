@@ -9,7 +9,7 @@ Threads: it is started and ended by the threads that start and end the job; snap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coord_control.errors import JobClosed
 from coord_control.ids import CheckpointId
@@ -22,11 +22,13 @@ from coord_control.metrics.snapshot import DriverSnapshot, EndpointSnapshot, Wri
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.control_plane import ControlPlane
 from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.loop.group_writer import GroupWriter
 from coord_control.spark.wire.endpoint import Rejection, Stats
 from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.control_plane import ControlPlane
 
 __all__ = ["JobMetrics", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,13 @@ def test_a_wrong_value_is_named_and_a_secret_beside_it_is_not(
     with pytest.raises(ControlSettingsInvalid, match=said) as raised:
         ControlSettings.load()
     assert "s3cret" not in str(raised.value)
+
+
+def test_a_job_without_a_control_plane_does_not_import_sqlalchemy(tmp_path: Path) -> None:
+    program = (
+        "import sys; from coord_control.spark.job import job;"
+        "print(job._control_plane('none'), 'sqlalchemy' in sys.modules);"
+        f"print(job._control_plane('sqlite:///{tmp_path}/control.db') is None, 'sqlalchemy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "None False\nFalse True\n"
