@@ -443,7 +443,7 @@ def test_a_driver_that_somebody_else_stops_is_restarted(script: Callable[[str], 
 
 @pytest.mark.parametrize(
     ("on_command", "line"),
-    [(True, "the driver asked to be started again"), (False, "the driver ended with exit code 143; restart 1")],
+    [(True, "the driver requested a restart"), (False, "the driver ended with exit code 143; restart 1")],
 )
 def test_a_driver_whose_job_a_command_has_ended_ends_as_the_command_says_whatever_signal_comes(
     script: Callable[[str], Path], start: Run, line: str, *, on_command: bool
