@@ -24,7 +24,7 @@ from benchmarks.checkpoint_queries import Part
 from benchmarks.memory import MIB, peak
 from benchmarks.report import at_most, median
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Trigger
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, Trigger
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder

@@ -25,10 +25,10 @@ from coord_control.control.settings import ControlSettings
 from coord_control.coordinators import StatefulCoordinator
 from coord_control.ids import QueryName
 from coord_control.metrics.address import Address
-from coord_control.metrics.database import DatabaseCollector
+from coord_control.metrics.database_collector import DatabaseCollector
 from coord_control.metrics.driver import driver_families
+from coord_control.metrics.http_server import MetricsServer, Page
 from coord_control.metrics.observer import Observer
-from coord_control.metrics.serving import MetricsServer, Page
 from coord_control.metrics.snapshot import DriverSnapshot
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 from coord_control.protocol.job_facts import JobFacts, QueryFacts

@@ -22,7 +22,7 @@ from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     CheckpointMetadata,
     Kind,
     Trigger,

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.asking import connected, finish
 from coord_control.cli.checkpoint_views import checkpoint_table, print_checkpoint, print_subtasks, print_summary
 from coord_control.cli.options import By, Control, JobName, Json, Key, Label, Limit, Timeout, Wait
 from coord_control.cli.output import console, print_json, say
+from coord_control.cli.requests import connected, finish
 from coord_control.storage.records import CheckpointKind, CheckpointState
 
 __all__ = ["app"]

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.asking import connected
 from coord_control.cli.job_views import command_table
 from coord_control.cli.options import Control, Job, Json, Limit
 from coord_control.cli.output import console, human_time, print_json, say
+from coord_control.cli.requests import connected
 from coord_control.control.client.command_wait import progress_text
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Control, Json
 from coord_control.cli.output import print_json, reported, say, warn
 from coord_control.control.settings import ControlSettings

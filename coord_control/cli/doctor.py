@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coord_control import environment
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Json
 from coord_control.cli.output import console
 from coord_control.driver_process import driver_environment

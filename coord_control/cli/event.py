@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coord_control.cli.asking import connected, finish
 from coord_control.cli.options import Control, JobName, Json, Key, Timeout, Wait
 from coord_control.cli.output import plain, print_json, print_table, say
+from coord_control.cli.requests import connected, finish
 from coord_control.errors import ControlEventRefused, OperatorNotFound
 from coord_control.storage.records import JobRecord, OperatorRecord
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
 from coord_control.control.client.control_client import ControlClient
@@ -64,8 +64,8 @@ def exporter(
     A database that is away is a metric, coord_control_database_up 0, and no error.
     """
     # Not above: the other commands need not wait until the client library is imported.
-    from coord_control.metrics.database import DatabaseCollector
-    from coord_control.metrics.serving import MetricsServer
+    from coord_control.metrics.database_collector import DatabaseCollector
+    from coord_control.metrics.http_server import MetricsServer
 
     with reported(as_json=False):
         address = Address.parse(listen)

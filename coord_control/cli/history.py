@@ -5,9 +5,9 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
-from coord_control.cli.asking import connected
 from coord_control.cli.options import Control, Job, JobName, Json, Limit, Yes
 from coord_control.cli.output import confirm, human_seconds, human_time, print_json, print_table, say
+from coord_control.cli.requests import connected
 
 __all__ = ["audit", "forget", "generations", "recoveries"]
 

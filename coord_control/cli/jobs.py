@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from coord_control.cli.asking import connected
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.job_views import job_screen, job_table
 from coord_control.cli.options import Control, JobName, Json
 from coord_control.cli.output import console, print_json, say
+from coord_control.cli.requests import connected
 from coord_control.control.client.control_client import ControlClient
 from coord_control.exit_codes import ExitCode
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.asking import connected, finish
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Control, JobName, Json, Key, Label, Target, Timeout, Wait
+from coord_control.cli.requests import connected, finish
 
 __all__ = ["restart", "stop"]
 

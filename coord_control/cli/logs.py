@@ -13,9 +13,9 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from coord_control.cli.asking import connected
 from coord_control.cli.options import Control, JobName
 from coord_control.cli.output import plain
+from coord_control.cli.requests import connected
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import JobRecord
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from coord_control.cli.completion import complete_job
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE
 
 __all__ = [

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.asking import finish
 from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_way
 from coord_control.cli.options import AllowMissingInput, AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
+from coord_control.cli.requests import finish
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
 from coord_control.durable.files.filesystem import join

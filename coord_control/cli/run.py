@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.detach import default_log_file, detach
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import AllowMissingInput
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference

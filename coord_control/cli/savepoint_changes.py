@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.asking import connected, finish
 from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_disposed, tell_way
 from coord_control.cli.options import (
     AnyRoot,
@@ -26,6 +25,7 @@ from coord_control.cli.options import (
     Yes,
 )
 from coord_control.cli.output import confirm, human_bytes, print_json, reported, say, warn
+from coord_control.cli.requests import connected, finish
 from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.reader import current_user

@@ -9,7 +9,7 @@ from typing import Any, Final
 from coord_control.cli.output import human_bytes, human_time, print_json, print_table, say
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import OperatorSnapshot, QuerySnapshot, StateOperator
+from coord_control.durable.checkpoints.metadata_file import OperatorSnapshot, QuerySnapshot, StateOperator
 from coord_control.durable.checkpoints.verification import Problem
 from coord_control.ids import OperatorUid
 from coord_control.protocol.records import EventBatch, count

@@ -16,7 +16,7 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import PagePackageMissing, PageSettingsInvalid
 from coord_control.exit_codes import ExitCode
-from coord_control.listening import is_loopback
+from coord_control.listen_address import is_loopback
 
 __all__ = ["ui"]
 

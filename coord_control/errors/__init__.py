@@ -53,11 +53,11 @@
     - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
 """
 
-from coord_control.errors import base, client, control, going_on, system, user
+from coord_control.errors import base, client, control, restores, system, user
 from coord_control.errors.base import *
 from coord_control.errors.client import *
 from coord_control.errors.control import *
-from coord_control.errors.going_on import *
+from coord_control.errors.restores import *
 from coord_control.errors.system import *
 from coord_control.errors.user import *
 
@@ -65,6 +65,6 @@ __all__ = []
 __all__ += base.__all__
 __all__ += client.__all__
 __all__ += control.__all__
-__all__ += going_on.__all__
+__all__ += restores.__all__
 __all__ += system.__all__
 __all__ += user.__all__

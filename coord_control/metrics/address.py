@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from coord_control.errors import MetricsAddressInvalid
-from coord_control.listening import LOOPBACK, split_address
+from coord_control.listen_address import LOOPBACK, split_address
 
 __all__ = ["DRIVER_PORT", "EXPORTER_PORT", "METRICS_VARIABLE", "Address"]
 

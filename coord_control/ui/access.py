@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coord_control.errors import PageSettingsInvalid
-from coord_control.listening import KnownNames, asked_name
+from coord_control.listen_address import KnownNames, asked_name
 
 __all__ = ["Guard", "Token", "read_token"]
 

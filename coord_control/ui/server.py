@@ -14,7 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from coord_control.errors import EndpointNotBound, PageSettingsInvalid
-from coord_control.listening import split_address
+from coord_control.listen_address import split_address
 
 __all__ = ["address_of", "bound", "serve"]
 

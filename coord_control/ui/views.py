@@ -24,7 +24,7 @@ from coord_control.storage.records import (
     SubtaskRecord,
 )
 from coord_control.ui.charts import Durations, Gateways, durations_of, gateways_of
-from coord_control.ui.failing import Failure, failure_of
+from coord_control.ui.failure import Failure, failure_of
 from coord_control.ui.timeline import Timeline, timeline_of
 
 __all__ = ["ORDERS", "CheckpointPage", "JobPage", "JobsPage", "checkpoint_page", "job_page", "jobs_page"]

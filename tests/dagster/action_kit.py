@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from coord_control.dagster.definitions.actions import build_jobs
+from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator

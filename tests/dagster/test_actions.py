@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from coord_control.dagster.definitions.actions import build_jobs
+from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import CommandState

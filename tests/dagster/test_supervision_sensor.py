@@ -10,7 +10,7 @@ from typing import Any, Final
 import dagster as dg
 import pytest
 
-from coord_control.dagster.definitions.actions import START_JOB, build_jobs
+from coord_control.dagster.definitions.action_jobs import START_JOB, build_jobs
 from coord_control.dagster.definitions.supervision_sensor import (
     SUPERVISOR_NAME,
     Decision,

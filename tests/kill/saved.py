@@ -14,7 +14,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     shared_names,
 )
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.lineage import current_lineage

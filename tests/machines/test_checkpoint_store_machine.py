@@ -28,7 +28,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
 )
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.holds import hold
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, Kind
 from coord_control.durable.checkpoints.pins import Pinned
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import join

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import coord_control as cc
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, decode_metadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, decode_metadata
 from coord_control.errors import CheckpointNotCompleted
 from tests.spark.jobs import SECONDS, Dialogue, MakeJob, Memory, Trouble, apply, eventually, rows, talk, write
 from tests.spark.streams import FileStream

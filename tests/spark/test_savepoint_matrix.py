@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, decode_metadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, decode_metadata
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.ids import QueryName

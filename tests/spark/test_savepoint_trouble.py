@@ -21,7 +21,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     shared_names,
     stored_name,
 )
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, decode_metadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, decode_metadata
 from coord_control.durable.checkpoints.verification import ProblemKind, verify_files
 from coord_control.durable.files import posix
 from coord_control.durable.files.filesystem import LocalFiles

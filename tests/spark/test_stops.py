@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
-from coord_control.durable.checkpoints.metadata import decode_metadata
+from coord_control.durable.checkpoints.metadata_file import decode_metadata
 from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, rows, talk
 from tests.spark.streams import FileStream
 

@@ -61,7 +61,7 @@ from coord_control.control.commands import (
     StopResult,
     parse_command,
 )
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import query_folder

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import LocalFiles, join, scheme
 from coord_control.errors import CheckpointNotFound

@@ -20,9 +20,9 @@ from coord_control.control.commands import CheckpointResult, CommandResult, Stop
 from coord_control.dagster.definitions.schedules import find_schedule
 from coord_control.dagster.metadata import NAMESPACE, Metadata, checkpoint_metadata
 from coord_control.dagster.resource import ControlPlaneResource
+from coord_control.dagster.runs.idempotency import Submit
 from coord_control.dagster.runs.job_run import OnCancel, action_failure, actor_of, attend
 from coord_control.dagster.runs.own_runs import SCHEDULE_TAG
-from coord_control.dagster.runs.reattach import Submit
 from coord_control.dagster.runs.savepoint_retention import dispose_old
 from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator

@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 
 from coord_control.dagster.asset_checks import build_checks
-from coord_control.dagster.definitions.actions import build_jobs
+from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.definitions.assets import build_assets
 from coord_control.dagster.definitions.schedules import build_schedules
 from coord_control.dagster.definitions.sensor import build_sensor

@@ -36,11 +36,11 @@ from typing import Final
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.dagster.feed.current_state import check_jobs, observe_queries
 from coord_control.dagster.feed.cursor import CatchUp, Cursor, JobMark, Waiting
 from coord_control.dagster.feed.dagster_events import AssetEvent, Fact, JobAssets, facts_of, happened_at
 from coord_control.dagster.feed.pages import Page, Pages
 from coord_control.dagster.feed.seen import Seen
-from coord_control.dagster.feed.standing import check_jobs, observe_queries
 from coord_control.dagster.runs.own_runs import OwnRuns, is_own
 from coord_control.dagster.runs.patience import within
 from coord_control.storage.records import Change, CheckpointKind, CheckpointState, Fleet, JobOverview

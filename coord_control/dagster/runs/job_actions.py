@@ -36,8 +36,8 @@ from coord_control.dagster.runs.action_configs import (
     StopConfig,
 )
 from coord_control.dagster.runs.driver_start import start_job
+from coord_control.dagster.runs.idempotency import Submit, attempt_key
 from coord_control.dagster.runs.job_run import follow
-from coord_control.dagster.runs.reattach import Submit, attempt_key
 from coord_control.dagster.runs.restore_run import Wish, restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme

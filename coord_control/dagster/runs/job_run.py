@@ -24,8 +24,8 @@ import coord_control as cc
 from coord_control.control.client.command_wait import progress_text
 from coord_control.control.commands import CommandProgress, CommandResult
 from coord_control.dagster.metadata import NAMESPACE
+from coord_control.dagster.runs.idempotency import StepContext, Submit, ask_once, attempt_key, newest_request
 from coord_control.dagster.runs.own_runs import RUN_ACTOR, SCHEDULE_TAG, schedule_actor
-from coord_control.dagster.runs.reattach import StepContext, Submit, ask_once, attempt_key, newest_request
 from coord_control.errors import (
     CommandFailed,
     CommandNotCancellable,

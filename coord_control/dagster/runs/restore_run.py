@@ -23,8 +23,8 @@ from coord_control.control.commands import Refusal, RestoreResult
 from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
+from coord_control.dagster.runs.idempotency import attempt_key, newest_request
 from coord_control.dagster.runs.job_run import follow
-from coord_control.dagster.runs.reattach import attempt_key, newest_request
 from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
 from coord_control.durable.offline.offline_restore import RestoreRequest, check_fork_name, check_restore, restore_job

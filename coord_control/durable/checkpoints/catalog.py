@@ -19,7 +19,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     read_metadata,
 )
 from coord_control.durable.checkpoints.holds import hold
-from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join, scheme
 from coord_control.errors import CheckpointNotFound, DamagedRecord
 from coord_control.ids import CheckpointId

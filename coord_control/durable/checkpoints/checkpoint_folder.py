@@ -27,7 +27,7 @@ from typing import Final, Literal, TypeAlias
 
 import pydantic
 
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     METADATA_NAME,
     CheckpointMetadata,
     FileEntry,

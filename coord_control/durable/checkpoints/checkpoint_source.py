@@ -12,7 +12,7 @@ from typing import Final
 
 from coord_control.durable.checkpoints.checkpoint_folder import files_folder, read_metadata
 from coord_control.durable.checkpoints.holds import hold
-from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata, FileEntry
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata, FileEntry
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.errors import DamagedRecord, MissingRecord
 from coord_control.ids import QueryName

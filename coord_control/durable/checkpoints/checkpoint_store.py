@@ -42,7 +42,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
 )
 from coord_control.durable.checkpoints.holds import active_hold
 from coord_control.durable.checkpoints.leftovers import Found, take_over
-from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
 from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles

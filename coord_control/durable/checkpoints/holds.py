@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 import pydantic
 
-from coord_control.durable.checkpoints.metadata import METADATA_NAME
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Holder

@@ -31,7 +31,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     shared_names,
 )
 from coord_control.durable.checkpoints.holds import active_hold
-from coord_control.durable.checkpoints.metadata import METADATA_NAME, CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata
 from coord_control.durable.checkpoints.removal import dispose_of_savepoint, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, Files, join

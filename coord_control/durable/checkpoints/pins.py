@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coord_control import collector
-from coord_control.durable.checkpoints.metadata import FileEntry, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import FileEntry, QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import describe_query
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Linked, LocalFiles, join

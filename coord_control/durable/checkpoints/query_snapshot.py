@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from coord_control.durable.checkpoints.metadata import FileEntry, QuerySnapshot, StateOperator
+from coord_control.durable.checkpoints.metadata_file import FileEntry, QuerySnapshot, StateOperator
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.spark_layout.layout import EpochLayout
-from coord_control.durable.spark_layout.logs import OffsetEntry
+from coord_control.durable.spark_layout.query_logs import OffsetEntry
 from coord_control.durable.spark_layout.stateful_operators import PARTITIONS_SETTING
 from coord_control.ids import Epoch
 

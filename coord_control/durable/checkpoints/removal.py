@@ -28,7 +28,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     read_claim,
 )
 from coord_control.durable.checkpoints.holds import HOLDS_NAME, active_hold
-from coord_control.durable.checkpoints.metadata import METADATA_NAME, Kind
+from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, Kind
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.errors import AlreadyExists, CheckpointInUse
 from coord_control.ids import CheckpointId

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     CheckpointMetadata,
     OperatorSnapshot,
     QuerySnapshot,

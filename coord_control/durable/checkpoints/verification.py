@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coord_control.durable.checkpoints.checkpoint_folder import QUERIES_NAME, files_folder, stored_name
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, FileEntry
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, FileEntry
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.ids import QueryName
 

@@ -24,7 +24,7 @@ from typing import Final
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CLAIM_NAME, QUERIES_NAME, ClaimRecord, Storage
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     METADATA_NAME,
     CheckpointMetadata,
     OperatorSnapshot,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from coord_control.durable.checkpoints.checkpoint_folder import stored_name
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, check_content, missing_file
-from coord_control.durable.checkpoints.metadata import FileEntry
+from coord_control.durable.checkpoints.metadata_file import FileEntry
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder.lineage import write_query_id
 from coord_control.durable.spark_layout.layout import relocated

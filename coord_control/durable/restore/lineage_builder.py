@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import recorded_lineage, write_query_id
 from coord_control.durable.job_folder.lineage_record import (

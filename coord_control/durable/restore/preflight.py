@@ -19,7 +19,7 @@ from typing import Final
 
 from coord_control.durable.checkpoints.checkpoint_folder import stored_name
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import current_lineage

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.job_folder.lineage_record import OperatorRecord
 from coord_control.durable.restore.checks import ALLOW, Check, Verdict
 from coord_control.durable.restore.lineage_builder import operator_records

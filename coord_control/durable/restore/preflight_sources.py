@@ -23,7 +23,7 @@ from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage_record import lineage_names, query_folder, read_record
 from coord_control.durable.restore.checks import ALLOW_MISSING_INPUT, Check, Verdict
-from coord_control.durable.spark_layout.logs import (
+from coord_control.durable.spark_layout.query_logs import (
     Read,
     SourceFile,
     file_source_log,

@@ -7,7 +7,7 @@ each checkpoint takes that along, also to a place where the other lineages are n
 
 from __future__ import annotations
 
-from coord_control.durable.checkpoints.metadata import QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
 from coord_control.ids import NO_EPOCH, Epoch, QueryName

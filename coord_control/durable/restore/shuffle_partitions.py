@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.durable.job_folder.lineage_record import encode_record, query_folder, read_record, record_path

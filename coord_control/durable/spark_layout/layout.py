@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coord_control.durable.spark_layout.logs import (
+from coord_control.durable.spark_layout.query_logs import (
     CommitEntry,
     OffsetEntry,
     Read,

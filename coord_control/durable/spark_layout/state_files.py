@@ -35,7 +35,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from coord_control.durable.spark_layout.logs import CommitEntry, Read, parse_commit, parse_versioned_json, read_file
+from coord_control.durable.spark_layout.query_logs import (
+    CommitEntry,
+    Read,
+    parse_commit,
+    parse_versioned_json,
+    read_file,
+)
 from coord_control.errors import DamagedRecord, StateFileMissing
 
 __all__ = ["DEFAULT_STORE", "StateFiles", "Store", "StoreKey", "Stores", "VersionFile"]

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from coord_control.durable.spark_layout.logs import CommitEntry, Read, parse_versioned_json, read_file
+from coord_control.durable.spark_layout.query_logs import CommitEntry, Read, parse_versioned_json, read_file
 from coord_control.durable.spark_layout.state_files import DEFAULT_STORE, Stores
 from coord_control.errors import DamagedRecord
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
 from coord_control.durable.job_folder.lineage import OperatorRecord
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.cut import OperatorCut

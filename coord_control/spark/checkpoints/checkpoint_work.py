@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
-from coord_control.durable.checkpoints.metadata import QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
 from coord_control.ids import QueryName
 from coord_control.protocol.checkpoint import Progress

@@ -44,7 +44,7 @@ from coord_control.spark.job.job_restore import JobRestore, restore_settings
 from coord_control.spark.job.operator_handle import Operator
 from coord_control.spark.job.query_starts import QueryStart, QueryStarts
 from coord_control.spark.job.rescale import RescaleFunction
-from coord_control.spark.process import beginning, shutdown
+from coord_control.spark.process import shutdown, start_notice
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import use_this_interpreter
 
@@ -181,7 +181,7 @@ class Job:
             if self._driver.closed.is_set():  # fenced already
                 self._plane.close(self._driver)
         if not self._driver.closed.is_set():
-            beginning.tell(name, self.generation, is_visible=self._plane is not None)
+            start_notice.announce(name, self.generation, is_visible=self._plane is not None)
         elif self._metrics is not None:
             self._metrics.close()
 

@@ -16,8 +16,8 @@ from coord_control.ids import CheckpointId
 from coord_control.metrics.address import Address
 from coord_control.metrics.driver import driver_families
 from coord_control.metrics.families import Family
+from coord_control.metrics.http_server import MetricsServer
 from coord_control.metrics.observer import Observed, Observer
-from coord_control.metrics.serving import MetricsServer
 from coord_control.metrics.snapshot import DriverSnapshot, EndpointSnapshot, WriterSnapshot
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.status import JobStatus

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pyspark.sql import DataFrame
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, OperatorSnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, open_prepared
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record

@@ -39,7 +39,7 @@ from coord_control.errors import (
     QueryNotRestored,
     QueryNotStarted,
 )
-from coord_control.errors.going_on import UNDO
+from coord_control.errors.restores import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.job_driver import JobDriver

@@ -42,7 +42,7 @@ from coord_control.driver_process import GRACE_VARIABLE, LIFELINE_VARIABLE
 from coord_control.errors import SupervisorLost
 from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.signal_wakeup import signals_wake_main_thread
-from coord_control.spark.process import beginning, shutdown
+from coord_control.spark.process import shutdown, start_notice
 
 __all__ = ["main"]
 
@@ -145,7 +145,7 @@ def _run(argv: Sequence[str]) -> tuple[int, str | None]:
     except BaseException as error:
         error.__traceback__ = _from_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        return exit_code_of(error, is_start=not beginning.has_begun()), _summary(error)
+        return exit_code_of(error, is_start=not start_notice.has_started()), _summary(error)
     return ExitCode.FINISHED, None
 
 

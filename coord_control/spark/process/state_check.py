@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.checkpoints.metadata import QuerySnapshot, StateOperator
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot, StateOperator
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.restore.export import export_query
 from coord_control.ids import QueryName

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coord_control.control.agent import command_takeover
 from coord_control.control.agent.checkpoint_commands import command_key
 from coord_control.control.agent.reconciliation import catalog_of
-from coord_control.durable.checkpoints.metadata import encode_metadata
+from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore
 from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job

@@ -8,7 +8,7 @@ from coord_control.control.agent.driver_records import checkpoint_record
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.savepoint_import import read_savepoint
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.metadata import encode_metadata
+from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import CheckpointNotFound, DamagedRecord

@@ -8,7 +8,7 @@ from collections import Counter
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage, shared_folder, shared_names
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind, QuerySnapshot, Trigger
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, Kind, QuerySnapshot, Trigger
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations

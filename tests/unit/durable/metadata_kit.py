@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     CheckpointMetadata,
     FileEntry,
     OperatorSnapshot,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     FileEntry,
     OperatorSnapshot,
     QuerySnapshot,

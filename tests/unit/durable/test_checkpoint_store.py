@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.metadata import Kind
+from coord_control.durable.checkpoints.metadata_file import Kind
 from coord_control.durable.files.filesystem import Linked, join
 from coord_control.errors import AlreadyExists, StateFileMissing
 from coord_control.ids import NO_EPOCH, CheckpointId, Epoch

@@ -6,7 +6,7 @@ import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.holds import hold
-from coord_control.durable.checkpoints.metadata import Kind
+from coord_control.durable.checkpoints.metadata_file import Kind
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import join
 from coord_control.errors import CheckpointInUse, CheckpointNotFound

@@ -12,7 +12,7 @@ import pytest
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, LocalFiles, join

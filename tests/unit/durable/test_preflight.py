@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.checkpoints.metadata import PlannedEpoch, StateOperator
+from coord_control.durable.checkpoints.metadata_file import PlannedEpoch, StateOperator
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.job_folder.lineage_record import OperatorRecord, Reached
 from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job

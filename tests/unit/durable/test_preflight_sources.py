@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import FileEntry, QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import FileEntry, QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.job_folder.lineage_record import encode_record, read_record

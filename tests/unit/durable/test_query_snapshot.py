@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.checkpoints.metadata import QuerySnapshot
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
 from coord_control.ids import Epoch
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, StateOperator
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, StateOperator
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.durable.restore.checks import Verdict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.statistics import CheckpointStatus, to_json

@@ -4,7 +4,7 @@ import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import files_folder, stored_name
-from coord_control.durable.checkpoints.metadata import CheckpointMetadata, Kind
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, Kind
 from coord_control.durable.checkpoints.verification import Problem, ProblemKind, verify_files
 from coord_control.durable.files.filesystem import join
 from tests.simulation.memory_files import MemoryFiles

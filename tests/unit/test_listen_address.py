@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.listening import KnownNames, asked_name, is_loopback, split_address
+from coord_control.listen_address import KnownNames, asked_name, is_loopback, split_address
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from coord_control.control.client.control_client import ControlClient
-from coord_control.dagster.runs.reattach import Asked, ask_once, attempt_key, first_run, newest_request
+from coord_control.dagster.runs.idempotency import Asked, ask_once, attempt_key, first_run, newest_request
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState
 from tests.dagster.action_kit import meanwhile

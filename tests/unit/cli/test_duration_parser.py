@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from coord_control.cli.durations import parse_seconds
+from coord_control.cli.duration_parser import parse_seconds
 
 
 @pytest.mark.parametrize(

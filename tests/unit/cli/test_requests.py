@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.cli.asking import result_text
+from coord_control.cli.requests import result_text
 from coord_control.control import commands
 from coord_control.storage.records import CommandState
 from coord_control.storage.store import ControlStore

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric as Family
 from coord_control.errors import EndpointNotBound
 from coord_control.metrics.address import Address
 from coord_control.metrics.families import Families
-from coord_control.metrics.serving import THREADS, MetricsServer, Page
+from coord_control.metrics.http_server import THREADS, MetricsServer, Page
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 from tests.metrics_kit import read
 

@@ -8,7 +8,7 @@ import pytest
 
 from coord_control.control.client.control_client import ControlClient
 from coord_control.errors import DatabaseUnavailable
-from coord_control.metrics.database import DatabaseCollector
+from coord_control.metrics.database_collector import DatabaseCollector
 from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
 from coord_control.metrics.subtasks import MAX_SUBTASKS

@@ -9,7 +9,7 @@ import pytest
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import Outcome
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState
-from coord_control.ui.failing import Failure, failure_of
+from coord_control.ui.failure import Failure, failure_of
 
 
 def failed(reason: str | None, message: str) -> CheckpointRecord:

@@ -2,7 +2,7 @@
 
 A fixed number of threads answers requests. The same number of clients may wait; further connections are closed. A
 client that sends or reads nothing loses its thread after some seconds. There is no password, so on loopback the server
-refuses requests for foreign names: :mod:`coord_control.listening` explains why.
+refuses requests for foreign names: :mod:`coord_control.listen_address` explains why.
 
 =====================  =====================================================================================
 ``/metrics``           all metrics in the requested format (text or OpenMetrics), compressed on request
@@ -35,7 +35,7 @@ from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.metrics_core import Metric as Family
 
 from coord_control.errors import EndpointNotBound
-from coord_control.listening import KnownNames, asked_name, is_loopback
+from coord_control.listen_address import KnownNames, asked_name, is_loopback
 from coord_control.metrics.address import Address
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 

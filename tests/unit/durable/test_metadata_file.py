@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.checkpoints.metadata import (
+from coord_control.durable.checkpoints.metadata_file import (
     FORMAT_VERSION,
     CheckpointMetadata,
     FileEntry,

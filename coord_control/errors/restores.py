@@ -1,4 +1,4 @@
-"""What keeps a query from going on from a state: a checkpoint that does not fit it, or a place that is not its own."""
+"""Errors of restores, forks and adopted Spark checkpoints: the state does not fit, or lies elsewhere."""
 
 from __future__ import annotations
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coord_control.durable.spark_layout.logs import file_source_log, parse_commit, parse_offsets, parse_source_files
+from coord_control.durable.spark_layout.query_logs import (
+    file_source_log,
+    parse_commit,
+    parse_offsets,
+    parse_source_files,
+)
 from coord_control.errors import DamagedRecord
 
 
