@@ -29,7 +29,7 @@ from sqlalchemy import (
     Table,
 )
 
-from coord_control.storage.records import CheckpointKind, CheckpointState, CommandKind, CommandState, JobState
+from coord_control.storage.records import CheckpointKind, CheckpointState, CommandState, JobState
 from coord_control.storage.types import Id, Message, Name, UtcDateTime
 
 __all__ = [
@@ -270,7 +270,6 @@ commands: Final = Table(
     Column("error", JSON(none_as_null=True)),
     Column("finished_at", UtcDateTime),
     Column("cancel_requested_at", UtcDateTime),
-    _one_of("kind", CommandKind),
     _one_of("state", CommandState),
     CheckConstraint(f"length(CAST(payload AS TEXT)) <= {MAX_PAYLOAD_BYTES}", name="payload"),
     # Two drivers can never give one position to two events.

@@ -94,7 +94,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(database: Database) 
     with database.reading() as transaction:
         made = checks(transaction.connection)
     assert made == declared_checks(database)  # Alembic does not compare these
-    assert len([name for table in made.values() for name in table]) == 6
+    assert len([name for table in made.values() for name in table]) == 5
 
 
 def test_the_newest_revision_is_the_version_of_the_code_and_every_revision_has_a_release(database: Database) -> None:

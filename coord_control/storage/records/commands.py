@@ -24,7 +24,10 @@ __all__ = [
 
 
 class CommandKind(enum.StrEnum):
-    """What can be asked of a job."""
+    """What can be requested of a job.
+
+    The database may contain commands of a newer release: their kinds are not members, but values of this type.
+    """
 
     TRIGGER_CHECKPOINT = "trigger_checkpoint"
     TRIGGER_SAVEPOINT = "trigger_savepoint"
@@ -36,6 +39,14 @@ class CommandKind(enum.StrEnum):
     DISPOSE = "dispose"
     VERIFY = "verify"
     SEND_EVENT = "send_event"
+
+    @classmethod
+    def _missing_(cls, value: object) -> CommandKind | None:
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
 
 
 class CommandState(enum.StrEnum):

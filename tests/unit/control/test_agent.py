@@ -52,6 +52,21 @@ def test_a_savepoint_is_listed_as_one(world: World) -> None:
     assert [savepoint.path for savepoint in world.store.savepoints.list()] == [target]
 
 
+def test_a_command_that_this_release_does_not_know_is_refused_and_the_others_are_carried_out(world: World) -> None:
+    world.driver()
+    unknown = world.ask(CommandKind("rescale_everything"), parallelism=4)
+    known = world.ask(CommandKind.TRIGGER_CHECKPOINT)
+    refused = world.outcome(unknown)
+    assert refused.error is not None
+    assert (refused.kind.value, refused.state, refused.error.code) == (
+        "rescale_everything",
+        CommandState.REFUSED,
+        "PAYLOAD_INVALID",
+    )
+    assert world.outcome(known).state is CommandState.COMPLETED
+    assert [each.id for each in world.store.commands.list(JOB)] == [known, unknown]
+
+
 def test_progress_is_said_while_a_checkpoint_runs_and_cancelling_gives_it_up(world: World) -> None:
     driver, _ = world.driver(is_automatic=False)
     command = world.ask(CommandKind.TRIGGER_CHECKPOINT)

@@ -165,11 +165,6 @@ def upgrade() -> None:
         sa.Column("finished_at", _TIME),
         sa.Column("cancel_requested_at", _TIME),
         sa.CheckConstraint(
-            "kind IN ('trigger_checkpoint', 'trigger_savepoint', 'abort', 'stop', "
-            "'stop_with_savepoint', 'restart', 'restore', 'dispose', 'verify', 'send_event')",
-            name=op.f("ck_commands_kind"),
-        ),
-        sa.CheckConstraint(
             "state IN ('pending', 'claimed', 'completed', 'failed', 'refused', 'expired', 'cancelled')",
             name=op.f("ck_commands_state"),
         ),

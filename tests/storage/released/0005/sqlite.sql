@@ -138,7 +138,6 @@ CREATE TABLE commands (
     finished_at DATETIME,
     cancel_requested_at DATETIME,
     CONSTRAINT pk_commands PRIMARY KEY (id),
-    CONSTRAINT ck_commands_kind CHECK (kind IN ('trigger_checkpoint', 'trigger_savepoint', 'abort', 'stop', 'stop_with_savepoint', 'restart', 'restore', 'dispose', 'verify', 'send_event')),
     CONSTRAINT ck_commands_state CHECK (state IN ('pending', 'claimed', 'completed', 'failed', 'refused', 'expired', 'cancelled')),
     CONSTRAINT ck_commands_payload CHECK (length(CAST(payload AS TEXT)) <= 600000),
     CONSTRAINT fk_commands_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
