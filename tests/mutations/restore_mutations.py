@@ -18,7 +18,7 @@ from coord_control import signal_wakeup
 from coord_control.cli import job_places
 from coord_control.control.agent.ending_commands import RestoreExecution
 from coord_control.dagster.definitions import schedules
-from coord_control.durable.checkpoints import removal
+from coord_control.durable.checkpoints import removal, shared_files
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
@@ -36,6 +36,7 @@ from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS", "fails", "main"]
 
+_SAVEPOINTS: Final = "tests/unit/durable/test_checkpoint_store_savepoints.py"
 _UNDOING: Final = "tests/unit/durable/test_undo.py"
 _RESTORING: Final = "tests/unit/durable/test_prepared_restore.py"
 _SEEDS: Final = "tests/unit/durable/test_seeds.py"
@@ -65,6 +66,15 @@ _FAILED: Final = 1
 
 #: Each with the tests that catch it.
 RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "take a file that Spark has replaced for the one that the last savepoint read",
+            shared_files._live_name,
+            "{info.path}.{_version(info)}",
+            "{info.path}",
+        ),
+        _SAVEPOINTS,
+    ),
     (
         Mutation(
             "let a restore take place when its first query has been checked",

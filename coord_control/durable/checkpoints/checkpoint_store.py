@@ -46,7 +46,7 @@ from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, Check
 from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles
-from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.errors import (
     AlreadyExists,
     CheckpointInUse,
@@ -314,6 +314,7 @@ class CheckpointStore:
         if storage.exists(target):  # pinned at an earlier epoch
             storage.delete(target)
         pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
+        self.shared.remember(prefix, live.infos, [Checksum(one.size, one.crc32) for one in pinned.entries])
         try:
             self._verify_target(record, record.target)
         except Fenced:

@@ -131,7 +131,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
     """
     if _is_same_storage(live.files, target):
         names = [info.path for info in live.infos]
-        linked = _link(live, folder, live.infos, names)
+        linked = _link(live, folder, live.infos, names, known)
         checksums = _completed(target, folder, names, linked, known)
     else:
         checksums = [_copy_across(live, info, target, folder) for info in live.infos]
@@ -160,8 +160,9 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     new = [live.infos[place] for place in places]
     names = [f"{live.infos[place].path}.{acquired[place].tag}" for place in places]
     folder = shared.path(prefix)
-    linked = _link(live, folder, new, names)
-    checksums = _completed(live.files, folder, names, linked, [acquired[place].checksum for place in places])
+    known = [acquired[place].checksum for place in places]
+    linked = _link(live, folder, new, names, known)
+    checksums = _completed(live.files, folder, names, linked, known)
     shared.ready((f"{prefix}/{name}" for name in names), checksums)
     fresh = iter(checksums)
     entries = tuple(
@@ -182,10 +183,17 @@ def _pinned(live: LiveFiles, entries: tuple[FileEntry, ...], linked: Sequence[Li
     return Pinned(live, entries, linked_bytes, copied_bytes, live.size - linked_bytes - copied_bytes)
 
 
-def _link(live: LiveFiles, target: str, infos: Sequence[FileInfo], names: Sequence[str]) -> Sequence[Linked]:
+def _link(
+    live: LiveFiles,
+    target: str,
+    infos: Sequence[FileInfo],
+    names: Sequence[str],
+    known: Sequence[Checksum | None],
+) -> Sequence[Linked]:
     pairs = [(info.path, name) for info, name in zip(infos, names, strict=True)]
+    summed = {info.path for info, checksum in zip(infos, known, strict=True) if checksum is not None}
     try:
-        linked = live.files.link_all(live.folder, target, pairs)
+        linked = live.files.link_all(live.folder, target, pairs, summed)
     except FileNotFoundError as error:
         raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
     for info, one in zip(infos, linked, strict=True):

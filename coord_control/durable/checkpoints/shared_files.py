@@ -8,7 +8,9 @@ A name ends with a tag: size, modification time and generation, so a file that S
 The generation makes it safe against a driver that does not know yet that it was fenced and removes what *it* believes
 to be superfluous: it only knows names of its generation and older ones, and no checkpoint of ours rests on those. The
 price is that the first checkpoint of a generation links every file again, or copies it where there are no links.
-Checksums are never computed again.
+
+A checksum is computed once: of a file that a retained checkpoint has, or that the query's last savepoint had, it is
+known. Savepoints share no files, but they tell what they have read.
 
 Threads: any. A file that is being removed is never given to a new owner: :meth:`SharedFiles.acquire` waits, and the
 file is linked again.
@@ -62,6 +64,7 @@ class SharedFiles:
         self.folder = folder
         self._generation = generation
         self._known: dict[str, _Shared] = {}
+        self._read: dict[str, dict[str, Checksum]] = {}  #: of the files of each query's last savepoint
         self._owned: dict[CheckpointId, set[str]] = {}
         self._generations: set[str] = set()  #: of the known names
         self._unneeded: set[str] = set()  #: files that no checkpoint names, and that still exist
@@ -91,6 +94,12 @@ class SharedFiles:
         """
         with self._changed:
             return [self._known_checksum(prefix, info) for info in infos]
+
+    def remember(self, prefix: str, infos: Sequence[FileInfo], checksums: Iterable[Checksum]) -> None:
+        """Remember the checksums of the live files that are in a savepoint, instead of those of an earlier one."""
+        read = {_live_name(info): checksum for info, checksum in zip(infos, checksums, strict=True)}
+        with self._changed:
+            self._read[prefix] = read
 
     def acquire(self, owner: CheckpointId, prefix: str, infos: Iterable[FileInfo]) -> list[Acquired]:
         """Reserve files for a checkpoint that is being made; from now on they are not removed.
@@ -208,12 +217,20 @@ class SharedFiles:
             self._changed.notify_all()
 
     def _tag(self, info: FileInfo) -> str:
-        return f"{info.size:x}-{info.modified:x}-{self._generation:x}"
+        return f"{_version(info)}-{self._generation:x}"
 
     def _known_checksum(self, prefix: str, info: FileInfo) -> Checksum | None:
-        name = f"{prefix}/{info.path}.{info.size:x}-{info.modified:x}"
+        name = _live_name(info)
         for generation in self._generations:
-            shared = self._known.get(f"{name}-{generation}")
+            shared = self._known.get(f"{prefix}/{name}-{generation}")
             if shared is not None and shared.checksum is not None:
                 return shared.checksum
-        return None
+        return self._read.get(prefix, {}).get(name)
+
+
+def _version(info: FileInfo) -> str:
+    return f"{info.size:x}-{info.modified:x}"
+
+
+def _live_name(info: FileInfo) -> str:
+    return f"{info.path}.{_version(info)}"

@@ -158,11 +158,14 @@ class Files(Protocol):
         """
         ...
 
-    def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+    def link_all(
+        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+    ) -> Sequence[Linked]:
         """As :meth:`link`, for many files of one folder. After an error any of them may have been linked.
 
         Args:
             names: pairs of relative paths: below ``source``, and below ``target``.
+            summed: paths below ``source`` whose checksums the caller knows: they need not be computed for a copy.
 
         Raises:
             FileNotFoundError: a source is missing; ``filename`` is its path.
@@ -277,11 +280,13 @@ class LocalFiles:
         [linked] = self.link_all(from_folder, to_folder, [(from_name, to_name)])
         return linked.is_linked
 
-    def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+    def link_all(
+        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+    ) -> Sequence[Linked]:
         with _reported(target, "link or copy files into"):
             below = _local(source).rstrip("/")
             with _missing_below(below, source):
-                return posix.link_all(below, _local(target).rstrip("/"), names)
+                return posix.link_all(below, _local(target).rstrip("/"), names, summed)
 
     def checksum_all(self, path: str, names: Sequence[str]) -> Sequence[Checksum | None]:
         with _reported(path, "read files of"):

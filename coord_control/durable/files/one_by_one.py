@@ -6,7 +6,7 @@ Threads: those of the implementation.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from coord_control.durable.files.filesystem import EagerListing, Listing, join
@@ -42,7 +42,9 @@ class OneByOne(Protocol):
     def link(self, source: str, target: str) -> bool:
         return self.link_one(source, target).is_linked
 
-    def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+    def link_all(
+        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+    ) -> Sequence[Linked]:
         return [self.link_one(join(source, from_name), join(target, to_name)) for from_name, to_name in names]
 
     def listing(self, path: str) -> Listing:

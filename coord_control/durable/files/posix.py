@@ -17,7 +17,7 @@ import errno
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
@@ -156,11 +156,12 @@ def names_below(folder: str) -> list[str]:
     return found
 
 
-def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
+def link_all(source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()) -> list[Linked]:
     """Give files of one folder names below another one, or copies where that cannot be.
 
     Args:
         names: pairs of relative paths: below ``source``, and below ``target``.
+        summed: paths below ``source`` whose checksums the caller knows: they are not computed for a copy.
 
     Raises:
         FileNotFoundError: ``filename`` is the path of a source that does not exist.
@@ -171,7 +172,7 @@ def link_all(source: str, target: str, names: Sequence[tuple[str, str]]) -> list
         changed.update(make_dirs_unsynced(folder))
     linked = _link(source, target, names)
     unlinked = [place for place, one in enumerate(linked) if one is None]
-    copies = _spread(lambda piece: _copy_piece(source, target, piece), [names[place] for place in unlinked])
+    copies = _spread(lambda piece: _copy_piece(source, target, piece, summed), [names[place] for place in unlinked])
     for place, copy in zip(unlinked, copies, strict=True):
         linked[place] = copy
     # Only now that all names are there: to sync one writes the journal, and has most of it done for the others.
@@ -330,11 +331,14 @@ def _link_over(source: str, target: str) -> Linked | None:
     return Linked(status.st_size, status.st_mtime_ns, True)
 
 
-def _copy_piece(source: str, target: str, names: Sequence[tuple[str, str]]) -> list[Linked]:
-    return [_copy(f"{source}/{source_path}", f"{target}/{target_path}") for source_path, target_path in names]
+def _copy_piece(source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str]) -> list[Linked]:
+    return [
+        _copy(f"{source}/{source_path}", f"{target}/{target_path}", is_summed=source_path in summed)
+        for source_path, target_path in names
+    ]
 
 
-def _copy(source: str, target: str) -> Linked:
+def _copy(source: str, target: str, *, is_summed: bool) -> Linked:
     temporary = _temporary(target)
     with open(source, "rb", buffering=0) as reader:
         status = os.fstat(reader.fileno())
@@ -344,7 +348,9 @@ def _copy(source: str, target: str) -> Linked:
             with open(open_new(temporary), "wb", buffering=0) as writer:
                 while count := reader.readinto(buffer):
                     # Computed while the bytes are at hand: a later caller would have to read them again.
-                    size, crc = size + count, zlib.crc32(buffer[:count], crc)
+                    if not is_summed:
+                        crc = zlib.crc32(buffer[:count], crc)
+                    size += count
                     write_all(writer.fileno(), buffer[:count])
                 os.fsync(writer.fileno())
             os.replace(temporary, target)
@@ -352,7 +358,7 @@ def _copy(source: str, target: str) -> Linked:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-    return Linked(size, status.st_mtime_ns, False, f"{crc:08x}")
+    return Linked(size, status.st_mtime_ns, False, None if is_summed else f"{crc:08x}")
 
 
 def _temporary(target: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -116,7 +116,9 @@ class TestMaking:
         self, files: MemoryFiles, driver: Driver, kind: Kind
     ) -> None:
         class Vanishing(MemoryFiles):
-            def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+            def link_all(
+                self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+            ) -> Sequence[Linked]:
                 raise FileNotFoundError(errno.ENOENT, "gone", join(source, "state/0/0/4.delta"))
 
         view = Vanishing()
@@ -131,9 +133,11 @@ class TestMaking:
         self, files: MemoryFiles, driver: Driver
     ) -> None:
         class Replacing(MemoryFiles):
-            def link_all(self, source: str, target: str, names: Sequence[tuple[str, str]]) -> Sequence[Linked]:
+            def link_all(
+                self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+            ) -> Sequence[Linked]:
                 files.replace(join(SPARK, "state/0/0/4.delta"), b"DELTA 4")
-                return super().link_all(source, target, names)
+                return super().link_all(source, target, names, summed)
 
         view = Replacing()
         view._disk = files._disk

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.metadata_file import Kind
 from coord_control.durable.checkpoints.verification import verify_files
-from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.errors import SavepointTargetTaken
 from coord_control.ids import CheckpointId, Epoch
 from tests.simulation.memory_files import MemoryFiles
@@ -24,6 +27,11 @@ from tests.unit.durable.checkpoint_kit import (
     run_epoch,
     shared_files,
 )
+
+
+def _live_path(path: str) -> str:
+    """Return the path below Spark's directory of a file in a savepoint, or of a shared one."""
+    return re.sub(r"^.*/(spark|lineage-\d+)/|\.[0-9a-f]+-[0-9a-f]+-[0-9a-f]+$", "", path)
 
 
 class TestSavepoints:
@@ -62,6 +70,32 @@ class TestSavepoints:
         assert entry.is_completed
         store.dispose(CheckpointId(1))
         assert archive.paths() == []
+
+    @pytest.mark.parametrize("next_kind", ["savepoint", "checkpoint"])
+    def test_only_files_that_are_new_since_the_last_savepoint_are_read(
+        self, files: MemoryFiles, next_kind: Kind
+    ) -> None:
+        read: set[str] = set()
+
+        class Reading(MemoryFiles):
+            def checksum_one(self, path: str) -> Checksum:
+                read.add(_live_path(path))
+                return super().checksum_one(path)
+
+        for epoch in range(4):
+            run_epoch(files, epoch)
+        view = Reading()
+        view._disk = files._disk
+        driver = Driver(view, 1)
+        driver.make(3, "savepoint")
+        assert {"offsets/3", "state/0/1/4.delta"} <= read
+        run_epoch(files, 4)
+        files.replace(join(SPARK, "state/0/1/4.delta"), b"another one of the same name")
+        read.clear()
+        driver.make(4, next_kind)
+        assert read.isdisjoint({"offsets/3", "commits/3", "state/0/0/4.delta"})
+        assert {"offsets/4", "commits/4", "state/0/1/4.delta"} <= read
+        check_all_verify(files)
 
     def test_a_target_with_something_in_it_is_refused_and_left_alone(self, files: MemoryFiles, driver: Driver) -> None:
         files.create("/elsewhere/mine/notes", b"x")

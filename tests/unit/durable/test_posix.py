@@ -72,6 +72,16 @@ def test_without_links_files_are_copied_and_synced(
     assert all((tmp_path / "pinned" / name).read_bytes() == (source / name).read_bytes() for name in names)
 
 
+@pytest.mark.usefixtures("no_links")
+def test_the_checksum_of_a_copy_is_left_out_where_it_is_known(source: Path, tmp_path: Path) -> None:
+    known, *others = names_of(source)
+    linked = posix.link_all(str(source), str(tmp_path / "pinned"), same([known, *others]), {known})
+    assert linked[0].crc32 is None
+    assert linked[0].size == (source / known).stat().st_size
+    assert all(one.crc32 for one in linked[1:])
+    assert (tmp_path / "pinned" / known).read_bytes() == (source / known).read_bytes()
+
+
 def test_every_folder_with_new_names_is_synced_after_them(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
