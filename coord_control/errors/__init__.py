@@ -1,4 +1,4 @@
-"""Every error of the package, in one tree: each says whose fault it is and whether trying again can help, in fields.
+"""Every error of the package, in one tree; its fields name whose fault it is and whether a retry can help.
 
 - CoordControlError
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
@@ -8,17 +8,17 @@
         - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed, PlanRefused
         - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning,
           RestoreNotUndone
-    - JobNotFound                    a command names a job that is not there
+    - JobNotFound                    there is no job of this name
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
           SubtaskNotAllowed, ChannelFull, CoordinatorNotStarted
-    - SubtaskFailed                  a subtask's function failed in a way that no retry repairs
-    - OutputNotConsumed              Spark committed an epoch although a subtask's output was not read to its end
+    - SubtaskFailed                  a subtask's function failed, and a retry would not help
+    - OutputNotConsumed              Spark committed an epoch without reading all output of a subtask
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
-    - CommittedElsewhere             something else has committed an epoch that this driver runs
-    - CommitUnknown                  Spark was interrupted while it committed an epoch
-    - JobRunning                     a job has a driver, or may have, and must not
+    - CommittedElsewhere             another process committed an epoch of this driver
+    - CommitUnknown                  Spark was interrupted during a commit
+    - JobRunning                     the job must not have a driver, but has one or may have one
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
@@ -30,21 +30,22 @@
     - SparkLost                      the driver's JVM, or its Spark context, is gone
     - SupervisorLost                 coordctl run was killed, so its driver has stopped the job
     - QueryFailed                    a query ended for good; the cause is chained
-    - CheckpointNotCompleted         a checkpoint or savepoint that was asked for does not exist
+    - CheckpointNotCompleted         a requested checkpoint or savepoint did not complete
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
         - JobEndRequested            ... because its end was requested: ends the program without an error
-    - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    a request that was not even sent
-    - MetricsAddressInvalid          metrics cannot be served at this address
-    - CommandFailed                  what was asked of a driver was not done
+    - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    invalid requests and settings; nothing
+      was sent
+    - MetricsAddressInvalid          the metrics address is invalid
+    - CommandFailed                  a command did not succeed
         - CommandExpired, CommandCancelled
         - CommandRefused
             - ControlEventRefused
-    - CommandTimeout                 it was not done yet when the one who waited gave up
-    - ControlError                   something that is asked of a job through the control database
+    - CommandTimeout                 a command was still running when the wait timed out
+    - ControlError                   requests to a job through the control database
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded, JobNameTaken
-    - JobStopRequested               a stop that the last driver did not survive: the job ends before it begins
+    - JobStopRequested               the job was stopped while its last driver crashed: it does not start
     - DatabaseError                  the control database itself
         - DatabaseUnavailable        for now; try again later
             - DatabaseBusy, DatabaseFull

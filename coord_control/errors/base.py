@@ -1,4 +1,4 @@
-"""The root of the tree, and the error of a machine that is given an input it does not know."""
+"""The root of the tree, and the error of a state machine that rejects an input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CoordControlError(Exception):
 
     Attributes:
         fault: whose fault it is.
-        retry: whether the same action may succeed when tried again without a change.
+        retry: whether the same action may succeed if it is simply repeated.
     """
 
     fault: Fault = Fault.INTERNAL
@@ -28,7 +28,7 @@ class CoordControlError(Exception):
 
 
 class InvalidTransition(CoordControlError):
-    """A machine was given an input that its state does not allow; nothing was changed."""
+    """A state machine was given an input that its state does not allow; nothing was changed."""
 
     def __init__(self, machine: str, state: object, input_: object) -> None:
         self.machine, self.state, self.input = machine, state, input_

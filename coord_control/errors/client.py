@@ -1,4 +1,4 @@
-"""What can go wrong before a driver gets a request and while it carries it out, and how servers cannot be started."""
+"""Errors of requests, of the commands that drivers execute, and of servers that cannot start."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ __all__ = [
 
 
 class ControlSettingsInvalid(CoordControlError):
-    """Environment variables or options of the control plane that cannot be used."""
+    """Environment variables or options of the control plane are invalid."""
 
     fault = Fault.USER
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        super().__init__(f"the settings of the control plane (COORD_CONTROL...) are wrong: {'; '.join(self.problems)}")
+        super().__init__(
+            f"the settings of the control plane (COORD_CONTROL...) are invalid: {'; '.join(self.problems)}"
+        )
 
 
 class NoControlPlane(CoordControlError):
-    """There is no database to ask."""
+    """No control database is configured."""
 
     fault = Fault.USER
 
     def __init__(self) -> None:
         super().__init__(
-            "there is no control plane: its address is 'none'; name a database with --control or COORD_CONTROL, the "
-            "same as the job's"
+            "the control plane is switched off (its address is 'none'): name the job's control database with --control "
+            "or COORD_CONTROL"
         )
 
 
 class RequestInvalid(CoordControlError):
-    """A request that no driver would understand; it was not sent."""
+    """A request is invalid; it was not sent."""
 
     fault = Fault.USER
 
@@ -57,7 +59,7 @@ class RequestInvalid(CoordControlError):
 
 
 class OperatorNotFound(CoordControlError):
-    """A request names an operator, or an event type of it, that the job has not declared; it was not sent."""
+    """A request names an operator, or an event type of it, that the job does not declare; it was not sent."""
 
     fault = Fault.USER
 
@@ -69,12 +71,13 @@ class OperatorNotFound(CoordControlError):
 
 
 class CommandFailed(CoordControlError):
-    """A command was carried out and did not succeed.
+    """A command did not succeed.
 
     Attributes:
         command: its id.
-        code: why, as a code: a :class:`~coord_control.control.commands.Refusal`, or a checkpoint's failure reason.
-        fields: what is wrong with single fields of a payload, as pydantic says it: ``loc``, ``msg``.
+        code: the reason, as a code: a :class:`~coord_control.control.commands.Refusal`, or a checkpoint's failure
+            reason.
+        fields: pydantic's errors of single fields of the payload: ``loc``, ``msg``.
     """
 
     fault = Fault.EXTERNAL
@@ -97,29 +100,29 @@ class CommandFailed(CoordControlError):
 
 
 class CommandRefused(CommandFailed):
-    """The driver could not even begin with a command; nothing was changed."""
+    """The driver refused a command; nothing was changed."""
 
     _what = "was refused"
 
 
 class ControlEventRefused(CommandRefused):
-    """The payload of a control event does not fit the declared model; ``fields`` says where."""
+    """The payload of a control event does not match the declared model; ``fields`` has the details."""
 
 
 class CommandExpired(CommandFailed):
-    """No driver took a command in time; nothing was changed."""
+    """No driver picked up a command in time; nothing was changed."""
 
     _what = "has expired"
 
 
 class CommandCancelled(CommandFailed):
-    """A command was cancelled before it was done."""
+    """A command was cancelled before it completed."""
 
     _what = "was cancelled"
 
 
 class MetricsAddressInvalid(CoordControlError):
-    """The metrics cannot be served at this address."""
+    """The metrics address is invalid."""
 
     fault = Fault.USER
 
@@ -131,7 +134,7 @@ class MetricsAddressInvalid(CoordControlError):
 
 
 class PagePackageMissing(CoordControlError):
-    """The packages that serve pages are an extra, and are not installed."""
+    """The packages of the optional web page are not installed."""
 
     fault = Fault.USER
 
@@ -141,13 +144,13 @@ class PagePackageMissing(CoordControlError):
 
 
 class PageSettingsInvalid(CoordControlError):
-    """The page cannot be served as it was asked for; the message says what to write instead."""
+    """The settings of the web page are invalid; the message names valid ones."""
 
     fault = Fault.USER
 
 
 class CommandTimeout(CoordControlError):
-    """A command was not done when the one who waited gave up; it is not cancelled by that."""
+    """Waiting for a command timed out; the command itself is not cancelled."""
 
     fault = Fault.EXTERNAL
     retry = True
@@ -155,6 +158,6 @@ class CommandTimeout(CoordControlError):
     def __init__(self, command: str, kind: str, state: str, seconds: float) -> None:
         self.command, self.kind, self.state, self.seconds = command, kind, state, seconds
         super().__init__(
-            f"{kind.replace('_', ' ')} is still {state} after {seconds:g} s; it goes on: look with coordctl command "
-            f"show {command}, or give it up with coordctl command cancel {command}"
+            f"{kind.replace('_', ' ')} is still {state} after {seconds:g} s and continues: check it with coordctl "
+            f"command show {command}, or cancel it with coordctl command cancel {command}"
         )

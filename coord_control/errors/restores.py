@@ -28,7 +28,7 @@ UNDO: Final = "go back to where the job stood before the restore: coordctl resto
 
 
 class NonRestoredState(DeclarationError):
-    """A restored query has other operators than the checkpoint: state would be left behind, or begin empty."""
+    """A restored query and its checkpoint have different operators: state would be left behind, or begin empty."""
 
     def __init__(self, query: str, checkpoint: str, recorded: list[str], declared: list[str]) -> None:
         self.query, self.checkpoint, self.recorded, self.declared = query, checkpoint, recorded, declared
@@ -42,11 +42,11 @@ class NonRestoredState(DeclarationError):
 
 
 class RestoredQueryUnused(DeclarationError):
-    """The program starts no query for one of the checkpoint that is to be restored, or was; nothing has run.
+    """The program does not start a query that the restored checkpoint contains; nothing has run.
 
     Args:
-        is_applied: the restore has taken place without the program.
-        can_undo: it can be undone.
+        is_applied: the restore was applied before the program started.
+        can_undo: the restore can be undone.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RestoredQueryUnused(DeclarationError):
     ) -> None:
         self.checkpoint, self.queries = checkpoint, queries
         found = (
-            f"the program does not start the queries {queries} of it: their state would be left behind; start them, or "
+            f"the program does not start its queries {queries}, so their state would be left behind; start them, or "
             "restore with allow_non_restored_state"
         )
         super().__init__(
@@ -65,12 +65,12 @@ class RestoredQueryUnused(DeclarationError):
 
 
 class RestoreRefused(DeclarationError):
-    """The check before a restore found something that cannot work; nothing was changed.
+    """The checks before a restore failed; nothing was changed.
 
     Args:
-        is_damaged: files of the checkpoint are damaged or missing, as a record that cannot be read is.
-        is_applied: the restore has taken place without the program, which does not fit.
-        can_undo: it can be undone.
+        is_damaged: files of the checkpoint are damaged or missing.
+        is_applied: the restore was applied before the program, which does not match, started.
+        can_undo: the restore can be undone.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RestoreRefused(DeclarationError):
             self.fault = Fault.EXTERNAL
         found = "; ".join(problems)
         super().__init__(
-            f"the job was restored from {checkpoint}, and its program does not fit; no query has run since: {found}; "
+            f"the job was restored from {checkpoint}, and its program does not match; no query has run since: {found}; "
             f"change the program{_or_undo(can_undo)}"
             if is_applied
             else f"{checkpoint} cannot be restored, and nothing was changed: {found}"
@@ -95,29 +95,29 @@ class RestoreRefused(DeclarationError):
 
 
 class RestoreNotUndone(DeclarationError):
-    """A restore cannot be undone any more."""
+    """A restore can no longer be undone."""
 
     def __init__(self, job: str, why: str) -> None:
         self.job, self.why = job, why
         super().__init__(
-            f"job {job!r} was not set back to where it stood before its restore, and nothing was changed: {why}; "
-            "restore a checkpoint or savepoint of that time"
+            f"the restore of job {job!r} cannot be undone, and nothing was changed: {why}; restore a checkpoint or "
+            "savepoint from before it"
         )
 
 
 class RescaleFailed(DeclarationError):
-    """An operator's ``rescale`` function did not give what the new subtasks can begin with."""
+    """An operator's ``rescale`` function failed, or returned states that the new subtasks cannot use."""
 
     def __init__(self, operator: str, problem: str) -> None:
         self.operator = operator
         super().__init__(
-            f"operator {operator!r}: its rescale function {problem}; nothing was started, and the checkpoint is as it "
-            "was"
+            f"operator {operator!r}: its rescale function {problem}; nothing was started, and the checkpoint is "
+            "unchanged"
         )
 
 
 class LineageMismatch(DeclarationError):
-    """A query has its Spark checkpoint in another place than the program says now."""
+    """The program names a different Spark checkpoint than the one that the query has."""
 
     def __init__(self, query: str, recorded: str, declared: str) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
@@ -128,83 +128,83 @@ class LineageMismatch(DeclarationError):
 
 
 class NotACheckpoint(DeclarationError):
-    """A directory that was to be adopted is no Spark checkpoint."""
+    """A directory to adopt is not a Spark checkpoint."""
 
     def __init__(self, query: str, path: str, problem: str) -> None:
         self.query, self.path, self.problem = query, path, problem
         super().__init__(
             f"query {query!r}: checkpoint_location {path} is not a Spark checkpoint: {problem}; name the checkpoint "
-            "directory that the query has had, or leave checkpoint_location out to begin with an empty state"
+            "directory that the query used before, or leave checkpoint_location out to begin empty"
         )
 
 
 class CheckpointLocationConflict(DeclarationError):
-    """A writer, or the session, has a checkpoint location that the job would not use: state would be left behind."""
+    """A writer, or the session, sets a checkpoint location that the job would ignore: its state would be lost."""
 
     def __init__(self, query: str, said_by: str, own: str, used: str | None) -> None:
         self.query, self.own, self.used = query, own, used
         instead = f"at {used}" if used else "under the job's root"
         super().__init__(
-            f"query {query!r}: {said_by} says that its checkpoint is at {own}, and the job would keep it {instead}, "
-            f"where it does not go on from that state; to go on from it, say job.start({query!r}, writer, "
-            f"checkpoint_location={own!r}); not to, leave the writer's or session's setting out"
+            f"query {query!r}: {said_by} sets its checkpoint location to {own}, but the job would keep the checkpoint "
+            f"{instead} and ignore that state; to resume from it, call job.start({query!r}, writer, "
+            f"checkpoint_location={own!r}); otherwise remove the setting of the writer or session"
         )
 
 
 class AdoptedQueryRunning(DeclarationError):
-    """The plain query whose checkpoint was to be adopted still runs in this process."""
+    """The Spark query whose checkpoint is to be adopted is still running in this process."""
 
     def __init__(self, query: str, path: str, query_id: str) -> None:
         self.query, self.path, self.query_id = query, path, query_id
         super().__init__(
-            f"query {query!r}: the Spark query {query_id} still runs on {path}; stop it before the job takes its "
-            "checkpoint over"
+            f"query {query!r}: the Spark query {query_id} is still running on {path}; stop it before the job takes "
+            "over its checkpoint"
         )
 
 
 class QueryNotStarted(DeclarationError):
-    """A query's handle was used before all queries of a restored job had been checked."""
+    """The handle of a query was used before all queries of a restored job had been checked."""
 
     def __init__(self, query: str, checkpoint: str, missing: list[str]) -> None:
         self.query, self.checkpoint, self.missing = query, checkpoint, missing
         super().__init__(
             f"query {query!r} has not started yet: the job is restored from {checkpoint}, and its queries "
-            f"start together when all of them have been checked; {missing} are still missing. Use the handle of "
-            f"{query!r} behind job.start() of these; a program without them needs allow_non_restored_state, and its "
+            f"start together once all of them have been checked; {missing} are still missing. Use the handle of "
+            f"{query!r} after job.start() of these; a program without them needs allow_non_restored_state, and its "
             "queries start with job.await_termination()"
         )
 
 
 class QueryNotRestored(DeclarationError):
-    """A query is not in the checkpoint from which the job has just been restored."""
+    """A query is not part of the checkpoint that the job was just restored from."""
 
     def __init__(self, query: str, checkpoint: str, restored: list[str]) -> None:
         self.query, self.checkpoint, self.restored = query, checkpoint, restored
         super().__init__(
-            f"query {query!r} is not in {checkpoint}, from which the job has been restored with {restored}; it was not "
-            "started, because it would begin empty; when that is meant, say allow_non_restored_state"
+            f"query {query!r} is not in {checkpoint}, from which the job was restored with {restored}; it was not "
+            "started, because it would begin empty; if that is intended, set allow_non_restored_state"
         )
 
 
 class PlanRefused(DeclarationError):
-    """Spark refuses the plan of a query, or the saved state does not fit it; it does so every time."""
+    """Spark rejects the plan of a query, or its saved state does not match the plan; a retry would not help."""
 
     def __init__(self, query: str, why: str) -> None:
         self.query, self.why = query, why
         super().__init__(
-            f"Spark refuses the plan of query {query!r}: {why}; change the program back, or start the query under "
-            "another name, where it begins empty"
+            f"Spark rejects the plan of query {query!r}: {why}; undo the change of the program, or start the query "
+            "under another name, with empty state"
         )
 
 
 class ForkNameTaken(DeclarationError):
-    """A fork was asked for under the name of the very job that it is taken from: that would set the job itself back."""
+    """A fork has the same name as its original, so the original itself would be restored."""
 
     def __init__(self, job: str) -> None:
         self.job = job
         super().__init__(
-            f"a fork needs a name of its own, and {job!r} is the job itself; to set that back, leave the name of the "
-            "fork (--as, as_name) out; to let a new job go on beside it, choose another name"
+            f"a fork needs a new name, and {job!r} is the job itself; to restore the job itself, leave the name of the "
+            "fork (--as, as_name) out; to run a copy next to it, choose another name"
         )
 
 

@@ -54,17 +54,16 @@ class Fenced(CoordControlError):
         self.job, self.generation, self.newer, self.holder = job, generation, newer, holder
         what = f"generation {newer}" if newer is not None else "a newer generation"
         super().__init__(
-            f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops itself. Only one "
-            f"driver of a job may run at a time; look which there were: coordctl generations {job}"
+            f"job {job!r}: {holder} has claimed {what}; this driver (generation {generation}) stops. Only one driver "
+            f"of a job may run at a time; list them with: coordctl generations {job}"
         )
 
 
 class CommittedElsewhere(CoordControlError):
-    """An epoch of a running query was committed, and Spark has not reported it for this driver's own run (protocol
-    section 3, step 4).
+    """An epoch of a running query was committed, but not by this driver's own run (protocol section 3, step 4).
 
     Args:
-        why: what the run has failed with, if it has.
+        why: the error of the run, if it failed.
     """
 
     fault = Fault.EXTERNAL
@@ -73,16 +72,16 @@ class CommittedElsewhere(CoordControlError):
         self.query, self.epoch, self.why = query, epoch, why
         ended = f", which failed with: {why}" if why else ""
         super().__init__(
-            f"query {query!r}: Spark's commit of epoch {epoch} is there, but it was not reported for this driver's own "
-            f"run{ended}. Either the run failed in the middle of its commit, or something else writes to the same "
-            "Spark checkpoint, such as an older driver of the job that still runs. Nothing of that epoch was settled. "
-            "Correct what the run failed on, make sure that no other driver runs (coordctl generations JOB), then "
-            "start the job again, from its newest checkpoint if results of the epoch must not be missed"
+            f"query {query!r}: epoch {epoch} is committed in Spark's checkpoint, but not by this driver's own run"
+            f"{ended}. Either the run failed during its commit, or another process writes to the same Spark "
+            "checkpoint, such as an older driver that is still running. Nothing of that epoch was settled. Fix the "
+            "failure, make sure that no other driver runs (coordctl generations JOB), then start the job again, from "
+            "its newest checkpoint if results of the epoch must not be missed"
         )
 
 
 class CommitUnknown(CoordControlError):
-    """Spark was interrupted while it committed an epoch; what is durable decides, as after a crash."""
+    """Spark was interrupted while it committed an epoch; the query recovers from durable state, as after a crash."""
 
     fault = Fault.EXTERNAL
     retry = True
@@ -90,12 +89,12 @@ class CommitUnknown(CoordControlError):
     def __init__(self, query: str, epoch: int) -> None:
         self.query, self.epoch = query, epoch
         super().__init__(
-            f"query {query!r} was interrupted around the commit of epoch {epoch}; it restarts from what is durable"
+            f"query {query!r} was interrupted around the commit of epoch {epoch}; it restarts from its durable state"
         )
 
 
 class AttemptRefused(CoordControlError):
-    """The driver refused an execution of a subtask; the task fails, and Spark decides what happens next."""
+    """The driver refused an attempt of a subtask; the task fails, and Spark decides what happens next."""
 
     fault = Fault.EXTERNAL
 
@@ -105,7 +104,7 @@ class AttemptRefused(CoordControlError):
 
 
 class StoreError(CoordControlError):
-    """The job's storage."""
+    """The job's storage failed."""
 
     fault = Fault.EXTERNAL
 
@@ -116,59 +115,58 @@ class _UnusableRecord(StoreError):
     def __init__(self, path: str, problem: str, remedy: str | None = None) -> None:
         self.path, self.problem = path, problem
         remedy = remedy or (
-            "Nothing was skipped and nothing was started; put the file back from a copy of the storage, or start the "
+            "Nothing was skipped and nothing was started; restore the file from a backup of the storage, or start the "
             "query under another name"
         )
         super().__init__(f"{path} is {self._state}: {problem}. {remedy}")
 
 
 class DamagedRecord(_UnusableRecord):
-    """A file of the job does not say what was written into it."""
+    """A file of the job is corrupt."""
 
     _state = "damaged"
 
 
 class MissingRecord(_UnusableRecord):
-    """A file of the job that must be there is not."""
+    """A required file of the job is missing."""
 
     _state = "missing"
 
 
 class StateFileMissing(StoreError):
-    """Spark's own directory lacks a file that an epoch needs, most often because Spark has just purged it."""
+    """A file that an epoch needs is missing in Spark's directory, usually because Spark has just purged it."""
 
     retry = True
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{path} is missing in Spark's checkpoint directory: {problem}. Spark has purged it, or somebody removed "
-            "it; take a newer epoch, and if that happens again raise spark.sql.streaming.minBatchesToRetain (100 "
-            "unless it is set)"
+            f"{path} is missing in Spark's checkpoint directory: {problem}. Spark purged it, or it was removed by "
+            "hand; use a newer epoch, and if this happens again raise spark.sql.streaming.minBatchesToRetain (default "
+            "100)"
         )
 
 
 class UnsupportedFormat(StoreError):
-    """A file was written by a release that this one does not understand."""
+    """A file has a format version that this release cannot read."""
 
     def __init__(self, path: str, found: int, newest: int) -> None:
         self.path, self.found, self.newest = path, found, newest
         super().__init__(
-            f"{path} has format version {found}; this release reads up to {newest}: it was written by a newer "
-            "release, upgrade"
+            f"{path} has format version {found}; this release reads versions up to {newest}: upgrade coord-control"
         )
 
 
 class AlreadyExists(StoreError):
-    """A create-if-absent lost its race: somebody else has written this name."""
+    """A create-if-absent lost a race: the file already exists."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        super().__init__(f"{path} exists already: another driver has written it")
+        super().__init__(f"{path} already exists: another driver wrote it")
 
 
 class StoreUnavailable(StoreError):
-    """The storage of a job did not do what was asked of it."""
+    """An operation on the storage of a job failed."""
 
     retry = True
 
@@ -178,7 +176,7 @@ class StoreUnavailable(StoreError):
 
 
 class CheckpointNotFound(StoreError):
-    """No checkpoint or savepoint, or more than one, is meant by a reference."""
+    """A reference matches no checkpoint or savepoint, or more than one."""
 
     fault = Fault.USER
 
@@ -189,7 +187,7 @@ class CheckpointNotFound(StoreError):
 
 
 class CheckpointInUse(StoreError):
-    """A checkpoint or savepoint cannot be disposed of now; nothing of it was removed."""
+    """A checkpoint or savepoint is in use and cannot be disposed of now; nothing was removed."""
 
     fault = Fault.USER
     retry = True
@@ -200,7 +198,7 @@ class CheckpointInUse(StoreError):
 
 
 class LabelTaken(StoreError):
-    """Another checkpoint or savepoint of the job has the label of a new one."""
+    """Another checkpoint or savepoint of the job already has the label."""
 
     fault = Fault.USER
 
@@ -213,7 +211,7 @@ class LabelTaken(StoreError):
 
 
 class SavepointTargetTaken(StoreError):
-    """The folder that a new savepoint was to be written to is in use."""
+    """The target folder of a new savepoint is in use."""
 
     fault = Fault.USER
 
@@ -225,28 +223,28 @@ class SavepointTargetTaken(StoreError):
 
 
 class MailboxNotFound(StoreError):
-    """A subtask's mailbox was to be dropped, and there is none that could be."""
+    """A subtask has no mailbox that can be dropped."""
 
     fault = Fault.USER
 
     def __init__(self, operator: str, subtask: int | None, problem: str) -> None:
         self.operator, self.subtask, self.problem = operator, subtask, problem
         what = f"operator {operator!r}" if subtask is None else f"subtask {subtask} of operator {operator!r}"
-        super().__init__(f"{what} has no mailbox to be dropped: {problem}")
+        super().__init__(f"{what} has no mailbox to drop: {problem}")
 
 
 class NothingToSave(StoreError):
-    """There is no state of which a savepoint could be taken."""
+    """There is no state to take a savepoint of."""
 
     fault = Fault.USER
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
-        super().__init__(f"there is nothing to save in {path}: {problem}; look whether it is the right folder")
+        super().__init__(f"there is nothing to save in {path}: {problem}; check that it is the right folder")
 
 
 class JobRunning(CoordControlError):
-    """Something needs a job without a driver, and it has one, or may have."""
+    """The job must be stopped, but its driver is running or may be running."""
 
     fault = Fault.EXTERNAL
     retry = True
@@ -254,17 +252,17 @@ class JobRunning(CoordControlError):
     def __init__(self, job: str, generation: int, host: str, *, is_known: bool) -> None:
         self.job, self.generation, self.host, self.is_known = job, generation, host, is_known
         if is_known:
-            found = f"is running (generation {generation}, on {host}): stop it first, or ask it by its own interface"
+            found = f"is running (generation {generation}, on {host}): stop it first, or send it a command"
         else:
             found = (
-                f"may be running (generation {generation}, on {host}), which cannot be looked at from here: make sure "
-                "that it has ended and say --force, which fences it off if it has not"
+                f"may be running (generation {generation}, on {host}), which cannot be checked from here: make sure "
+                "that it has ended and use --force, which fences it off if it has not"
             )
         super().__init__(f"the driver of job {job!r} {found}")
 
 
 class EndpointError(CoordControlError):
-    """The connection between a subtask and the driver."""
+    """The connection between a subtask and the driver failed."""
 
     fault = Fault.EXTERNAL
     retry = True
@@ -282,12 +280,12 @@ class EndpointUnreachable(EndpointError):
 
 
 class EndpointTimeout(EndpointError):
-    """The driver has not answered a subtask in time."""
+    """The driver did not answer a subtask in time."""
 
     def __init__(self, host: str, port: int, waiting_for: str, seconds: float) -> None:
         self.host, self.port, self.waiting_for, self.seconds = host, port, waiting_for, seconds
         super().__init__(
-            f"the driver at {host}:{port} has not answered within {seconds:g} s while waiting for {waiting_for}"
+            f"the driver at {host}:{port} did not answer within {seconds:g} s while waiting for {waiting_for}"
         )
 
 
@@ -300,17 +298,17 @@ class EndpointClosed(EndpointError):
 
 
 class EndpointNotBound(EndpointError):
-    """Nobody can listen where a driver, an exporter or a page was told to.
+    """A driver, an exporter or a page cannot listen at its address.
 
     Args:
-        setting: what says where; left out for the endpoint of a job.
+        setting: the setting with the address; by default, the one of a job's endpoint.
     """
 
     def __init__(
         self, host: str, ports: range, cause: object, setting: str = "Job(port=..., bind_address=...)"
     ) -> None:
         self.host, self.ports = host, ports
-        # Whoever has the port may be about to end; an address of another machine never becomes one of this machine.
+        # A port in use may become free; an address of another machine never becomes one of this machine.
         self.retry = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
         which = str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}" if ports else "an empty range"
         super().__init__(
@@ -320,7 +318,7 @@ class EndpointNotBound(EndpointError):
 
 
 class AuthenticationFailed(EndpointError):
-    """A connection between driver and subtask whose other side does not know the generation's secret."""
+    """The other end of a connection between driver and subtask does not know the generation's secret."""
 
     retry = False
 
@@ -330,7 +328,7 @@ class AuthenticationFailed(EndpointError):
 
 
 class FrameInvalid(EndpointError):
-    """Bytes between driver and subtask that are no frame of the protocol."""
+    """Bytes between driver and subtask are not a frame of the protocol."""
 
     retry = False
 
@@ -340,42 +338,43 @@ class FrameInvalid(EndpointError):
 
 
 class JavaMissing(CoordControlError):
-    """Spark cannot start on this machine: it has no Java."""
+    """Spark cannot start on this machine without Java."""
 
     fault = Fault.USER
 
     def __init__(self, found: str, next_step: str) -> None:
         self.found, self.next_step = found, next_step
-        super().__init__(f"Spark needs Java: {found}; {next_step}; coordctl doctor checks this machine for all of it")
+        super().__init__(f"Spark needs Java: {found}; {next_step}; coordctl doctor checks this machine")
 
 
 class SparkLost(CoordControlError):
-    """The driver's JVM has died, or its Spark context was stopped: only a new driver can go on."""
+    """The driver's JVM died, or its Spark context was stopped: only a new driver can resume the job."""
 
     fault = Fault.EXTERNAL
     retry = True
 
     def __init__(self, cause: object) -> None:
         super().__init__(
-            f"Spark has ended under the job ({cause}); nothing is lost: start the driver again, as coordctl run does"
+            f"Spark ended while the job was running ({cause}); nothing is lost: start the driver again (coordctl run "
+            "does that automatically)"
         )
 
 
 class SupervisorLost(CoordControlError):
-    """The driver's supervisor has ended without stopping it, so the driver has stopped its jobs."""
+    """The driver's supervisor ended without stopping the driver, so the driver stopped its jobs."""
 
     fault = Fault.EXTERNAL
     retry = True
 
     def __init__(self) -> None:
         super().__init__(
-            "the supervisor (coordctl run) was killed or crashed, so its driver has stopped the job; nothing is lost: "
+            "the supervisor (coordctl run) was killed or crashed, so its driver stopped the job; nothing is lost: "
             "start the job again with coordctl run"
         )
 
 
 class QueryFailed(CoordControlError):
-    """A query ended for good; ``__cause__`` is the error that ended it."""
+    """A query failed permanently; ``__cause__`` is the original error."""
 
     def __init__(self, query: str, attempts: int, cause: object) -> None:
         self.query, self.attempts = query, attempts
@@ -384,7 +383,7 @@ class QueryFailed(CoordControlError):
 
 
 class TooManyFailedCheckpoints(CoordControlError):
-    """More checkpoints in a row failed than the job's options allow; a new driver begins to count at zero."""
+    """More checkpoints in a row failed than the job's options allow; a new driver starts counting at zero."""
 
     fault = Fault.EXTERNAL
     retry = True
@@ -398,7 +397,7 @@ class TooManyFailedCheckpoints(CoordControlError):
 
 
 class CheckpointNotCompleted(CoordControlError):
-    """A checkpoint or savepoint that was asked for does not exist; ``reason`` is a code of the closed set
+    """A requested checkpoint or savepoint did not complete; ``reason`` is a code of the closed set
     :class:`~coord_control.protocol.failures.FailureReason`."""
 
     fault = Fault.EXTERNAL
@@ -410,20 +409,20 @@ class CheckpointNotCompleted(CoordControlError):
 
 
 class JobClosed(CoordControlError):
-    """A job was asked for something after it had ended."""
+    """A job was used after it had ended."""
 
     fault = Fault.USER
 
     def __init__(self, job: str) -> None:
         self.job = job
-        super().__init__(f"job {job!r} has ended; make a new Job to go on")
+        super().__init__(f"job {job!r} has ended; create a new Job to resume it")
 
 
 class JobEndRequested(JobClosed, SystemExit):
-    """A job was asked for something after it had ended, because a command or SIGTERM had asked for its end.
+    """A job was used after a command or SIGTERM had ended it.
 
-    It is a ``SystemExit`` with code 0: a program that was still declaring or starting queries, and lets it pass, ends
-    as one whose job was stopped or is started again."""
+    It is a ``SystemExit`` with code 0: a program that was still declaring or starting queries, and does not catch it,
+    ends like one whose job was stopped or restarted."""
 
     def __init__(self, job: str) -> None:
         super().__init__(job)

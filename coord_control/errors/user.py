@@ -1,4 +1,4 @@
-"""What the job's own code or declaration can get wrong."""
+"""Errors in the code or declaration of a job."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ __all__ = [
 
 
 class DeclarationError(CoordControlError):
-    """The job is declared in a way that cannot work."""
+    """The declaration of the job is invalid."""
 
     fault = Fault.USER
 
 
 class InvalidName(DeclarationError):
-    """A name that cannot be used for a job, a query, an operator or a label."""
+    """The name of a job, a query, an operator or a label is invalid."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
         super().__init__(
-            f"{kind} name {name!r} is not usable: take 1-100 letters, digits, '_', '.' or '-', beginning with a "
-            "letter or digit"
+            f"{kind} name {name!r} is invalid: use 1-100 letters, digits, '_', '.' or '-', starting with a letter "
+            "or digit"
         )
 
 
 class AssetKeyTaken(DeclarationError):
-    """Two things of streaming jobs would be the same asset in Dagster."""
+    """Two parts of streaming jobs map to the same asset key in Dagster."""
 
     def __init__(self, key: str, owners: Iterable[str]) -> None:
         self.key, self.owners = key, list(owners)
         super().__init__(
-            f"the asset key {key!r} would be that of {' and of '.join(self.owners)}; give one of the jobs or queries "
-            "another name, a query a key of its own, or all of them other keys by a subclass of StreamingJobTranslator"
+            f"{' and '.join(self.owners)} map to the same asset key {key!r}; rename one of the jobs or queries, give a "
+            "query another key, or change the keys of all of them with a subclass of StreamingJobTranslator"
         )
 
 
 class NotStreaming(DeclarationError):
-    """A DataFrame that was given to an operator does not stream."""
+    """An operator was applied to a DataFrame that is not streaming."""
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
@@ -84,11 +84,11 @@ class DuplicateOperator(DeclarationError):
 
     def __init__(self, what: str, name: str) -> None:
         self.what, self.name = what, name
-        super().__init__(f"{what} {name!r} exists already in this job; every {what} needs a name of its own")
+        super().__init__(f"{what} {name!r} already exists in this job; choose another name")
 
 
 class OperatorReused(DeclarationError):
-    """An operator was to be used in two places; it is one step of one query."""
+    """An operator was used twice; it is one step of one query."""
 
     def __init__(self, operator: str, first: str, second: str) -> None:
         self.operator, self.first, self.second = operator, first, second
@@ -99,7 +99,7 @@ class OperatorReused(DeclarationError):
 
 
 class OperatorUnused(DeclarationError):
-    """An operator was declared, and is part of no query that was started."""
+    """An operator was declared, but no started query uses it."""
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
@@ -110,7 +110,7 @@ class OperatorUnused(DeclarationError):
 
 
 class UnsupportedOption(DeclarationError):
-    """An option of a query that a coordinated one cannot have."""
+    """A coordinated query does not support this option."""
 
     def __init__(self, option: str, why: str) -> None:
         self.option = option
@@ -118,7 +118,7 @@ class UnsupportedOption(DeclarationError):
 
 
 class InvalidModel(DeclarationError):
-    """A class that was declared as a state or an event cannot be one."""
+    """A class cannot be used as the model of a state or an event."""
 
     def __init__(self, operator: str, model: str, why: str) -> None:
         self.operator, self.model = operator, model
@@ -126,7 +126,7 @@ class InvalidModel(DeclarationError):
 
 
 class OperatorsChanged(DeclarationError):
-    """A query has other operators than were recorded."""
+    """The operators of a query differ from the recorded ones."""
 
     def __init__(self, query: str, recorded: list[str], declared: list[str]) -> None:
         self.query, self.recorded, self.declared = query, recorded, declared
@@ -137,7 +137,7 @@ class OperatorsChanged(DeclarationError):
 
 
 class ParallelismChanged(DeclarationError):
-    """An operator has another parallelism than was recorded."""
+    """The parallelism of an operator differs from the recorded one."""
 
     def __init__(self, operator: str, recorded: int, declared: int, *, is_restored: bool = False) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
@@ -153,13 +153,13 @@ class ParallelismChanged(DeclarationError):
 
 
 class ParallelismFixed(DeclarationError):
-    """An operator gets another parallelism while a restored epoch of it is still to be run again."""
+    """The parallelism of an operator changed before a restored epoch of it was run again."""
 
     def __init__(self, operator: str, recorded: int, declared: int) -> None:
         self.operator, self.recorded, self.declared = operator, recorded, declared
         self.problem = (
             f"its {recorded} subtasks have events or results in the epoch that was planned when the checkpoint was "
-            f"taken; that epoch is run again as it was, and cannot be given to {declared}"
+            f"taken; that epoch is run again unchanged, and cannot be distributed to {declared}"
         )
         self.way_out = (
             f"declare {recorded} until that epoch is committed; then take a savepoint and restore it with a rescale "
@@ -169,19 +169,19 @@ class ParallelismFixed(DeclarationError):
 
 
 class EventTypesChanged(DeclarationError):
-    """Event types of an operator are not those that were recorded, or in another order."""
+    """The event types of an operator differ from the recorded ones, or their order does."""
 
     def __init__(self, operator: str, direction: str, recorded: list[str], declared: list[str]) -> None:
         self.operator, self.direction, self.recorded, self.declared = operator, direction, recorded, declared
         super().__init__(
             f"operator {operator!r} has run with the {direction!r} events {recorded} and now declares {declared}: "
             "recorded events name their type by its position; keep the recorded ones first, in their order, and add "
-            "new ones behind them"
+            "new ones after them"
         )
 
 
 class JobNotFound(CoordControlError):
-    """There is no job of this name, where it was looked for."""
+    """There is no job of this name."""
 
     fault = Fault.USER
 
@@ -192,13 +192,13 @@ class JobNotFound(CoordControlError):
 
 
 class UserDataError(CoordControlError):
-    """A value that user code produced cannot be used."""
+    """A value from user code is invalid."""
 
     fault = Fault.USER
 
 
 class UndeclaredEvent(UserDataError):
-    """An event whose type was not declared for this direction."""
+    """The type of an event is not declared for this direction."""
 
     def __init__(self, operator: str, direction: str, got: str, declared: list[str]) -> None:
         self.operator, self.direction, self.got, self.declared = operator, direction, got, declared
@@ -209,7 +209,7 @@ class UndeclaredEvent(UserDataError):
 
 
 class EventTooLarge(UserDataError):
-    """An event is larger than an event may be."""
+    """An event exceeds the size limit."""
 
     def __init__(self, operator: str, model: str, size: int, limit: int) -> None:
         self.operator, self.model, self.size, self.limit = operator, model, size, limit
@@ -220,7 +220,7 @@ class EventTooLarge(UserDataError):
 
 
 class StateTooLarge(UserDataError):
-    """A state is larger than a state may be."""
+    """A state exceeds the size limit."""
 
     def __init__(self, operator: str, subtask: int, size: int, limit: int) -> None:
         self.operator, self.subtask, self.size, self.limit = operator, subtask, size, limit
@@ -231,7 +231,7 @@ class StateTooLarge(UserDataError):
 
 
 class EventInvalid(UserDataError):
-    """``fields`` are the problems again, as pydantic says them: ``loc``, ``msg``."""
+    """An event does not match its model; ``fields`` has pydantic's errors: ``loc``, ``msg``."""
 
     def __init__(self, operator: str, model: str, problems: str, fields: Iterable[Mapping[str, Any]] = ()) -> None:
         self.operator, self.model, self.problems, self.fields = operator, model, problems, tuple(fields)
@@ -239,7 +239,7 @@ class EventInvalid(UserDataError):
 
 
 class StateInvalid(UserDataError):
-    """A state does not fit its model."""
+    """A state does not match its model."""
 
     def __init__(self, operator: str, where: str, model: str, problems: str) -> None:
         self.operator, self.where, self.model, self.problems = operator, where, model, problems
@@ -250,7 +250,7 @@ class StateInvalid(UserDataError):
 
 
 class NoSuchSubtask(UserDataError):
-    """An operator has no subtask of this number."""
+    """An operator has no subtask with this number."""
 
     def __init__(self, operator: str, subtask: int, parallelism: int) -> None:
         self.operator, self.subtask, self.parallelism = operator, subtask, parallelism
@@ -258,7 +258,7 @@ class NoSuchSubtask(UserDataError):
 
 
 class SubtaskNotAllowed(UserDataError):
-    """A control event was addressed to one subtask, and is meant for all of them together."""
+    """A control event was addressed to a single subtask, but applies to all of them."""
 
     def __init__(self, operator: str, model: str) -> None:
         self.operator, self.model = operator, model
@@ -268,7 +268,7 @@ class SubtaskNotAllowed(UserDataError):
 
 
 class ChannelFull(UserDataError):
-    """Too many events wait for one subtask, or are sent by one in one epoch: neither memory nor a record is endless."""
+    """Too many events wait for one subtask, or were sent by one subtask in one epoch."""
 
     def __init__(self, operator: str, subtask: int, direction: str, size: int, limit: int) -> None:
         self.operator, self.subtask, self.direction, self.size, self.limit = operator, subtask, direction, size, limit
@@ -279,9 +279,9 @@ class ChannelFull(UserDataError):
         )
         remedy = (
             "a subtask takes its events in its next epoch with rows, and one without rows collects them: send less, "
-            "or spread the keys over the subtasks. What waits is durable, so each restart finds it: feed rows to "
-            f"that subtask, or give the events up with `coordctl mailbox drop JOB {operator} {subtask}` while the job "
-            "does not run"
+            "or spread the keys over the subtasks. Waiting events are durable and survive restarts: feed rows to that "
+            f"subtask, or discard the events with `coordctl mailbox drop JOB {operator} {subtask}` while the job is "
+            "stopped"
             if direction == "down"
             else "send summaries instead of single facts"
         )
@@ -289,7 +289,7 @@ class ChannelFull(UserDataError):
 
 
 class CoordinatorNotStarted(UserDataError):
-    """A coordinator was to send something before its query was started."""
+    """A coordinator tried to send an event before its query was started."""
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
@@ -300,8 +300,7 @@ class CoordinatorNotStarted(UserDataError):
 
 
 class SubtaskMixed(UserDataError):
-    """Rows of several subtasks in one call: something between the operator's repartitioning and its function moved
-    them."""
+    """One call received rows of several subtasks: they were moved after the operator repartitioned them."""
 
     fault = Fault.INTERNAL
 
@@ -309,12 +308,12 @@ class SubtaskMixed(UserDataError):
         self.operator, self.subtask = operator, subtask
         super().__init__(
             f"operator {operator!r}: rows of other subtasks arrived in the task of subtask {subtask}; please report "
-            "the query plan (df.explain(True)); spark.sql.adaptive.enabled=false may help until it is repaired"
+            "the query plan (df.explain(True)); spark.sql.adaptive.enabled=false may work around it"
         )
 
 
 class SubtaskFailed(CoordControlError):
-    """A subtask's function failed in a way that no retry repairs; ``reason`` names the original error."""
+    """A subtask's function failed, and a retry would not help; ``reason`` names the original error."""
 
     fault = Fault.USER
 
@@ -324,7 +323,7 @@ class SubtaskFailed(CoordControlError):
 
 
 class OutputNotConsumed(CoordControlError):
-    """Protocol section 3, step 5: a hello without an ack in an epoch that Spark committed."""
+    """Spark committed an epoch without reading all output of a subtask (protocol section 3, step 5)."""
 
     fault = Fault.USER
 

@@ -113,7 +113,7 @@ def test_a_job_that_is_down_fails_the_run_with_the_next_step(plane: Plane, actio
 
     ended = actions.run(action, **_ALL[action])
 
-    assert "job 'flights' is not running since" in ended.description
+    assert "job 'flights' has not been running since" in ended.description
     assert "start_streaming_job" in ended.description
     assert ended.metadata["error"] == "JobNotRunning"
 

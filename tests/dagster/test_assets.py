@@ -188,7 +188,7 @@ def test_a_job_that_is_down_fails_the_run_at_once_with_the_next_step(
     result = materialize(plane, instance)
 
     description, found = failure(result)
-    assert "job 'flights' is not running since" in description
+    assert "job 'flights' has not been running since" in description
     assert "coordctl run" in description
     assert found["coord_control/error"] == "JobNotRunning"
 

@@ -216,7 +216,7 @@ def test_a_driver_that_cannot_be_looked_at_is_fenced_off_only_on_request(
 
     ended = actions.run(RESTORE)
 
-    assert "which cannot be looked at from here" in ended.description
+    assert "which cannot be checked from here" in ended.description
     assert "`force: true`" in ended.description
     assert theirs.is_current()
 
@@ -283,7 +283,7 @@ def test_a_fork_of_a_name_that_is_taken_is_refused(plane: Plane, actions: Action
     assert "| refused | job |" in other.metadata["preflight"]
 
 
-@pytest.mark.parametrize(("name", "problem"), [("flights", "a fork needs a name of its own"), ("a/b", "a/b")])
+@pytest.mark.parametrize(("name", "problem"), [("flights", "a fork needs a new name"), ("a/b", "a/b")])
 def test_a_fork_needs_a_name(plane: Plane, actions: Actions, dead: str, name: str, problem: str) -> None:
     ended = actions.run(FORK, as_name=name)
 
@@ -380,7 +380,7 @@ def test_the_driver_is_told_whether_to_read_all_files_and_whom_to_fence_off(
 
     assert damaged.metadata["reason"] == "RESTORE_REFUSED"
     assert "4.snapshot" in damaged.description
-    assert "which cannot be looked at from here" in unseen.description
+    assert "which cannot be checked from here" in unseen.description
     assert forced.is_success, forced.description
     assert forced.metadata["way"] == "driver"
 

@@ -171,7 +171,7 @@ def test_a_job_that_has_ended_keeps_all_and_the_run_is_no_failure(plane: Plane) 
     eventually(lambda: not client.job(JOB).is_alive)
     gone, log = _dispose(plane, RetainSpec(count=1))
     assert gone == []
-    assert "job 'flights' is not running since" in log
+    assert "job 'flights' has not been running since" in log
     assert all(Path(each.path).exists() for each in taken)
 
 

@@ -37,7 +37,7 @@ def test_a_writer_with_a_checkpoint_of_its_own_is_refused_or_goes_on_from_it(
         with pytest.raises(CheckpointLocationConflict, match=rf"checkpoint_location='{checkpoint}'\).*leave the") as no:
             job.start("agg", writer())
         assert no.value.own == str(checkpoint)
-        with pytest.raises(CheckpointLocationConflict, match=f"would keep it at {tmp_path}/elsewhere"):
+        with pytest.raises(CheckpointLocationConflict, match=f"would keep the checkpoint at {tmp_path}/elsewhere"):
             job.start("agg", writer(), checkpoint_location=str(tmp_path / "elsewhere"))
         assert not (tmp_path / "jobs" / "job" / "queries").exists()
         drain(job, writer(), "agg", checkpoint_location=f"file://{checkpoint}")
@@ -88,7 +88,7 @@ def test_a_plain_query_that_still_runs_is_not_adopted(
     running = plain(source, checkpoint, own_session).start()
     running.processAllAvailable()
     with make_job() as job:
-        with pytest.raises(AdoptedQueryRunning, match=f"the Spark query {running.id} still runs on {checkpoint}"):
+        with pytest.raises(AdoptedQueryRunning, match=f"the Spark query {running.id} is still running on {checkpoint}"):
             job.start("q", write(source.read()), checkpoint_location=str(checkpoint))
         running.stop()
         source.add(rows(3))

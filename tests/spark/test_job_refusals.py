@@ -184,7 +184,7 @@ def test_a_coordinator_is_refused_what_it_sends(
 
 @pytest.mark.parametrize("name", ["", "with space", "-first", "a/b", "x" * 101])
 def test_names_that_cannot_be_folders_are_refused(make_job: MakeJob, source: FileStream, name: str) -> None:
-    advice = "take 1-100 letters, digits"
+    advice = "use 1-100 letters, digits"
     with pytest.raises(errors.InvalidName, match=f"job name .*{advice}"):
         make_job(name)
     with make_job() as job:
@@ -234,7 +234,7 @@ def test_models_that_cannot_be_used_are_refused(make_job: MakeJob) -> None:
 def test_an_operator_is_declared_once(make_job: MakeJob) -> None:
     with make_job() as job:
         talk(job, Dialogue())
-        with pytest.raises(errors.DuplicateOperator, match=r"operator 'op' exists already .* needs a name of its own"):
+        with pytest.raises(errors.DuplicateOperator, match=r"operator 'op' already exists .* choose another name"):
             talk(job, Dialogue())
         with pytest.raises(ValueError, match="parallelism is 0, it must be at least 1"):
             talk(job, Dialogue(), "other", parallelism=0)
@@ -274,7 +274,7 @@ def test_an_operator_belongs_to_one_query(make_job: MakeJob, source: FileStream)
             errors.OperatorReused, match="belongs to query 'q' and cannot also be used in query 'second'"
         ):
             job.start("second", write(out))
-        with pytest.raises(errors.DuplicateOperator, match="query 'q' exists already"):
+        with pytest.raises(errors.DuplicateOperator, match="query 'q' already exists"):
             job.start("q", write(source.read()))
     with make_job("other") as other, pytest.raises(errors.OperatorReused, match="belongs to another job"):
         other.start("q", write(out))
@@ -308,7 +308,7 @@ def test_a_job_that_has_ended_says_so(make_job: MakeJob, source: FileStream) -> 
         out = apply(talk(job, Dialogue()), source.read())
     job.stop()
     for use in (job.status, lambda: talk(job, Dialogue(), "other"), lambda: job.start("q", write(out))):
-        with pytest.raises(errors.JobClosed, match="job 'job' has ended; make a new Job to go on"):
+        with pytest.raises(errors.JobClosed, match="job 'job' has ended; create a new Job to resume it"):
             use()
     assert job.await_termination()
 

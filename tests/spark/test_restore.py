@@ -254,7 +254,7 @@ def test_a_query_that_was_restored_and_forgotten_is_missed(
     job.stop()
     job = make_job(restore_from=target)
     job.start("q", write(source.read()).trigger(availableNow=True))
-    with pytest.raises(RestoredQueryUnused, match=r"does not start the queries \['other'\]"):
+    with pytest.raises(RestoredQueryUnused, match=r"does not start its queries \['other'\]"):
         job.await_termination()
 
 

@@ -164,7 +164,7 @@ CHANGES: Mapping[Callable[[cc.Job, FileStream], None], str] = {
     changed_parallelism: "parallelism of op2: 2 before, 3 now",
     renamed: "query of c: it is not in the checkpoint",
     renamed_operator: "operator of op2: it is not declared, its state would be left behind",
-    removed: r"not start the queries \['b'\]",
+    removed: r"not start its queries \['b'\]",
     added: "query of c: it is not in the checkpoint",
     changed_model: "states of op2: .* is not a valid Stranger",
     failing_rescale: "its rescale function .*not today",
@@ -183,7 +183,7 @@ def test_a_second_query_that_does_not_fit_leaves_the_job_where_it_was(
         with make_job(restore_from=savepoint) as job:
             handle = first(job, source)
             with pytest.raises(
-                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' behind job.start"
+                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' after job.start"
             ):
                 handle.processAllAvailable()
             with pytest.raises(CoordControlError, match=says) as refused:
@@ -276,7 +276,7 @@ def test_a_plan_that_does_not_fit_the_state_fails_at_once_and_is_not_started_aga
     source.add(rows(3))
     with make_job(restart=cc.RestartPolicy(initial_seconds=3600.0)) as job:
         job.start("q", counts(source.read(), F.max("value")))
-        with pytest.raises(QueryFailed, match=r"(?s)Spark refuses the plan of query 'q'.*STATE_STORE_VALUE") as failed:
+        with pytest.raises(QueryFailed, match=r"(?s)Spark rejects the plan of query 'q'.*STATE_STORE_VALUE") as failed:
             job.await_termination(100)
         assert job._driver.queries[next(iter(job._driver.queries))].restarts == 0
     assert exit_code_of(failed.value) == ExitCode.CONFIG
@@ -383,7 +383,7 @@ def test_a_restore_from_outside_that_the_program_does_not_fit_runs_nothing_and_c
         with make_job() as job:
             handle = first(job, source)
             with pytest.raises(
-                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' behind job.start"
+                QueryNotStarted, match=r"\['b'\] are still missing. Use the handle of 'a' after job.start"
             ):
                 handle.processAllAvailable()
             with pytest.raises(
@@ -432,7 +432,7 @@ def test_a_query_that_has_run_since_the_restore_lets_the_others_start_at_once(
         (lineage / "spark" / epoch).unlink(missing_ok=True)
     with make_job() as job:
         first(job, source).processAllAvailable()
-        with pytest.raises(PlanRefused, match="Spark refuses the plan of query 'b'"):
+        with pytest.raises(PlanRefused, match="Spark rejects the plan of query 'b'"):
             changed_aggregation(job, other)
     with make_job() as job:
         second(job, other).processAllAvailable()

@@ -291,7 +291,7 @@ def test_an_unknown_command_names_those_that_begin_like_it(store: ControlStore) 
     command = store.commands.submit(request()).id
     with pytest.raises(CommandNotFound, match=command):
         store.commands.get(command[:13])
-    with pytest.raises(CommandNotFound, match="are removed when they are old"):
+    with pytest.raises(CommandNotFound, match="are removed after some time"):
         store.commands.finish("nothing like it", 1, DONE)
 
 

@@ -86,7 +86,7 @@ def test_an_empty_postgresql_database_gets_its_tables_from_the_first_writer_not_
     postgresql_url: str,
 ) -> None:
     database = opened(postgresql_url)
-    with pytest.raises(SchemaMismatch, match=r"a job that is just starting makes them.*coordctl db upgrade"):
+    with pytest.raises(SchemaMismatch, match=r"if a job is just starting, it creates them.*coordctl db upgrade"):
         ControlStore(database).jobs.list()
     register(ControlStore(database))
     assert database.schema_version() == schema.NEWEST

@@ -51,7 +51,7 @@ def test_a_job_that_does_not_run_is_said_with_what_to_do(tmp_path: Path, store: 
 
     shown = run(tmp_path, "checkpoint", "trigger", "flights", code=75)
 
-    assert "is not running since" in shown
+    assert "has not been running since" in shown
     assert "start it with: coordctl run" in shown
 
 

@@ -52,7 +52,7 @@ def test_tables_of_another_release_are_said_with_what_to_do(
 
 def test_what_is_no_database_is_said(tmp_path: Path) -> None:
     (tmp_path / "control.db").write_text("not a database, but quite a long text " * 100)
-    assert "is not a control database, or is damaged" in run(tmp_path, "jobs", code=65)
+    assert "is not a control database, or is corrupt" in run(tmp_path, "jobs", code=65)
 
 
 def test_old_history_is_removed_and_what_is_on_storage_is_not(tmp_path: Path, store: ControlStore) -> None:

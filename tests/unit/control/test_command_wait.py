@@ -62,7 +62,7 @@ def test_the_last_look_is_at_the_end_of_the_time() -> None:
     wait = Wait(1.0, None, now=10.0)
 
     assert wait.pause_after(_PENDING, 10.99) == pytest.approx(0.01)
-    with pytest.raises(CommandTimeout, match=r"still pending after 1 s; it goes on: .*command cancel c1") as raised:
+    with pytest.raises(CommandTimeout, match=r"still pending after 1 s; and continues: .*command cancel c1") as raised:
         wait.pause_after(_PENDING, 11.0)
     assert raised.value.retry
 

@@ -124,7 +124,7 @@ def test_every_request_can_be_read_back_by_a_driver_and_is_one_command(
 
 def test_a_key_of_another_request_is_refused(client: ControlClient) -> None:
     client.trigger_checkpoint(JOB, label="a", key="k")
-    with pytest.raises(KeyReused, match="another payload"):
+    with pytest.raises(KeyReused, match="a different payload"):
         client.trigger_checkpoint(JOB, label="b", key="k")
 
 

@@ -70,7 +70,7 @@ def test_what_does_not_go_together_is_refused(values: dict[str, Any], message: s
 
 def test_a_label_becomes_part_of_a_folders_name() -> None:
     assert CheckpointRequest(label="before-2.0").label == "before-2.0"
-    with pytest.raises(InvalidName, match=r"label name '\.\./up' is not usable"):
+    with pytest.raises(InvalidName, match=r"label name '\.\./up' is invalid"):
         CheckpointRequest(label="../up")
 
 

@@ -131,7 +131,7 @@ def test_queries_are_left_out_only_if_the_restore_has_allowed_it(files: MemoryFi
     restore = restored(files)
     assert restore.missing({QUERIES[0]: None}) == [QUERIES[1]]
     restore.check_none_missing(QUERIES)
-    with pytest.raises(RestoredQueryUnused, match=r"start the queries \['raw'\].*coordctl restore JOB --undo"):
+    with pytest.raises(RestoredQueryUnused, match=r"start its queries \['raw'\].*coordctl restore JOB --undo"):
         restore.check_none_missing(QUERIES[:1])
     allowed = restored(files, allow_non_restored_state=True)
     allowed.check_none_missing(QUERIES[:1])
