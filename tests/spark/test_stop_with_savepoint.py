@@ -210,7 +210,7 @@ def test_an_epoch_that_does_not_end_in_time_leaves_the_job_running(make_job: Mak
     job, coordinator = make_job(), Dialogue()
     job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(sink))
     assert entered.wait(SECONDS)
-    with pytest.raises(TimeoutError, match=r"query 'q' has not ended its epoch within 0\.2 s"):
+    with pytest.raises(TimeoutError, match=r"query 'q' did not end its epoch within 0\.2 s"):
         job.stop_with_savepoint(timeout_seconds=0.2)
     go_on.set()
     source.add(rows(3))
@@ -333,7 +333,7 @@ def test_a_savepoint_that_cannot_be_given_up_in_time_keeps_no_query_waiting(
     monkeypatch.setattr(stop, "_ABORT_SECONDS", 0.1)
     job, coordinator = make_job(), Dialogue()
     run(job, source, coordinator)
-    with pytest.raises(TimeoutError, match="has been given up; the job runs on"):
+    with pytest.raises(TimeoutError, match="was aborted; the job keeps running"):
         job.stop_with_savepoint(timeout_seconds=3)
     source.add(rows(3))
     eventually(lambda: committed(job) == 3)

@@ -16,9 +16,6 @@ PLAIN: Final = ("benchmarks", "coord_control", "dagster_defs", "examples", "scri
 NOT_YET: Final = (
     "coord_control/cli",
     "coord_control/control/agent/ending_commands.py",
-    "coord_control/spark/checkpoints",
-    "coord_control/spark/job/job.py",
-    "coord_control/spark/process",
     "coord_control/storage",
 )
 

@@ -1,4 +1,4 @@
-"""What a checkpoint has gathered while it is being made: it becomes the statistics, and in the end the metadata.
+"""The captured queries and measurements of a checkpoint in progress: the source of its statistics and metadata.
 
 Threads: used by the checkpoint service's thread only.
 """
@@ -30,7 +30,7 @@ __all__ = ["CheckpointContents", "JobDescription", "Position"]
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What a checkpoint's metadata says about its job."""
+    """What the metadata of a checkpoint records about its job."""
 
     job: str
     generation: Generation
@@ -43,9 +43,9 @@ class Position:
     """Where a query is cut.
 
     Attributes:
-        boundary: the last committed epoch in it.
-        planned: Spark's last planned epoch, of a query that the core does not cut; None if it does.
-        cuts: of its operators.
+        boundary: the last committed epoch in the checkpoint.
+        planned: Spark's last planned epoch; None if the core cuts the query.
+        cuts: the cuts of its operators.
     """
 
     boundary: Epoch
@@ -54,14 +54,14 @@ class Position:
 
 
 class CheckpointContents:
-    """The queries of one checkpoint as far as they are captured and pinned, and what was measured of it.
+    """The captured and pinned queries of one checkpoint, and its measurements.
 
     Args:
-        start: of the checkpoint, just now.
-        job: what its metadata says about the job.
+        start: the scheduler's order to start it.
+        job: what its metadata records about the job.
 
     Attributes:
-        barrier: what coordinators see as its id; NO_CHECKPOINT before they are asked.
+        barrier: the id that coordinators see; NO_CHECKPOINT before they are asked for their states.
         metadata_bytes: the size of its metadata; 0 before it is written.
     """
 
@@ -75,17 +75,17 @@ class CheckpointContents:
         self._triggered_at = datetime.datetime.now(datetime.UTC)
         self._requested_at = self._triggered_at - datetime.timedelta(seconds=self._began - start.ticket.requested_at)
         self._positions: dict[QueryName, Position] = {}
-        self._snapshots: dict[QueryName, QuerySnapshot] = {}  # of queries that are pinned
+        self._snapshots: dict[QueryName, QuerySnapshot] = {}  # of pinned queries
         self._statistics: dict[QueryName, QueryStatistics] = {}
 
     def clear(self) -> None:
-        """Forget the cut before: all queries are cut again."""
+        """Forget the earlier cut, because all queries are cut again."""
         self._positions = {}
         self._snapshots = {}
         self._statistics = {}
 
     def reached(self, query: QueryName, position: Position) -> None:
-        """A query has come to where it is cut."""
+        """Record that a query has reached its cut."""
         self._positions[query] = position
         self._statistics[query] = QueryStatistics(
             query=query,
@@ -95,24 +95,24 @@ class CheckpointContents:
         )
 
     def position(self, query: QueryName) -> tuple[Position, QueryStatistics]:
-        """Where a query is cut, and what is known of it since then."""
+        """Return where a query is cut, and its statistics so far."""
         return self._positions[query], self._statistics[query]
 
     def pinned(self, snapshot: QuerySnapshot, statistics: QueryStatistics) -> None:
-        """The files of a query are pinned."""
+        """Record that the files of a query are pinned."""
         self._snapshots[statistics.query] = snapshot
         self._statistics[statistics.query] = statistics
 
     def measured(self, queries: Sequence[QueryStatistics]) -> None:
-        """The core has measured queries that it has not captured."""
+        """Record the core's measurements of queries that it has not captured."""
         for query in queries:
             self._statistics.setdefault(query.query, query)
 
     def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
-        """What is known of it.
+        """Return its statistics so far.
 
         Args:
-            outcome: how it has ended; None if it has not.
+            outcome: None while it is in progress.
         """
         status = CheckpointStatus.IN_PROGRESS
         if outcome is not None:
@@ -136,7 +136,7 @@ class CheckpointContents:
         )
 
     def metadata(self) -> CheckpointMetadata:
-        """What is written when every query is pinned."""
+        """Return the metadata to write once every query is pinned."""
         return CheckpointMetadata(
             checkpoint=self._checkpoint,
             kind=self._request.kind.value,

@@ -1,4 +1,4 @@
-"""What a program gets when it asks its job for a checkpoint.
+"""The handle of a checkpoint that a program requested.
 
 Threads: any; the outcome is set once.
 """
@@ -24,8 +24,8 @@ class CompletedCheckpoint:
 
     Attributes:
         id: its number in the job.
-        path: the folder with its ``_metadata``: what a restore is given.
-        statistics: what was measured of it; None if an earlier driver took it and its metadata could not be read.
+        path: the folder with its ``_metadata``, from which it can be restored.
+        statistics: its measurements; None if an earlier driver took it and its metadata could not be read.
     """
 
     id: CheckpointId
@@ -40,7 +40,7 @@ class CheckpointHandle:
         self.request = request
         self.ticket: TicketId | None = None  # set by the service
         self._abort = abort
-        #: Whether it was started for this request; otherwise it is that of an earlier request with the same key.
+        #: Whether it was started for this request, and not for an earlier one with the same key.
         self.was_started = False
         self._checkpoint: CheckpointId | None = None
         self._progress: Callable[[], Progress | None] = lambda: None
@@ -49,20 +49,20 @@ class CheckpointHandle:
 
     @property
     def id(self) -> CheckpointId | None:
-        """The checkpoint's number; None: it waits, or was refused."""
+        """The checkpoint's number; None if it is still waiting or was refused."""
         return self._checkpoint
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has completed or failed."""
         return self._outcome.done()
 
     def wait(self, timeout_seconds: float | None = None) -> CompletedCheckpoint:
-        """Wait until it is complete.
+        """Wait until it completes.
 
         Raises:
-            CheckpointNotCompleted: it came to nothing; the error says why and what to do.
-            TimeoutError: it has not ended within the time, and goes on.
+            CheckpointNotCompleted: it failed; the error has the reason and the next step.
+            TimeoutError: it has not ended within the time, and continues.
         """
         outcome = self._outcome.result(timeout_seconds)
         if outcome.reason is not None:
@@ -72,17 +72,17 @@ class CheckpointHandle:
         return CompletedCheckpoint(self._checkpoint, outcome.path, self._statistics)
 
     def progress(self) -> Progress | None:
-        """How far it is; None: it waits, or all its subtasks have passed."""
+        """Return its progress, or None while it waits and once all its subtasks have passed the boundary."""
         return self._progress()
 
     def abort(self) -> None:
-        """Give it up, unless it is complete by then; :meth:`wait` tells."""
+        """Request its abortion, which may come too late; :meth:`wait` reports the outcome."""
         self._abort(self)
 
     # For the service.
 
     def started(self, checkpoint: CheckpointId, progress: Callable[[], Progress | None]) -> None:
-        """It has begun, under this id."""
+        """Record that it has started, with this id."""
         self._checkpoint, self._progress = checkpoint, progress
         self.was_started = True
 
@@ -92,7 +92,7 @@ class CheckpointHandle:
         checkpoint: CheckpointId | None = None,
         statistics: CheckpointStatistics | None = None,
     ) -> None:
-        """It has ended; what is said later changes nothing."""
+        """Set the outcome; only the first call counts."""
         if not self._outcome.done():
             self._checkpoint = checkpoint or self._checkpoint
             self._statistics = statistics

@@ -1,22 +1,23 @@
-"""The checkpoints and savepoints of a running job: from a request to a directory that can be restored.
+"""The checkpoints and savepoints of a running job, from the request to a directory that can be restored.
 
-What happens when is the scheduler's decision (``protocol/scheduler/scheduler.py``), where channels are cut is the
-core's (``protocol/cut.py``), which step comes next is the run's (``protocol/scheduler/checkpoint_run.py``), and
-:mod:`.checkpoint_work` takes the steps. Here they meet:
+The scheduler decides when a checkpoint starts (``protocol/scheduler/scheduler.py``), the core cuts the channels
+(``protocol/cut.py``), the run decides on the next step (``protocol/scheduler/checkpoint_run.py``), and
+:mod:`.checkpoint_work` executes the steps. The service connects them:
 
 1. a checkpoint starts: its id is claimed on the storage, Spark's newest commits are looked up;
-2. the core cuts the operators and announces each query when it is captured; a query without operators, or one that has
-   ended, is taken at its last commit;
-3. the files that Spark needs from that commit on are pinned, query by query, while the query runs on;
-4. the generation is verified and ``_metadata`` is written: now the checkpoint exists, and its coordinators are told.
+2. the core cuts the operators and announces each query once it is captured; a query that has ended or has no operators
+   is captured at its last commit;
+3. the files that Spark needs from that commit are pinned, query by query, while the query keeps running;
+4. the generation is verified and ``_metadata`` is written: now the checkpoint exists, and its coordinators are
+   notified.
 
-Whatever fails before the last step ends the checkpoint, opens its gateways and leaves nothing; the job goes on. When
-Spark removes a file before it could be pinned, the checkpoint is cut again at a newer epoch, a few times. A storage
-that cannot be read while a commit is waited for ends nothing by itself: the looks go on, less often, until the
-checkpoint's time is over.
+A failure before the last step ends the checkpoint, opens its gateways and leaves no files; the job keeps running. If
+Spark removes a file before it is pinned, the checkpoint is cut again at a newer epoch, a few times. An unreadable
+storage does not fail a checkpoint that waits for a commit: polling continues, less often, until the checkpoint times
+out.
 
-Threads: one of its own that runs everything in turn, except that files are pinned and metadata is written on threads
-made for it. Public methods and the core's news may come from any thread.
+Threads: everything runs on the service's own thread, except that files are pinned and metadata is written on separate
+threads. Public methods and callbacks of the core may be called from any thread.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ __all__ = ["CheckpointService"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
-# To remove a large savepoint on a slow storage takes its time.
+# Removing a large savepoint from a slow storage takes long.
 _DISPOSE_SECONDS: Final = 600.0
-# For an answer that takes one look at the storage.
+# For an answer that reads the storage once.
 _ANSWER_SECONDS: Final = 10.0
-# How soon somebody who waits for the service learns that it has ended.
+# How soon a waiting caller notices that the service has ended.
 _ALIVE_SECONDS: Final = 0.2
-# How long a storage that fails is left alone at most; short compared with a checkpoint's timeout.
+# Longest pause between two reads of a failing storage; short compared with a checkpoint's timeout.
 _LONGEST_LOOK_SECONDS: Final = 2.0
 
 Result = TypeVar("Result")
@@ -71,17 +72,17 @@ class CheckpointService:
     """The checkpoints of one job in one driver.
 
     Args:
-        store: where they lie.
-        catalog: finds those that are there.
-        runtime: the way to the core.
-        options: when they are taken.
-        queries: the job's queries at the moment.
-        restored: the newest restore of the job.
-        job: what metadata says about the job.
-        changed: told what is known of a checkpoint whenever that has changed.
-        discarded: told of each that was removed, whichever driver had made it.
-        fail_job: told when too many checkpoints in a row have failed.
-        look_seconds: how often a checkpoint looks for a commit that it waits for; Spark reports it later.
+        store: writes and removes checkpoints.
+        catalog: finds the stored checkpoints.
+        runtime: gives access to the core.
+        options: interval, timeout and retention.
+        queries: returns the job's current queries.
+        restored: returns the newest restore of the job.
+        job: what the metadata of a checkpoint records about the job.
+        changed: called with the statistics of a checkpoint whenever they change.
+        discarded: called for each removed checkpoint, including those of earlier drivers.
+        fail_job: called when too many checkpoints in a row have failed.
+        look_seconds: how often to look for a commit that a checkpoint waits for; Spark reports commits later.
         first_delay_seconds: see :class:`CheckpointScheduler`.
     """
 
@@ -119,7 +120,7 @@ class CheckpointService:
         self._works: dict[CheckpointId, CheckpointWork] = {}
         self._handles: dict[TicketId, list[CheckpointHandle]] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._is_wanted = False  # somebody may trigger: all queries of the job have been started
+        self._is_wanted = False
         self._closing = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="coord-checkpoints", daemon=True)
@@ -127,11 +128,11 @@ class CheckpointService:
     # From any thread.
 
     def start(self) -> None:
-        """Take up what earlier drivers have left, and begin to listen."""
+        """Start the service's thread, which first reads the checkpoints of earlier drivers."""
         self._thread.start()
 
     def submit(self, request: CheckpointRequest) -> CheckpointHandle:
-        """Ask for a checkpoint; refusals come out of the handle."""
+        """Request a checkpoint; a refusal is reported by the handle."""
         handle = CheckpointHandle(request, self._abort_request)
         if self._is_closed:
             handle.finish(Outcome(FailureReason.JOB_ENDING))
@@ -145,52 +146,52 @@ class CheckpointService:
         return self._is_wanted
 
     def begin(self) -> None:
-        """All queries of the job have been started: checkpoints may start from now on. More than once."""
+        """Allow checkpoints to start, because all queries of the job have been started. Idempotent."""
         self._is_wanted = True
         self.queries_changed()
 
     def queries_changed(self) -> None:
-        """A query has been started, has failed, runs again or has ended."""
+        """Handle that a query was started, has failed, is running again or has ended."""
         self._post(self._follow_queries)
 
     def captured(self, captured: QueryCaptured) -> None:
-        """The core has cut all operators of a query."""
+        """Handle that the core has cut all operators of a query."""
         self._post(lambda: self._with(captured.checkpoint, lambda work: work.captured(captured)))
 
     def core_failed(self, failed: CheckpointFailed) -> None:
-        """The core has given a checkpoint up."""
+        """Handle that the core has aborted a checkpoint."""
         self._post(lambda: self._with(failed.checkpoint, lambda work: work.abandoned(failed)))
 
     def overview(self) -> Overview:
-        """Statistics of the job's checkpoints.
+        """Return statistics of the job's checkpoints.
 
         Raises:
             JobClosed: the job has ended.
-            StoreUnavailable: the storage hangs, and with it the service.
+            StoreUnavailable: the storage hangs, which blocks the service.
         """
         return self._answered(self._overview, _ANSWER_SECONDS)
 
     def abort(self, checkpoint: CheckpointId) -> bool:
-        """Give up a checkpoint that is under way; False: none of that number is.
+        """Abort a checkpoint; return False if none of that number is in progress.
 
         Raises:
             JobClosed: the job has ended.
-            StoreUnavailable: the storage hangs; it may be given up when it answers.
+            StoreUnavailable: the storage hangs; the checkpoint may still be aborted later.
         """
         return self._answered(lambda: self._abort_running(checkpoint), _ANSWER_SECONDS)
 
     def dispose(self, checkpoint: CheckpointId) -> None:
-        """Remove a checkpoint or savepoint of the job, and wait for it.
+        """Remove a checkpoint or savepoint of the job, and wait until it is removed.
 
         Raises:
             CheckpointNotFound, CheckpointInUse: it cannot be removed.
-            Fenced, StoreUnavailable: something may be left.
+            Fenced, StoreUnavailable: some files may remain.
             JobClosed: the job has ended.
         """
         self._answered(lambda: self._dispose(checkpoint), _DISPOSE_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
-        """Refuse what waits, abort what runs, and end; whoever waits is told."""
+        """Refuse waiting requests, abort running checkpoints, finish all handles and end the thread."""
         self._post(lambda: self._scheduler.shutdown(time.monotonic()))
         self._inbox.put(None)
         self._closing.set()
@@ -218,7 +219,7 @@ class CheckpointService:
             if not self._thread.is_alive() and not future.done():
                 raise JobClosed(self._job.job)
             if time.monotonic() >= deadline:
-                late = f"no answer within {timeout_seconds:g} s; what was asked for may still be done"
+                late = f"no answer within {timeout_seconds:g} s; the request may still be executed"
                 raise StoreUnavailable(self._job.job, "read or write the checkpoints of", late)
         return future.result()
 
@@ -238,11 +239,11 @@ class CheckpointService:
             if call is None:
                 is_closing = True
                 continue
-            for step in (call, self._tick):  # time goes on, whatever the call has met
+            for step in (call, self._tick):  # tick even if the call fails
                 try:
                     step()
-                except Exception:  # one that goes wrong must not take the others with it
-                    _log.exception("x the checkpoint service met an error of its own; please report it")
+                except Exception:  # one checkpoint must not fail the others
+                    _log.exception("x internal error in the checkpoint service; please report it")
 
     def _tick(self) -> None:
         self._scheduler.tick(time.monotonic())
@@ -258,7 +259,7 @@ class CheckpointService:
 
     def _look(self) -> None:
         if self._outage.seconds_until_due(time.monotonic()) > 0.0:
-            return  # it is the scheduler that wanted to be woken
+            return  # woken for the scheduler only
         errors = [error for work in list(self._works.values()) if (error := _error_of(work.look)) is not None]
         if errors:
             self._storage_failed(errors[0])
@@ -269,11 +270,11 @@ class CheckpointService:
         if self._outage.failed(time.monotonic()):
             bug = None if isinstance(error, CoordControlError) else error
             _log.warning(
-                "x checkpoints wait for the storage: %s; they are given up when their time is over", error, exc_info=bug
+                "x checkpoints wait for the storage: %s; they fail when their timeout expires", error, exc_info=bug
             )
 
     def _take_up(self) -> None:
-        # Before any request: one that an earlier driver has carried out must be known, and its id must not be used.
+        # Before any request: those that an earlier driver executed must be known, and their ids must not be used again.
         while not self._closing.is_set():
             try:
                 known, newest = list(self._store.completed_requests()), self._store.newest_id()
@@ -289,8 +290,8 @@ class CheckpointService:
 
     def _follow_queries(self) -> None:
         states = [query.state for query in self._queries()]
-        # One that is to be restarted will run again, or end for good. All others can be cut as they are: those that run
-        # or pause by their operators, those that have ended by what is durable.
+        # A restarting query will run again or end permanently. All others can be cut now: running and paused ones at
+        # their operators, ended ones at their durable state.
         can_be_cut = bool(states) and QueryState.RESTARTING not in states
         state, now = self._scheduler.state, time.monotonic()
         if can_be_cut and self._is_wanted and state in (State.STARTING, State.SUSPENDED):
@@ -317,12 +318,12 @@ class CheckpointService:
 
     def _is_label_taken(self, request: CheckpointRequest) -> bool:
         if request.label is None or (request.key is not None and self._scheduler.by_key(request.key) is not None):
-            return False  # whoever repeats a request is given what it has brought
+            return False  # a repeated request returns the checkpoint of the first
         pending = (*self._scheduler.queued, *self._scheduler.running)
         return request.label in {ticket.request.label for ticket in pending} | self._catalog.labels()
 
     def _overview(self) -> Overview:
-        if (newest := self._restored()) is not None and newest.path:  # without: the job's only restore was undone
+        if (newest := self._restored()) is not None and newest.path:  # no path: the job's only restore was undone
             at = newest.committed_at.timestamp()
             self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
         return self._history.overview()
@@ -389,7 +390,7 @@ class CheckpointService:
         try:
             for checkpoint in self._store.retain(self._options.retained):
                 self._discarded(checkpoint)
-        except CoordControlError as error:  # the next one tries again
+        except CoordControlError as error:  # retried after the next checkpoint
             _log.warning("= old checkpoints could not be removed: %s", error)
 
     def _update(self, statistics: CheckpointStatistics) -> None:
@@ -413,11 +414,11 @@ class CheckpointService:
         return self._history.get(ticket.checkpoint) or self._stored_statistics(ticket.checkpoint)
 
     def _stored_statistics(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
-        # An earlier driver has made it, for a request with the same key.
+        # An earlier driver took it for a request with the same key.
         try:
             entry = self._catalog.resolve(str(checkpoint))
             return stored_statistics(self._catalog.read(entry), entry.path)
-        except Exception as error:  # it is complete all the same
+        except Exception as error:  # it is complete nevertheless
             _log.warning("= the statistics of checkpoint %d cannot be read: %s", checkpoint, error)
             return None
 

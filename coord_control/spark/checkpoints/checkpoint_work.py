@@ -1,11 +1,11 @@
-"""The work on one checkpoint or savepoint: its steps on the storage, in the core, and on threads.
+"""Executes the steps of one checkpoint or savepoint: on the storage, in the core, and on threads.
 
-Which step follows from what is decided by :class:`CheckpointRun` (``protocol/scheduler/checkpoint_run.py``); here the
-steps are done, and reported back. A step that raises is reported as one that has failed: every checkpoint must
-end, because the requests behind it wait for that.
+:class:`CheckpointRun` decides which step comes next (``protocol/scheduler/checkpoint_run.py``); this module executes
+the steps and reports their results. A step that raises is reported as failed: every checkpoint must end, because queued
+requests wait for it.
 
-Threads: everything runs on the checkpoint service's thread, except the pinning of one query and the writing of the
-metadata. Each of these has a thread that only touches what it was given, and posts its result.
+Threads: everything runs on the checkpoint service's thread, except pinning the files of a query and writing the
+metadata. Each of these runs on a separate thread that only uses its arguments, and posts its result.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = ["CheckpointWork"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
-# A tenth of the share of an ordinary thread, when all processors are busy.
+# A tenth of an ordinary thread's share of busy processors.
 _NICENESS: Final = 10
 
 Result = TypeVar("Result")
@@ -65,14 +65,14 @@ class CheckpointWork:
     """A checkpoint that has started.
 
     Args:
-        start: of the checkpoint, just now.
-        store: where it is written.
-        runtime: the way to the core.
-        queries: what it contains.
-        job: what its metadata says about the job.
+        start: the scheduler's order to start it.
+        store: writes the checkpoint.
+        runtime: gives access to the core.
+        queries: the queries that it contains.
+        job: what its metadata records about the job.
         post: runs a call on the service's thread.
-        changed: called on the service's thread when more is known of it.
-        ended: called once, on the service's thread, with how it ended.
+        changed: called on the service's thread with new statistics.
+        ended: called once, on the service's thread, with the outcome.
     """
 
     def __init__(
@@ -102,31 +102,31 @@ class CheckpointWork:
     # From any thread.
 
     def progress(self) -> Progress | None:
-        """Return how far its subtasks are, or None if the core does not cut it."""
+        """Return the progress of its subtasks, or None if the core does not cut it."""
         return self._runtime.call(lambda core, now: core.checkpoint_progress(self.checkpoint))
 
     # On the service's thread.
 
     @property
     def waits(self) -> bool:
-        """Whether :meth:`look` has something to look for."""
+        """Whether :meth:`look` must be called again."""
         return self._run.needs_look
 
     def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
-        """What is known of it.
+        """Return its statistics so far.
 
         Args:
-            outcome: how it has ended; None if it has not.
+            outcome: None while it is in progress.
         """
         return self._contents.statistics(outcome)
 
     def begin(self) -> None:
-        """Claim its id, and cut."""
+        """Claim its id, then cut the queries."""
         self._run.begin()
         self._apply()
 
     def look(self) -> None:
-        """See whether Spark has committed the epochs that are waited for, or the core was waited for long enough.
+        """Check for the awaited commits of Spark, and for a timeout of the core's answer.
 
         Raises:
             StoreError: Spark's commits cannot be read; look again later.
@@ -135,20 +135,20 @@ class CheckpointWork:
             self._queries[name].look_for_next()
         if self._run.tick(time.monotonic()):
             _log.info(
-                "= checkpoint %d: the job has not answered within %.0f s after it failed; statistics are incomplete",
+                "= checkpoint %d: the job did not answer within %.0f s after it failed; statistics are incomplete",
                 self.checkpoint,
                 MEASURED_SECONDS,
             )
         self._apply()
 
     def captured(self, captured: QueryCaptured) -> None:
-        """The core has captured a query."""
+        """Handle that the core has captured a query."""
         if self._run.captured(captured.query, captured.barrier):
             self._contents.reached(captured.query, Position(captured.boundary, None, captured.cuts))
         self._apply()
 
     def abandoned(self, failed: CheckpointFailed) -> None:
-        """The core has aborted it, and reports what it had measured of it."""
+        """Handle that the core has aborted it, with the core's measurements."""
         if self._run.abandoned(failed.barrier, Outcome(failed.reason, failed.detail), time.monotonic()):
             self._contents.measured(failed.queries)
         self._apply()
@@ -158,7 +158,7 @@ class CheckpointWork:
         self._run.fail(Outcome(reason, detail), time.monotonic())
         self._apply()
 
-    # What the run orders.
+    # The run's effects.
 
     def _apply(self) -> None:
         while self._run.has_output:
@@ -204,13 +204,13 @@ class CheckpointWork:
             case Write():
                 self._run.not_written(error, time.monotonic())
             case Discard():  # the next driver removes it
-                _log.warning("= checkpoint %d: what it has left could not be removed: %s", self.checkpoint, error)
+                _log.warning("= checkpoint %d: its files could not be removed: %s", self.checkpoint, error)
             case _:
-                bug = "x checkpoint %d met an error of the product; please report it"
+                bug = "x internal error in checkpoint %d; please report it"
                 _log.error(bug, self.checkpoint, exc_info=error)
 
     def _claim(self) -> None:
-        self._store.verify()  # a driver that stood still and was replaced leaves its successor the id
+        self._store.verify()  # a driver that hung and was replaced must not take the id of its successor
         request = self.request
         self._store.claim(self.checkpoint, request.kind.value, target=request.target, label=request.label)
         self._run.claimed()
@@ -221,7 +221,7 @@ class CheckpointWork:
         for query in queries:
             query.look()
         awaited = [query.name for query in queries if query.has_operators and query.is_active]
-        # Also without any: a restore tells coordinators of queries that have ended what they are reset to.
+        # Even if none is awaited: a restore resets the coordinators of ended queries to this barrier.
         barrier = self._runtime.call(lambda core, now: core.trigger_checkpoint(self.checkpoint, awaited, now))
         self._contents.barrier = barrier
         at_rest = [query for query in queries if query.name not in awaited]
@@ -230,7 +230,7 @@ class CheckpointWork:
         self._run.cut(barrier, awaited, [query.name for query in at_rest])
 
     def _abort(self, core: JobCore, now: float) -> None:
-        # On the core's loop, which the service does not wait for.
+        # On the core's loop; the service does not wait for it.
         measured = core.abort_checkpoint(self.checkpoint, now)
         self._post(lambda: self._measured(measured))
 
@@ -289,7 +289,7 @@ class CheckpointWork:
         self, action: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         def run() -> None:
-            # What may have to be copied takes long enough.
+            # Not for a savepoint elsewhere: its copies take long anyway.
             if self.request.target is None:
                 _let_the_query_go_first()
             try:
@@ -303,7 +303,7 @@ class CheckpointWork:
 
 
 def _position(query: ManagedQuery) -> Position:
-    """Where a query is cut that the core does not cut: at its last commit."""
+    """Return where to cut a query that the core does not cut: at its last commit."""
     if query.is_active:
         boundary = query.look()
         return Position(boundary, boundary)
@@ -311,7 +311,7 @@ def _position(query: ManagedQuery) -> Position:
 
 
 def _let_the_query_go_first() -> None:
-    """Lower this thread's priority, or every savepoint would slow down the epoch that runs at the same time."""
-    if sys.platform == "linux":  # elsewhere it would be the whole process
+    """Lower this thread's priority, so that a savepoint does not slow down the running epoch."""
+    if sys.platform == "linux":  # elsewhere it would affect the whole process
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,10 +1,10 @@
-"""How the queries of a job end: at the end of their epochs, with a savepoint when one is wanted.
+"""Stops the queries of a job at the end of their epochs, on request with a savepoint.
 
 Stop first, then save: for a savepoint after which nothing is processed, every query pauses at the end of its epoch. The
-savepoint is taken while nothing runs, and may take as long as it needs: no epoch waits for it, and no sink is given one
-that it does not contain. Then the job ends; without a savepoint, the queries go on.
+savepoint is taken while nothing runs, and may take as long as it needs: no epoch waits for it, and no sink receives an
+epoch that it does not contain. Then the job ends; if the savepoint fails, the queries resume.
 
-Threads: called by whoever stops the job; one thread per query waits for the end of its epoch.
+Threads: runs on the thread that stops the job; one thread per query waits for the end of its epoch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from coord_control.spark.queries.query import ManagedQuery
 __all__ = ["savepoint_and_pause", "stop_queries"]
 
 _CLOSE_SECONDS: Final = 5.0
-# How long the end of a savepoint that was given up is waited for. What was copied may have to be removed first.
+# How long to wait for the end of an aborted savepoint; its copies may have to be removed first.
 _ABORT_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
 
 
 def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
-    """Stop every query at the end of its running epoch, or at ``deadline`` (monotonic seconds) in the middle of it."""
+    """Stop every query at the end of its running epoch; at ``deadline`` (monotonic seconds) interrupt the epoch."""
     stops = [threading.Thread(target=query.request_stop, args=(deadline,), daemon=True) for query in queries]
     for thread in stops:
         thread.start()
@@ -48,18 +48,16 @@ def savepoint_and_pause(
     epochs_in: Callable[[CompletedCheckpoint], Mapping[QueryName, Epoch]],
     timeout_seconds: float,
 ) -> CompletedCheckpoint:
-    """Take a savepoint after which nothing is processed any more, exactly; afterwards stop the queries.
-
-    When there is no savepoint in the end, all queries go on.
+    """Pause all queries at the end of their epochs and take a savepoint. If it fails, all queries resume.
 
     Args:
-        submit: asks for the savepoint; called when nothing runs any more.
-        is_wanted: whether it still is; asked until then.
-        epochs_in: the last epochs that a savepoint holds; asked of one that an earlier request has made.
+        submit: requests the savepoint; called once all queries are paused.
+        is_wanted: returns whether the savepoint is still wanted; polled until then.
+        epochs_in: returns the last epochs in a savepoint; called if an earlier request with the same key made it.
 
     Raises:
-        CheckpointNotCompleted: the savepoint failed, or is not wanted any more; the job runs on.
-        TimeoutError: an epoch has not ended, or the savepoint was not complete, within the time; the job runs on.
+        CheckpointNotCompleted: the savepoint failed, or is no longer wanted; the job keeps running.
+        TimeoutError: an epoch did not end, or the savepoint did not complete, in time; the job keeps running.
     """
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -71,7 +69,7 @@ def savepoint_and_pause(
         return completed
     except BaseException:
         for query in queries:
-            query.go_on()
+            query.resume()
         raise
 
 
@@ -87,8 +85,8 @@ def _pause(
         raise CheckpointNotCompleted("savepoint", FailureReason.ABORTED.code, unwanted.message)
     if late := [query.name for query, is_paused in zip(queries, paused, strict=True) if not is_paused]:
         raise TimeoutError(
-            f"query {late[0]!r} has not ended its epoch within {timeout_seconds:g} s, so there is no savepoint; the "
-            "job runs on. Ask again with more time"
+            f"query {late[0]!r} did not end its epoch within {timeout_seconds:g} s, so there is no savepoint; the job "
+            "keeps running. Try again with a longer timeout"
         )
 
 
@@ -101,11 +99,11 @@ def _wait(
         except TimeoutError:
             if time.monotonic() >= deadline:
                 late = TimeoutError(
-                    f"the savepoint was not complete within {timeout_seconds:g} s and has been given up; the job runs "
-                    "on. Ask again with more time"
+                    f"the savepoint did not complete within {timeout_seconds:g} s and was aborted; the job keeps "
+                    "running. Try again with a longer timeout"
                 )
                 return _ended(handle, late)
-        # It waits for the pause to end, and the savepoint, if it has not begun, for it.
+        # The query restarts only after the pause, and a savepoint that has not started yet waits for the query.
         if failed := [query.name for query in queries if query.state is QueryState.RESTARTING]:
             reason = FailureReason.QUERY_RESTARTING
             message = Outcome(reason, f"query {failed[0]!r} failed while it paused").message
@@ -123,7 +121,7 @@ def _check_last(
 
 
 def _ended(handle: CheckpointHandle, otherwise: Exception) -> CompletedCheckpoint:
-    """How a savepoint has ended that is given up: it may have been complete before."""
+    """Abort a savepoint, and return it if it completed before that; otherwise raise ``otherwise``."""
     handle.abort()
     try:
         return handle.wait(_ABORT_SECONDS)

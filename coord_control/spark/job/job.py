@@ -1,10 +1,10 @@
-"""The job: one driver's generation, its operators and its queries. This is where everything is put together.
+"""The job: its operators, its queries and the generation of this driver.
 
-Starting a job claims the next generation before anything else, waits for a predecessor that may still be alive, and
-opens the endpoint; starting a query recovers its operators from durable facts and hands over to Spark.
+Starting a job first claims the next generation, then waits for a predecessor that may still be alive, and opens the
+endpoint. Starting a query recovers its operators from durable facts and starts it in Spark.
 
-Threads: the job's methods may be called from any thread; starting a query and stopping the job take turns. What runs
-inside is :mod:`coord_control.spark.job.job_driver`'s.
+Threads: the job's methods may be called from any thread; starting a query and stopping the job exclude each other. The
+threads of a running job belong to :mod:`coord_control.spark.job.job_driver`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _STOP_SECONDS: Final = 30.0
 class Job:
     """A long-running job: a name, operators, queries.
 
-    It is open from the first line of its block to the last; used after its end it raises JobClosed. If the end was
-    requested (a command, SIGTERM) that is a JobEndRequested, which ends the program without an error.
+    Use it as a context manager; the job ends with the block. After that its methods raise JobClosed, or JobEndRequested
+    if a command or SIGTERM ended the job, which ends the program without an error.
 
         with cc.Job("flights", spark, root=".../jobs") as job:
             operator = job.operator("delay-threshold", AdaptiveThreshold(), parallelism=4,
@@ -72,45 +72,45 @@ class Job:
             job.await_termination()
 
     Args:
-        name: of the job, for ever: its state is found by it.
+        name: job name; identifies its state and cannot change.
         spark: a classic session (not Spark Connect); the coordinators live in its driver.
         root: folder for the state of all jobs, on any file system that Spark can write.
         port: where subtasks reach the driver: 0 for any free port, a number, or a range to choose from.
-        bind_address: local address to listen at; by default that of ``spark.driver.bindAddress``.
-        advertised_port: the port under which executors reach it at ``spark.driver.host``, when that is another one:
+        bind_address: local address to listen at; by default ``spark.driver.bindAddress``.
+        advertised_port: the port at which executors reach it on ``spark.driver.host``, if it differs from ``port``:
             behind a port mapping or a proxy.
         tls: encrypt the connections of subtasks; by default unless the master is local.
         restart: how failed queries are restarted in place.
         snapshot_timeout_seconds: how long a coordinator may take to give its state.
-        slow_callback_seconds: a callback of a coordinator that takes longer is reported.
-        checkpoints: when checkpoints are taken by themselves, how long they may take, how many are kept; by default
-            only on request.
-        restore_from: a checkpoint or savepoint to go on from: an id, a label, ``latest``, or a path; of another job, or
-            of this one. By default what ``coordctl run --restore-from`` says, in ``COORD_RESTORE_FROM``. It is applied
-            once: after that the job resumes where it stands, also when it was restored to something else since and
-            when the checkpoint is gone (``latest`` is applied once, too); ``coordctl restore`` goes back to it again.
-            It takes place when every query of the checkpoint has been started by the program and fits; until then
-            nothing has changed, and no query runs.
-        allow_non_restored_state: let the program leave queries and operators of the checkpoint out, or add some, which
+        slow_callback_seconds: log callbacks of coordinators that take longer.
+        checkpoints: interval, timeout and retention of periodic checkpoints; by default none are taken unless
+            requested.
+        restore_from: the checkpoint or savepoint to restore, of this or another job: an id, a label, ``latest``, or a
+            path. Default: ``COORD_RESTORE_FROM``, set by ``coordctl run --restore-from``. It is applied once (also
+            ``latest``): later drivers resume where the job stands, even if the job was restored to another checkpoint
+            since, or the checkpoint is gone; ``coordctl restore`` applies it again. The restore takes place once the
+            program has started every query of the checkpoint and all of them match; until then nothing is changed and
+            no query runs.
+        allow_non_restored_state: let the program leave out queries and operators of the checkpoint, or add some, which
             begin empty. If queries are left out, the restore takes place when the program waits for the job's end or
-            asks for a checkpoint.
+            requests a checkpoint.
         allow_missing_input: restore although files that a source would read again are gone; their rows are lost.
-        control: the control database: ``sqlite:///path`` or ``postgresql://user@host/name``; ``none``: there is none.
-            By default what ``COORD_CONTROL`` says, and otherwise the user's embedded database. A database that cannot
-            be reached never keeps a job from running.
-        metrics: where Prometheus finds the job's metrics (docs/metrics.md): ``HOST:PORT``, or ``none``. By default what
-            ``COORD_METRICS`` says, and otherwise port 9404 of the loopback interface, or a free one when that is taken.
+        control: the control database: ``sqlite:///path``, ``postgresql://user@host/name``, or ``none``. Default:
+            ``COORD_CONTROL``, otherwise the user's embedded database. A job also runs while its database is
+            unreachable.
+        metrics: where to serve metrics for Prometheus (docs/metrics.md): ``HOST:PORT``, or ``none``. Default:
+            ``COORD_METRICS``, otherwise port 9404 of the loopback interface, or a free port if that is in use.
 
     Raises:
-        CheckpointNotFound: ``restore_from`` means no checkpoint, or several.
+        CheckpointNotFound: ``restore_from`` matches no checkpoint, or several.
         RestoreRefused: the checkpoint cannot be restored; nothing was changed.
-        InvalidName: ``name`` cannot be used.
+        InvalidName: ``name`` is invalid.
         Fenced: another driver was faster.
-        StoreUnavailable: ``root`` cannot be written.
+        StoreUnavailable: ``root`` is not writable.
         EndpointNotBound: no port is free.
-        ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``control`` cannot be used at all.
-        MetricsAddressInvalid: ``metrics`` is no address.
-        JobStopRequested: the job was asked to stop, and its last driver died before it had; it is stopped now.
+        ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``control`` is invalid.
+        MetricsAddressInvalid: ``metrics`` is not an address.
+        JobStopRequested: a stop was requested, but the last driver died before it stopped; the job is stopped now.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Job:
                 self._driver.is_ended_by_command = True
                 self.stop()
                 raise requested
-            if self._driver.closed.is_set():  # fenced already
+            if self._driver.closed.is_set():  # already fenced
                 self._plane.close(self._driver)
         if not self._driver.closed.is_set():
             start_notice.announce(name, self.generation, is_visible=self._plane is not None)
@@ -199,62 +199,62 @@ class Job:
         """Declare an operator.
 
         Args:
-            uid: its name in this job, for ever: state is found by it.
-            coordinator: its coordinator; one object serves one operator.
-            parallelism: number of subtasks; fixed once the operator has run, but for a restore with ``rescale``.
+            uid: its name in this job; identifies its state and cannot change.
+            coordinator: its coordinator; use one object per operator.
+            parallelism: number of subtasks; fixed once the operator has run, except by a restore with ``rescale``.
             state: pydantic model of a subtask's state, default constructible, at most 1 MiB as JSON.
-            down: models of the events coordinator -> subtask. New ones go behind the ones that have been used.
+            down: models of the events coordinator -> subtask. Append new ones; never reorder or remove used ones.
             up: models of the events subtask -> coordinator, likewise.
-            rescale: ``rescale(subtasks, parallelism)`` gives the subtasks of a restored operator that had another
-                parallelism their states: it takes a list of :class:`SubtaskSnapshot` (state, waiting events) of the old
-                subtasks and returns one of ``parallelism`` new ones. Events of old subtasks that were on their way
-                to the coordinator arrive as of subtask ``old % parallelism``.
+            rescale: ``rescale(subtasks, parallelism)`` redistributes states when a restored operator gets another
+                parallelism: it takes a list of :class:`SubtaskSnapshot` (state, waiting events) of the old subtasks and
+                returns a list of ``parallelism`` new ones. Events in transit from an old subtask to the coordinator
+                arrive as events of subtask ``old % parallelism``.
 
         Raises:
-            DeclarationError: the declaration cannot be used (InvalidName, DuplicateOperator, InvalidModel).
+            DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).
             JobClosed: the job has ended.
         """
         self._check_open()
         return self._driver.declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
 
     def start(self, name: str, writer: DataStreamWriter, *, checkpoint_location: str | None = None) -> StreamingQuery:
-        """Start a query, with any operators that are part of it, where it stood when it ended.
+        """Start a query with its operators; it resumes where it ended.
 
-        While a stop with savepoint is under way it waits: the query starts if there is no savepoint in the end.
+        During a stop with savepoint the call waits; the query starts if the savepoint fails.
 
         Args:
-            name: its name in this job, for ever. Spark's name of it is ``JOB.NAME``, with a memory sink ``NAME``.
+            name: its name in this job; cannot change. Its name in Spark is ``JOB.NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
             checkpoint_location: an existing Spark checkpoint directory to adopt, on the same storage as the job's
-                root; managed under the root when left out. The query that has run there must have ended.
+                root; by default one below the root. The query that used it before must have ended.
 
         Returns:
-            Spark's handle of the query's current run; after a restart in place it is another one. While a restored job
-            waits for other queries, its use raises QueryNotStarted.
+            Spark's handle of the query's current run; a restart in place makes a new one. While a restored job waits
+            for other queries, using the handle raises QueryNotStarted.
 
         Raises:
-            InvalidName, DuplicateOperator, OperatorReused: the declaration cannot be used.
-            OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it does not fit what has run.
-            RestoreRefused, NonRestoredState, RescaleFailed: it does not fit what is to be restored, or was; no query of
-                the job has run, and the restore has not taken place or can be undone.
-            PlanRefused: Spark refuses its plan in a restored job of which other queries have run.
-            QueryNotRestored: the job was just restored from a checkpoint that does not have it.
-            CheckpointLocationConflict: the writer, or the session, has a checkpoint location that is not used.
+            InvalidName, DuplicateOperator, OperatorReused: the declaration is invalid.
+            OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it differs from what has run.
+            RestoreRefused, NonRestoredState, RescaleFailed: it does not match the restored checkpoint; no query of the
+                job has run, and the restore was not applied or can be undone.
+            PlanRefused: Spark rejects its plan, in a restored job whose other queries have run.
+            QueryNotRestored: the job was just restored from a checkpoint without this query.
+            CheckpointLocationConflict: the writer, or the session, sets a checkpoint location that would be ignored.
             NotACheckpoint, AdoptedQueryRunning: ``checkpoint_location`` cannot be adopted.
-            DamagedRecord, MissingRecord, UnsupportedFormat: what is stored cannot be used; nothing was started.
+            DamagedRecord, MissingRecord, UnsupportedFormat: stored records are unusable; nothing was started.
             JobClosed: the job has ended.
         """
         with self._driver.turn_to_start():
             return self._start(name, writer, checkpoint_location)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until all queries have ended. False: they have not within the time.
+        """Wait until all queries have ended; return False on timeout.
 
         Raises:
-            QueryFailed: a query failed for good; the others are stopped.
+            QueryFailed: a query failed permanently; the others are stopped.
             Fenced: a newer driver owns the job.
-            OperatorUnused: an operator was declared and is part of no started query.
-            RestoredQueryUnused: a query is to be restored, or was, and was not started; nothing has run.
+            OperatorUnused: an operator was declared, but no started query uses it.
+            RestoredQueryUnused: a query of the restored checkpoint was not started; nothing has run.
         """
         if not self._driver.closed.is_set():
             if unused := self._driver.declared.unused():
@@ -269,12 +269,12 @@ class Job:
         return ended
 
     def trigger_checkpoint(self, *, key: str | None = None, label: str | None = None) -> CheckpointHandle:
-        """Ask for a checkpoint of all queries: consistent, incremental, subject to retention. Returns at once.
+        """Request a checkpoint of all queries: consistent, incremental, subject to retention. Return at once.
 
-        Its boundary in each query is the end of the running epoch, or the last commit when none runs.
+        Its boundary in each query is the end of the running epoch, or the last commit if no epoch is running.
 
         Args:
-            key: makes the request idempotent: the same key returns the same checkpoint, also after a restart.
+            key: makes the request idempotent: the same key returns the same checkpoint, even after a restart.
             label: a name to find it by.
 
         Raises:
@@ -285,10 +285,10 @@ class Job:
     def trigger_savepoint(
         self, *, target: str | None = None, key: str | None = None, label: str | None = None
     ) -> CheckpointHandle:
-        """Ask for a savepoint of all queries: self-contained, portable, the user's own. Returns at once.
+        """Request a savepoint of all queries: self-contained, portable, kept until disposed of. Return at once.
 
         Args:
-            target: its folder, which must not exist or be empty; by default one in the job's folder.
+            target: its folder, which must be empty or not exist; by default one in the job's folder.
             key, label: as in :meth:`trigger_checkpoint`.
 
         Raises:
@@ -307,18 +307,18 @@ class Job:
         label: str | None = None,
         timeout_seconds: float = 600.0,
     ) -> CompletedCheckpoint:
-        """Take a savepoint after which nothing is processed, exactly, and end the job.
+        """Take a savepoint after which nothing more is processed, and end the job.
 
         Every query pauses at the end of its running epoch while the savepoint is taken.
 
         Args:
             target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
                 was processed since.
-            timeout_seconds: for the running epochs and the savepoint together.
+            timeout_seconds: limit for the running epochs and the savepoint together.
 
         Raises:
-            CheckpointNotCompleted: there is no savepoint; the job runs on.
-            TimeoutError: there was none within the time; the job runs on.
+            CheckpointNotCompleted: the savepoint failed; the job keeps running.
+            TimeoutError: the savepoint did not complete in time; the job keeps running.
         """
         target = target if target is None else absolute(target)
         request = CheckpointRequest(
@@ -331,7 +331,7 @@ class Job:
         return completed
 
     def checkpoint_statistics(self) -> Overview:
-        """What is known of the job's checkpoints: counts, summaries, and the newest ones in all detail.
+        """Return statistics of the job's checkpoints: counts, summaries, and details of the newest ones.
 
         Raises:
             JobClosed: the job has ended.
@@ -344,18 +344,17 @@ class Job:
             raise self._driver.closed_error() from None
 
     def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
-        """Stop every query at the end of its running epoch, after ``grace_seconds`` in the middle of it; then end the
-        job.
+        """Stop every query at the end of its running epoch, then end the job.
 
-        Either way nothing is lost or done twice: an epoch that was cut off is run again by the next driver. May be
-        called more than once and from any thread; every call returns when the job has ended, but in a coordinator's
-        callback at once: the job cannot end before the callback does.
+        After ``grace_seconds`` a running epoch is interrupted. Nothing is lost or done twice: the next driver runs it
+        again. May be called more than once and from any thread; returns when the job has ended, but in a coordinator's
+        callback at once, because the job cannot end before the callback does.
         """
         if self._driver.thread.is_current():
             threading.Thread(target=self.stop, args=(grace_seconds,), name="coord-stop", daemon=True).start()
             return
         deadline = time.monotonic() + grace_seconds
-        with self._driver.turns:  # a query that is just being started is stopped as well
+        with self._driver.turns:  # waits for a query that is just starting, to stop it as well
             if self._driver.closed.is_set():
                 return
             self._driver.lost_supervisor = shutdown.lost_supervisor()
@@ -368,13 +367,14 @@ class Job:
                 if self._metrics is not None:
                     self._metrics.close()
             finally:
-                # Last: a SIGTERM would end the process at once, without the last records and the command's outcome.
+                # Last: from now on SIGTERM ends the process at once, and would lose the last records and the command's
+                # outcome.
                 shutdown.unregister(self.stop, on_command=self._driver.is_ended_by_command)
         with self._driver.changed:
             self._driver.changed.notify_all()
 
     def status(self) -> JobStatus:
-        """What the job does now.
+        """Return the current state of the job.
 
         Raises:
             JobClosed: the job has ended.
@@ -383,7 +383,7 @@ class Job:
 
     @property
     def metrics_address(self) -> str | None:
-        """Where its metrics are served, as ``host:port``; None: nowhere."""
+        """The address at which its metrics are served, as ``host:port``; None if they are not served."""
         return None if self._metrics is None else self._metrics.address
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""Programs that run as a process of their own (``python -m``), and how a driver's process ends."""
+"""Programs that run as separate processes (``python -m``), and how a driver's process ends."""

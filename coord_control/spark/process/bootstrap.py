@@ -1,24 +1,21 @@
-"""The bootstrap of a driver, which runs SCRIPT as Python would.
+"""The bootstrap of a driver: runs SCRIPT like ``python SCRIPT``, and stops its jobs cleanly.
 
-Its command is ``python -m coord_control.spark.process.bootstrap SCRIPT [ARGS...]``.
+Its command is ``python -m coord_control.spark.process.bootstrap SCRIPT [ARGS...]``. Differences to ``python SCRIPT``:
 
-What it adds to ``python SCRIPT``:
+- SIGTERM stops the jobs of the script cleanly (``coord_control.spark.process.shutdown``); the script then ends
+  normally. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread. The exit code is 143,
+  unless a command ended the jobs: a job that was stopped by a command must not be started again.
+- If the supervisor ends, which closes the lifeline, the driver stops in the same way, and kills itself after the grace
+  period: without its supervisor it could run at the same time as the next driver. A job that ends for this reason has
+  failed (``SupervisorLost``), because its end was not requested.
+- An error becomes an exit code by its class (``coord_control.exit_codes``), and one line in the supervisor's log.
 
-- SIGTERM stops the jobs of the script cleanly (``coord_control.spark.process.shutdown``); the script then ends by
-  itself. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread. The exit code is 143, unless
-  a command has ended the jobs: one that was stopped by command must not be started again.
-- The end of the supervisor, seen as the end-of-file of the lifeline, does the same, and kills the driver when the
-  grace period is over, because nobody else is left to do it: a driver without a supervisor would run beside the next
-  one. A job that ends for this reason has failed (``SupervisorLost``): nobody has asked for its end.
-- An error becomes an exit code by its class (``coord_control.exit_codes``), and one line for the supervisor's log.
+The script is executed as the module ``__main__``, and keeps that name to the very end: the name decides that classes
+and functions of the script are pickled by value, even in callbacks after the script's last line.
 
-The script is executed as the module ``__main__``, and stays it to the very end: classes and functions that the script
-defines are pickled by value, and that is decided by the name of their module, also in callbacks after the script's
-last line.
-
-Threading: Python runs signal handlers in the main thread, between two steps of the script, which may hold any lock at
-that moment. So the handler takes none: it starts a thread. The script may wait for whatever it likes: a signal wakes it
-(``coord_control.signal_wakeup``).
+Threads: Python runs signal handlers in the main thread, between two instructions of the script, which may hold any lock
+at that moment. The handler therefore takes no lock and only starts a thread. A signal wakes the script from whatever it
+waits for (``coord_control.signal_wakeup``).
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ _REPORT_CHARACTERS: Final = 500
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script; returns the exit code of the driver. To be called once, in the main thread.
+    """Run a script and return the exit code of the driver. Call it once, in the main thread.
 
     Args:
         argv: the script's path and its arguments.
@@ -86,11 +83,11 @@ class _Stopper:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self.requested = False
-        self._lost: SupervisorLost | None = None  # set before the signal that it is about
+        self._lost: SupervisorLost | None = None  # set before the signal that it causes
         self._stopping: threading.Thread | None = None
 
     def handle(self, signum: int, frame: types.FrameType | None) -> None:
-        """The handler of SIGTERM."""
+        """Handle SIGTERM."""
         if self.requested or not shutdown.has_registered():
             self.requested = True
             raise SystemExit(ExitCode.STOPPED)
@@ -102,23 +99,23 @@ class _Stopper:
         self._stopping.start()
 
     def wait(self) -> None:
-        """Let the jobs finish stopping, also when the script's last line came first."""
+        """Wait until the jobs have stopped, even if the script has already ended."""
         if self._stopping is not None:
             self._stopping.join()
 
     def watch(self, lifeline: socket.socket) -> None:
-        """Wait for the end of the supervisor, then do its work: SIGTERM, grace period, SIGKILL."""
+        """Wait for the end of the supervisor, then stop the driver in its place: SIGTERM, grace period, SIGKILL."""
         with contextlib.suppress(OSError):
             while lifeline.recv(64):
                 pass
         saying = threading.Thread(target=_say_that_the_supervisor_is_gone, name="coord-last-words", daemon=True)
         saying.start()
-        saying.join(_SAYING_SECONDS)  # a terminal or a pipe that is not read blocks
+        saying.join(_SAYING_SECONDS)  # printing blocks if the terminal or pipe is not read
         if not self.requested:  # otherwise a stop was requested before
             self._lost = SupervisorLost()
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(self._grace)
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours alone, see driver_process
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # the group contains only this driver, see driver_process
 
 
 def _say_that_the_supervisor_is_gone() -> None:
@@ -127,7 +124,7 @@ def _say_that_the_supervisor_is_gone() -> None:
 
 
 def _open_lifeline() -> socket.socket | None:
-    """Take over the supervisor's end, if there is one, and hide it from all processes that the script starts."""
+    """Open the lifeline of the supervisor, if any, and do not let processes of the script inherit it."""
     number = os.environ.pop(LIFELINE_VARIABLE, None)
     if number is None:
         return None
@@ -137,7 +134,7 @@ def _open_lifeline() -> socket.socket | None:
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str | None]:
-    """Run the script; returns the exit code and what to tell the supervisor about an error."""
+    """Run the script; return the exit code, and the error for the supervisor's log."""
     try:
         _execute(Path(argv[0]), argv)
     except SystemExit as exit_:
@@ -150,7 +147,7 @@ def _run(argv: Sequence[str]) -> tuple[int, str | None]:
 
 
 def _execute(script: Path, argv: Sequence[str]) -> None:
-    # dont_inherit: the script must not get the __future__ imports of this module.
+    # dont_inherit: the __future__ imports of this module must not apply to the script.
     code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(script), __builtins__=builtins)
@@ -174,7 +171,7 @@ def _exit_code(exit_: SystemExit) -> tuple[int, str | None]:
 
 
 def _from_script(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of this module, as for a script without a bootstrap."""
+    """Remove the frames of this module, as if the script ran without a bootstrap."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
@@ -185,7 +182,7 @@ def _summary(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The first line, and the last one where a longer text (a traceback inside a message) ends with the real reason."""
+    """Return the first line, and the last: a text with a traceback ends with the real reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     line = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
     return line[:_REPORT_CHARACTERS]

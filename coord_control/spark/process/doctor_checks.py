@@ -1,8 +1,8 @@
 """The checks of ``coordctl doctor`` that need a running Spark.
 
-They run as ``python -m coord_control.spark.process.doctor_checks``.
-They have a process of their own, because a Spark that does not start often hangs, and because what a JVM prints must
-not mix with the report: the last line of standard output is the result, a JSON array of checks.
+They run as ``python -m coord_control.spark.process.doctor_checks``, in a separate process, because a Spark that cannot
+start often hangs, and because the JVM's output must not mix with the report. The last line of standard output is the
+result, a JSON array of checks.
 
 Threading: none.
 """
@@ -32,7 +32,7 @@ _ROWS: Final = 100
 
 
 def main(argv: list[str]) -> None:
-    """Start Spark, check it and, where one is given, the storage root."""
+    """Start Spark and check it, and the storage root if one is given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--root")
     options = parser.parse_args(argv)
@@ -49,10 +49,10 @@ def main(argv: list[str]) -> None:
 
 
 def check_spark(spark: SparkSession, started: float) -> Check:
-    """Run an Arrow function on partitions that rows name themselves: what every operator rests on.
+    """Run an Arrow function on partitions that the rows choose, as every operator does.
 
     Args:
-        started: when the start of ``spark`` began, by the monotonic clock; for the report.
+        started: monotonic time before ``spark`` was started, for the report.
     """
     expected = f"{_ROWS} rows through mapInArrow, each in the partition that it names"
     rows = spark.range(_ROWS).selectExpr("id", f"cast(pmod(id, {_PARTITIONS}) as int) as part")

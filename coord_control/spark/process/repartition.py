@@ -1,9 +1,9 @@
-"""``python -m coord_control.spark.process.repartition``: has Spark rewrite the states of stopped queries.
+"""``python -m coord_control.spark.process.repartition``: has Spark repartition the states of stopped queries.
 
-Reads a JSON array of what is to be done from its input, and prints one JSON object: query -> why Spark could not. The
-first that Spark refuses ends it: whoever asked throws all of them away.
+Reads a JSON array of states from standard input, and prints one JSON object: query -> why Spark refused. It stops at
+the first refusal, because the caller then discards all results.
 
-The interface of Spark is an experimental one, of classic sessions only (spark-facts 12).
+Spark's interface is experimental and exists in classic sessions only.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from coord_control.spark.session import storage_session
 __all__ = ["repartition"]
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-#: Spark does not look at this: it puts the only row where the query does not look for it.
+#: Spark does not check this: it would move the only row to where the query does not find it.
 _GLOBAL = "an aggregation without keys is kept in one partition, whatever the setting says"
 
 
 def repartition(spark: SparkSession, states: Sequence[StateToRepartition]) -> dict[QueryName, str]:
-    """Have Spark rewrite states, until it refuses one.
+    """Have Spark repartition states, until it refuses one.
 
     Returns:
-        Why it refused, by query; empty: all are done.
+        The reason of the refusal, by query; empty if all states were repartitioned.
     """
     for state in states:
-        session = spark.newSession()  # settings of its own
+        session = spark.newSession()  # for separate settings
         session.conf.set(_FORMAT, str(state.checkpoint_format))
         try:
             if any(not _has_keys(session, state, operator) for operator in state.aggregations):

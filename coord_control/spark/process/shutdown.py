@@ -1,12 +1,12 @@
-"""Stopping a driver cleanly: who has to be told, and the one request that tells them.
+"""Stops the jobs of a driver cleanly: a registry of their stop functions.
 
-A job registers how to stop it (at an epoch boundary, within a time) until it has ended, outcomes of commands included:
-a request in its last moments waits for them. The driver's bootstrap turns SIGTERM, or the end
-of its supervisor, into one ``request_stop``, and a job finds out here which of the two it was. The script then goes on
-after its ``job.await_termination()`` and ends by itself.
+A job registers a function that stops it, at an epoch boundary and within a time limit, until it has ended and has
+recorded the outcomes of its commands: a request in its last moments waits for that. The driver's bootstrap turns
+SIGTERM, or the end of its supervisor, into one ``request_stop``; a job can ask here which of the two it was. The script
+then returns from ``job.await_termination()`` and ends normally.
 
-Threading: all functions may be called from any thread, but inside a signal handler only those that take no lock
-(``has_registered``, ``is_requested``); the stop functions are called at the same time, each on a thread of its own.
+Threads: all functions may be called from any thread, but a signal handler may only call those that take no lock
+(``has_registered``, ``is_requested``). The stop functions are called in parallel, each on its own thread.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ __all__ = [
     "unregister",
 ]
 
-StopFunction = Callable[[float], None]  #: takes the seconds that it may use
+StopFunction = Callable[[float], None]  #: takes the time limit in seconds
 
 _log = logging.getLogger(__name__)
 
 
 class StopRegistry:
-    """The functions that stop what runs in this process. The module's functions use the one of the process."""
+    """The stop functions of the jobs in this process. The functions of the module use one registry per process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._functions: list[StopFunction] = []
         self._deadline: float | None = None  # set by the first request
-        self._lost: SupervisorLost | None = None  # what the first request was for
+        self._lost: SupervisorLost | None = None  # the reason of the first request
         self._wants_restart = False
-        self._was_commanded = False  # a command has ended a job
-        self._has_stopped = False  # the request has ended a job, and no command had asked for its end
+        self._was_commanded = False  # a command ended a job
+        self._has_stopped = False  # the request ended a job that no command was ending
 
     def register(self, stop: StopFunction) -> None:
-        """Have ``stop(seconds)`` called when the driver shall stop; at once, when that was requested already.
+        """Have ``stop(seconds)`` called when the driver must stop; at once if that was already requested.
 
-        ``stop`` runs on a thread of its own. It should return when the job has stopped, at the latest after the
-        seconds it is given.
+        ``stop`` runs on its own thread. It should return when the job has stopped, after ``seconds`` at the latest.
         """
         with self._lock:
             self._functions.append(stop)
@@ -63,10 +62,10 @@ class StopRegistry:
             self._call_in_thread(stop, deadline)
 
     def unregister(self, stop: StopFunction, *, on_command: bool = False) -> None:
-        """Forget ``stop``: what it would stop has ended. Nothing happens when it is not registered.
+        """Remove ``stop``, because its job has ended. Do nothing if it is not registered.
 
         Args:
-            on_command: a command (stop, restart, restore) has ended it.
+            on_command: a command (stop, restart, restore) ended the job.
         """
         with self._lock:
             if stop not in self._functions:
@@ -78,36 +77,36 @@ class StopRegistry:
                 self._has_stopped = True
 
     def has_registered(self) -> bool:
-        """Say whether anything is registered. Takes no lock, so that a signal handler may ask."""
+        """Return whether any function is registered. Takes no lock, for signal handlers."""
         return bool(self._functions)
 
     def is_requested(self) -> bool:
-        """Say whether a stop was requested. Takes no lock, so that a signal handler may ask."""
+        """Return whether a stop was requested. Takes no lock, for signal handlers."""
         return self._deadline is not None
 
     def request_restart(self) -> None:
-        """Let the driver, when it has ended in good order, ask its supervisor for a new one."""
+        """Let the driver, when it ends without an error, ask its supervisor for a new one."""
         self._wants_restart = True
 
     def is_restart_requested(self) -> bool:
-        """Say whether that was requested."""
+        """Return whether :meth:`request_restart` was called."""
         return self._wants_restart
 
     def is_end_commanded(self) -> bool:
-        """Say whether a command has ended the jobs of this process, and a request has cut nothing short.
+        """Return whether commands, and not a stop request, ended all jobs of this process.
 
-        Then the command says what comes next: that was promised to whoever asked, and the request changes nothing."""
+        If so, the command decides what happens next, as it promised its caller."""
         return self._was_commanded and not self._has_stopped and not self._functions
 
     def lost_supervisor(self) -> SupervisorLost | None:
-        """Return why the driver stops if the end of its supervisor is the reason, None otherwise."""
+        """Return the error if the driver stops because its supervisor ended, otherwise None."""
         return self._lost
 
     def request_stop(self, grace_seconds: float, lost: SupervisorLost | None = None) -> None:
         """Call every registered function and wait for all of them. A second request does nothing.
 
         Args:
-            lost: the end of the supervisor, if that is why the driver must stop.
+            lost: the error, if the driver stops because its supervisor ended.
         """
         with self._lock:
             if self._deadline is not None:

@@ -1,8 +1,8 @@
 """``python -m coord_control.spark.process.state_check PATH``: can Spark load every state of a checkpoint or savepoint?
 
-Checksums say that files are what they were; only Spark can say that it understands them. Its state data source reads
-each store of each operator at the checkpoint's epoch, all partitions of it. It is given a directory of links that is
-removed afterwards, so the checkpoint itself is not touched.
+Checksums prove that files are unchanged; only Spark can prove that it understands them. Its state data source reads all
+partitions of each state store at the checkpoint's epoch. It reads from a temporary directory of links, so the
+checkpoint itself is not touched.
 
 Prints one JSON array with a line per state: query, operator, name, state, rows, problem (null: loaded).
 """
@@ -35,11 +35,11 @@ _JOIN = "symmetricHashJoin"
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """One state that Spark was asked to load.
+    """The result of loading one state.
 
     Attributes:
-        state: which one of the operator's: a side of a join, a state variable; empty: its only one.
-        rows: how many keys, or entries, it has.
+        state: a side of a join, or a state variable; empty if the operator has only one state.
+        rows: the number of keys or entries.
         problem: why it could not be loaded.
     """
 
@@ -52,7 +52,7 @@ class LoadedState:
 
 
 def load_states(spark: SparkSession, source: CheckpointSource) -> Iterator[LoadedState]:
-    """Let Spark load all states of a checkpoint, one after the other."""
+    """Load all states of a checkpoint with Spark, one at a time."""
     for query, snapshot in source.metadata.queries.items():
         if not snapshot.state_operators:
             continue

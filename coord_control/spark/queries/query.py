@@ -223,7 +223,7 @@ class ManagedQuery:
         self._stop_spark_soon()
 
     def pause(self, deadline: float, is_wanted: Callable[[], bool]) -> bool:
-        """Let the running epoch end and begin no other until :meth:`go_on`; wait for it until ``deadline`` (monotonic
+        """Let the running epoch end and begin no other until :meth:`resume`; wait for it until ``deadline`` (monotonic
         seconds), or until it is not wanted any more.
 
         An epoch that was planned before this run, or that fails, is run again and committed first.
@@ -245,7 +245,7 @@ class ManagedQuery:
                 time.sleep(_POLL_SECONDS)
         return True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End a pause, or the request for one; a query that has been stopped meanwhile stays stopped."""
         with self._wishes:
             self._shall_pause = False

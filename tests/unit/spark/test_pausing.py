@@ -57,7 +57,7 @@ def test_a_query_that_fails_in_its_pause_runs_again_only_after_it() -> None:
     thread = query.fails()
     assert not query.has_restarted.wait(0.3)
     assert query.state is QueryState.RESTARTING
-    query.go_on()
+    query.resume()
     thread.join(SECONDS)
     assert (query.runs, query.state) == (1, QueryState.RUNNING)
 

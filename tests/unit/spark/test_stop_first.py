@@ -94,7 +94,7 @@ def all_pause_before_the_savepoint() -> None:
 
 def an_epoch_that_does_not_end_is_not_saved() -> None:
     queries = [Query("a"), Query("b", ends=False)]
-    with pytest.raises(TimeoutError, match="query 'b' has not ended its epoch"):
+    with pytest.raises(TimeoutError, match="query 'b' did not end its epoch"):
         save(queries, WHILE)
     assert not any(query._shall_pause for query in queries)
 
@@ -129,7 +129,7 @@ def spark_does_not_run_in_a_pause() -> None:
     thread.start()
     thread.join(WHILE)
     assert (query.events, query.state) == ([], QueryState.PAUSED)
-    query.go_on()
+    query.resume()
     thread.join(SOON)
     assert (query.events, query.state) == (["runs again"], QueryState.RUNNING)
 
@@ -142,7 +142,7 @@ def a_failure_in_a_pause_is_recovered_behind_it() -> None:
     thread.start()
     thread.join(WHILE)
     assert query.events == []
-    query.go_on()
+    query.resume()
     thread.join(SOON)
     assert query.events == ["recovers"]
 
@@ -172,12 +172,12 @@ BUGS: Final = (
     ),
     Mutation("save although an epoch has not ended", stop._pause, "if not is_paused]:", "if False]:"),
     Mutation("save what is not wanted", stop._pause, "if not is_wanted():", "if False:"),
-    Mutation("stay in the pause without a savepoint", stop.savepoint_and_pause, "query.go_on()", "pass"),
+    Mutation("stay in the pause without a savepoint", stop.savepoint_and_pause, "query.resume()", "pass"),
     Mutation(
         "let the queries go on behind their savepoint",
         stop.savepoint_and_pause,
         "return completed\n",
-        "[query.go_on() for query in queries]\n        return completed\n",
+        "[query.resume() for query in queries]\n        return completed\n",
     ),
     Mutation(
         "end a run before it has committed what was planned before it",
