@@ -1,4 +1,4 @@
-"""``coordctl checkpoint``: checkpoints of running jobs, and the history of all.
+"""``coordctl checkpoint``: checkpoints of running jobs, and their history.
 
 Threads: the command's thread.
 """
@@ -17,7 +17,7 @@ from coord_control.storage.records import CheckpointKind, CheckpointState
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Checkpoints: take, look at, give up; statistics over all of them.", no_args_is_help=True)
+app = typer.Typer(help="Take, list, show and abort checkpoints; statistics of all of them.", no_args_is_help=True)
 
 _Id = Annotated[int, typer.Argument(metavar="ID", min=1, help="The checkpoint's number.", show_default=False)]
 _Kind = Annotated[
@@ -37,8 +37,8 @@ def trigger(
 ) -> None:
     """Take a checkpoint of JOB now.
 
-    When the job has as many checkpoints as it keeps (CheckpointOptions(retained=...), by default one), the oldest is
-    removed. What has to stay is a savepoint.
+    The oldest checkpoint is removed if there are more than the job retains (CheckpointOptions(retained=...), by default
+    one). To keep one, take a savepoint instead.
     """
     with connected(control, as_json) as client:
         command = client.trigger_checkpoint(job, label=label, key=key)
@@ -57,12 +57,12 @@ def list_(
     limit: Limit = 20,
     before: Annotated[
         int | None,
-        typer.Option(metavar="ID", envvar="COORD_BEFORE", help="Only those with a smaller number: the next page."),
+        typer.Option(metavar="ID", envvar="COORD_BEFORE", help="Only smaller numbers: the next page."),
     ] = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List the history of checkpoints and savepoints of JOB, also of those that failed or were removed."""
+    """List checkpoints and savepoints of JOB, including those that failed or were removed."""
     with connected(control, as_json) as client:
         found = client.checkpoints(job, kind=kind, state=state, requested_by=requested_by, limit=limit, before=before)
         if as_json:
@@ -78,7 +78,7 @@ def show(
     job: JobName,
     checkpoint: _Id,
     subtasks: Annotated[
-        bool, typer.Option("--subtasks", envvar="COORD_SUBTASKS", help="Also the part of every subtask.")
+        bool, typer.Option("--subtasks", envvar="COORD_SUBTASKS", help="Include per-subtask details.")
     ] = False,
     control: Control = None,
     as_json: Json = False,
@@ -94,7 +94,7 @@ def show(
         print_checkpoint(found)
         print_subtasks(parts)
         if subtasks and not parts:
-            say("the parts of its subtasks are not kept any more")
+            say("its per-subtask details are no longer kept")
 
 
 @app.command("abort")
@@ -107,7 +107,7 @@ def abort(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Give up a checkpoint or savepoint of JOB that is under way."""
+    """Abort a checkpoint or savepoint of JOB that is in progress."""
     with connected(control, as_json) as client:
         command = client.abort(job, checkpoint=checkpoint, key=key)
         finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
@@ -119,12 +119,14 @@ def summary(
     kind: _Kind = None,
     window: Annotated[
         int,
-        typer.Option(min=1, max=1_000_000, envvar="COORD_WINDOW", help="Percentiles over how many of the newest."),
+        typer.Option(
+            min=1, max=1_000_000, envvar="COORD_WINDOW", help="Number of newest checkpoints for the percentiles."
+        ),
     ] = 10_000,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Counts and percentiles of JOB's checkpoints: durations, sizes, blocked events."""
+    """Show counts and percentiles of JOB's checkpoints: durations, sizes, blocked events."""
     with connected(control, as_json) as client:
         found = client.summary(job, kind=kind, window=window)
         if as_json:

@@ -1,6 +1,6 @@
-"""What ``coordctl`` shows of the history of checkpoints: rows and tables, no commands.
+"""Tables of the history of checkpoints.
 
-Threads: values in, tables out; any thread.
+Threads: any; pure functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS: Final = ("id", "kind", "state", "triggered", "took", "size", "new", "b
 
 
 def checkpoint_table(title: str, checkpoints: Iterable[CheckpointRecord]) -> Table:
-    """One line a checkpoint."""
+    """Return a table with one row per checkpoint."""
     return text_table(title, _COLUMNS, [_row(each) for each in checkpoints])
 
 
@@ -50,7 +50,7 @@ def _row(one: CheckpointRecord) -> tuple[object, ...]:
 
 
 def print_checkpoint(one: CheckpointRecord) -> None:
-    """All of one, but for its subtasks."""
+    """Print one checkpoint, without its subtasks."""
     by = f" by {one.requested_by}" if one.requested_by else ""
     say(f"{one.kind.value} {one.id} of job {one.job}: {one.state.value}" + (f", {one.path}" if one.path else ""))
     say(f"triggered {human_time(one.triggered_at)} UTC{by}, cause: {one.cause}, generation {one.generation}")
@@ -65,7 +65,7 @@ def print_checkpoint(one: CheckpointRecord) -> None:
         )
         return
     took = human_seconds(one.duration_seconds)
-    # A savepoint shares nothing, so all of it is new.
+    # A savepoint shares no files, so all of it is new.
     new = "" if one.kind is CheckpointKind.SAVEPOINT else f", of which {human_bytes(one.new_bytes)} are new"
     say(
         f"took {took}; {human_bytes(one.state_bytes)}{new} ({human_bytes(one.linked_bytes)} linked, "
@@ -132,7 +132,7 @@ def _answered(operator: OperatorCheckpoint) -> str:
 
 
 def print_subtasks(subtasks: Sequence[SubtaskRecord]) -> None:
-    """The part of every subtask."""
+    """Print a table with one row per subtask."""
     print_table(
         "subtasks",
         ("operator", "subtask", "acknowledged after", "passed after", "state", "blocked", "events down", "events up"),
@@ -153,7 +153,7 @@ def print_subtasks(subtasks: Sequence[SubtaskRecord]) -> None:
 
 
 def print_summary(job: str, summary: CheckpointSummary) -> None:
-    """Counts and percentiles."""
+    """Print counts and percentiles."""
     counts = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in summary.counts.items())
     say(f"checkpoints of job {job}: {counts or 'none'}")
     columns = ("newest completed", "count", "min", "average", "p50", "p90", "p95", "p99", "p99.9", "max")

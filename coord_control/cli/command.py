@@ -1,4 +1,4 @@
-"""``coordctl command``: what was asked of jobs, and what became of it.
+"""``coordctl command``: commands to jobs, and their results.
 
 Threads: the command's thread.
 """
@@ -19,7 +19,7 @@ from coord_control.storage.records import CommandKind, CommandRecord, CommandSta
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Commands: what was asked of jobs, and what became of it.", no_args_is_help=True)
+app = typer.Typer(help="List, show and cancel commands to jobs.", no_args_is_help=True)
 
 _Id = Annotated[str, typer.Argument(metavar="COMMAND", help="The command's id.", show_default=False)]
 
@@ -42,7 +42,7 @@ def list_(
     """List commands, newest first."""
     with connected(control, as_json) as client:
         if job is not None:
-            client.job(job)  # a wrong name is said, and not an empty list
+            client.job(job)  # raises for an unknown name, instead of printing an empty list
         found = client.commands(job, state=state, kind=kind, limit=limit)
         if as_json:
             print_json([each.to_json() for each in found])
@@ -54,14 +54,14 @@ def list_(
 
 @app.command("show")
 def show(command: _Id, control: Control = None, as_json: Json = False) -> None:
-    """Show a command: who asked, how far it is, what it gave."""
+    """Show a command: who requested it, its progress, its result."""
     with connected(control, as_json) as client:
         _show(client.command(command), as_json)
 
 
 @app.command("cancel")
 def cancel(command: _Id, control: Control = None, as_json: Json = False) -> None:
-    """Give up a command: at once when no driver has taken it yet; a checkpoint that is under way is aborted."""
+    """Cancel a command that no driver has picked up yet, or abort a checkpoint that is in progress."""
     with connected(control, as_json) as client:
         _show(client.cancel(command), as_json)
 
@@ -71,16 +71,16 @@ def _show(command: CommandRecord, as_json: bool) -> None:
         print_json(command.to_json())
         return
     say(f"command {command.id}: {command.kind.replace('_', ' ')} of job {command.job}, {command.state}")
-    say(f"asked {human_time(command.requested_at)} UTC by {command.requested_by} on {command.requested_from}")
+    say(f"requested {human_time(command.requested_at)} UTC by {command.requested_by} on {command.requested_from}")
     say(f"with {json.dumps(command.payload, ensure_ascii=False)}, key {command.key}")
     if command.claimed_at is not None:
-        say(f"taken {human_time(command.claimed_at)} UTC by generation {command.generation}")
+        say(f"picked up {human_time(command.claimed_at)} UTC by generation {command.generation}")
     if command.finished_at is not None:
-        say(f"over since {human_time(command.finished_at)} UTC")
+        say(f"finished {human_time(command.finished_at)} UTC")
     elif command.cancel_requested:
-        say("is being given up")
+        say("is being cancelled")
     else:
-        say(f"{progress_text(command)}; expires {human_time(command.expires_at)} UTC unless a driver takes it")
+        say(f"{progress_text(command)}; expires {human_time(command.expires_at)} UTC unless a driver picks it up")
     if command.error is not None:
         say(f"{command.error.code}: {command.error.message}")
     if command.result is not None:

@@ -1,4 +1,4 @@
-"""What the shell offers when somebody presses Tab: names from the control database, at once or not at all.
+"""Shell completion: names from the control database, quickly or not at all.
 
 Threads: the command's thread.
 """
@@ -15,9 +15,8 @@ _PATIENCE_SECONDS = 0.2
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
-    """The jobs whose names begin with what was typed. No error is worth spoiling somebody's prompt: then there are
-    none."""
-    # A shell waits for this: what it needs is imported when it is needed, and never for another command.
+    """Return the jobs whose names start with ``incomplete``, or none on an error: it must not disturb the prompt."""
+    # The shell waits for this, and other commands do not need these imports.
     from coord_control.control.client.reader import ControlReader
     from coord_control.control.settings import ControlSettings
 

@@ -1,4 +1,4 @@
-"""``coordctl db``: the control database itself.
+"""``coordctl db``: maintains the control database.
 
 Threads: the command's thread.
 """
@@ -24,15 +24,15 @@ from coord_control.storage.retention import prune
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The control database: its tables, its history, its users.", no_args_is_help=True)
+app = typer.Typer(help="Maintain the control database: tables, history, users.", no_args_is_help=True)
 
 
 @app.command("upgrade")
 def upgrade(control: Control = None, as_json: Json = False) -> None:
-    """Bring the tables to the version of this release, in one transaction; make them if there are none.
+    """Upgrade the tables to the version of this release, in one transaction; create them if there are none.
 
-    Jobs run on. But a driver of an older release cannot use newer tables: what happens is not written down, and
-    commands wait, until the job is restarted with this release. The jobs with such a driver are named.
+    Jobs keep running. But a driver of an older release cannot use newer tables: nothing is recorded, and commands wait,
+    until the job is restarted with this release. The affected jobs are listed.
     """
     with _opened(control, as_json) as database:
         before = database.schema_version()
@@ -41,28 +41,28 @@ def upgrade(control: Control = None, as_json: Json = False) -> None:
         left_behind = [] if before == after else [job.name for job in Jobs(database).list() if job.is_alive]
         if left_behind:
             warn(
-                f"alive with a driver of an older release, which cannot use the new tables: {', '.join(left_behind)}; "
-                "what happens there is not written down, and commands wait, until the job is restarted with this "
-                "release. Restart it now; before the next upgrade, stop the jobs first"
+                "running with a driver of an older release, which cannot use the new tables: "
+                f"{', '.join(left_behind)}; nothing is recorded, and commands wait, until these jobs are restarted "
+                "with this release. Restart them now; before the next upgrade, stop the jobs first"
             )
         if as_json:
             print_json({"database": database.display_url, "before": before, "after": after, "left_behind": left_behind})
         elif before == after:
-            say(f"{database.display_url} has version {after} of the tables already")
+            say(f"{database.display_url} already has version {after} of the tables")
         else:
             say(f"{database.display_url}: tables upgraded from {before or 'none'} to version {after}")
 
 
 @app.command("check")
 def check(control: Control = None, as_json: Json = False) -> None:
-    """Check that the database can be reached and has the tables of this release. Exit code 0: it can and has."""
+    """Check that the database is reachable and has the tables of this release. Exit code 0 if so."""
     with _opened(control, as_json) as database:
         database.check_schema()
         version = database.schema_version()
         if as_json:
             print_json({"database": database.display_url, "version": version, "ok": True})
         else:
-            say(f"{database.display_url}: version {version} of the tables, as this release needs it")
+            say(f"{database.display_url}: version {version} of the tables, as this release requires")
 
 
 @app.command("prune")
@@ -73,15 +73,15 @@ def prune_(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_OLDER_THAN",
-            help="Remove history that is older than this. Default: COORD_CONTROL_HISTORY_DAYS.",
+            help="Remove history older than this. Default: COORD_CONTROL_HISTORY_DAYS.",
         ),
     ] = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Remove old history now, as drivers do by themselves.
+    """Remove old history now, as drivers do periodically.
 
-    Never what something refers to: checkpoints that are on storage, commands that are not finished.
+    Checkpoints that are on the storage and unfinished commands are never removed.
     """
     with _opened(control, as_json) as database:
         policy = ControlSettings.load(control).retention()
@@ -91,7 +91,7 @@ def prune_(
         if as_json:
             print_json(report.to_json())
         elif not report.is_leader:
-            say("another process is doing it at the moment")
+            say("another process is removing old history now")
         else:
             removed = [f"{count} {what.replace('_', ' ')}" for what, count in report.removed.items() if count]
             say(f"removed: {', '.join(removed) or 'nothing'}")
@@ -101,19 +101,19 @@ def prune_(
 def grants_(
     user: Annotated[str, typer.Argument(metavar="USER", help="The dashboard's user in PostgreSQL.")],
     create: Annotated[
-        bool, typer.Option("--create", envvar="COORD_CREATE", help="Also the statement that makes the user.")
+        bool, typer.Option("--create", envvar="COORD_CREATE", help="Include the statement that creates the user.")
     ] = False,
     payloads: Annotated[
         bool,
-        typer.Option("--payloads", envvar="COORD_PAYLOADS", help="Let it also read what people have sent to jobs."),
+        typer.Option("--payloads", envvar="COORD_PAYLOADS", help="Also grant access to the payloads of commands."),
     ] = False,
     schema: Annotated[
-        str, typer.Option(envvar="COORD_SCHEMA", metavar="NAME", help="The schema that the tables are in.")
+        str, typer.Option(envvar="COORD_SCHEMA", metavar="NAME", help="The schema of the tables.")
     ] = "public",
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Print the SQL that lets USER read the tables and nothing else; run it as their owner: ... | psql."""
+    """Print SQL that grants USER read-only access to the tables; run it as their owner: ... | psql."""
     with _opened(control, as_json) as database:
         statements = grants(database, user, with_payloads=payloads, schema=schema, create=create)
         if as_json:

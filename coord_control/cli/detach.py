@@ -1,11 +1,10 @@
-"""Going to the background: a session of its own, output into a log file, and a last word to the terminal.
+"""Moves coordctl to the background: a new session, output to a log file, and a hint on the terminal.
 
-A fork, not a new process with the same options: nothing has to be spelled a second time, and the process list shows
-what the user typed. That is safe because coordctl has one thread by then. Log files are not rotated here: a log that
-another program renames goes on under its new name; ``copytruncate`` of logrotate and the like works, since all writers
-append.
+It forks instead of starting a new process, so that options need not be passed on and the process list shows what the
+user typed. That is safe because coordctl has only one thread at that time. Log files are not rotated: a renamed log
+grows under its new name, but logrotate's ``copytruncate`` works, because all writers append.
 
-Threads: the command's, before any other is started.
+Threads: the command's thread, before any other is started.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ __all__ = ["default_log_file", "detach"]
 
 
 def default_log_file(script: Path) -> Path:
-    """A new file below the user's state folder, named after the script and the time."""
+    """Return a new file below the user's state folder, named after the script and the time."""
     now = datetime.now(UTC)
     return state_folder() / "logs" / f"{script.stem}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
 
 
 def detach(log_file: Path) -> None:
-    """Go on in the background; the process in the foreground tells where to look, and ends with exit code 0.
+    """Continue in the background; the foreground process prints how to watch the job, and exits with 0.
 
     Raises:
         typer.BadParameter: the log file cannot be written.
@@ -62,6 +61,6 @@ def _redirect(log: int) -> None:
 def _tell(child: int, log_file: Path) -> None:
     typer.echo(f"running in the background: process {child}")
     typer.echo(f"its log: {log_file}")
-    typer.echo("look:    coordctl jobs; coordctl watch JOB; coordctl logs JOB -f")
+    typer.echo("watch:   coordctl jobs; coordctl watch JOB; coordctl logs JOB -f")
     typer.echo(f"         tail -f {shlex.quote(str(log_file))}")
     typer.echo(f"stop:    coordctl stop JOB, or: kill {child}")

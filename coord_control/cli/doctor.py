@@ -1,4 +1,4 @@
-"""``coordctl doctor``: says whether this machine can run a driver, and what to do where it cannot."""
+"""``coordctl doctor``: checks whether this machine can run a driver, and names the next step if not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def doctor(
         typer.Option(
             envvar="COORD_ROOT",
             metavar="PATH",
-            help="Check this storage root too: a path or a URI that Spark can write.",
+            help="Also check this storage root: a path or a URI that Spark can write.",
         ),
     ] = None,
     spark: Annotated[
@@ -47,12 +47,12 @@ def doctor(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_SPARK_TIMEOUT",
-            help="How long Spark may take for that.",
+            help="Time limit for Spark.",
         ),
     ] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Check Python, Java, packages, network, disk, storage and Spark. Exit code 0: nothing failed; 1: something did."""
+    """Check Python, Java, packages, network, disk, storage and Spark. Exit codes: 0 no check failed, 1 one did."""
     checks = _basic_checks(root)
     skipped = ["storage"] if root is None else []
     remote_root = root if root is not None and environment.local_path(root) is None else None
@@ -105,10 +105,10 @@ def _spark_checks(root: str | None, timeout: float) -> list[Check]:
             env=driver_environment(os.environ),
         )
     except subprocess.TimeoutExpired:
-        hint = "look for a JVM that waits for memory or for the network; --spark-timeout gives it more time"
+        hint = "check whether the JVM waits for memory or the network; --spark-timeout raises the limit"
         return [Check("spark", Status.FAILED, f"no result within {timeout:g} s", _SPARK_EXPECTED, hint)]
     if done.returncode != 0:
-        hint = f"see the whole error: {' '.join(command)}"
+        hint = f"for the whole error run: {' '.join(command)}"
         return [Check("spark", Status.FAILED, _last_line(done.stderr), _SPARK_EXPECTED, hint)]
     return [Check(**{**each, "status": Status(each["status"])}) for each in json.loads(_last_line(done.stdout))]
 

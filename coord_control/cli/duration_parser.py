@@ -1,4 +1,4 @@
-"""Durations on the command line: ``30``, ``1.5s``, ``500ms``, ``2m``, ``1h``; seconds without a unit."""
+"""Parses durations on the command line: ``30``, ``1.5s``, ``500ms``, ``2m``, ``1h``; seconds without a unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_seconds(value: str | float) -> float:
     """Return a duration in seconds.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: ``value`` is not a duration.
     """
     match = _DURATION.fullmatch(str(value).strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""``coordctl event``: control events to a running job's operators.
+"""``coordctl event``: sends control events to the operators of a job.
 
 Threads: the command's thread.
 """
@@ -20,7 +20,7 @@ from coord_control.storage.records import JobRecord, OperatorRecord
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Control events: what an operator takes, and sending it.", no_args_is_help=True)
+app = typer.Typer(help="List and send control events.", no_args_is_help=True)
 
 _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator's uid.", show_default=False)]
 
@@ -29,12 +29,12 @@ _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator
 def types(
     job: JobName,
     operator: Annotated[
-        str | None, typer.Argument(metavar="[OPERATOR]", help="The operator; all without it.", show_default=False)
+        str | None, typer.Argument(metavar="[OPERATOR]", help="The operator. Default: all.", show_default=False)
     ] = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List the control events that the operators of JOB take, with the fields of each."""
+    """List the control events that the operators of JOB accept, with their fields."""
     with connected(control, as_json) as client:
         record = client.job(job)
         found = record.operators if operator is None else (_operator(record, operator),)
@@ -44,20 +44,22 @@ def types(
         rows = [(one.uid, each.name, _fields(each.schema)) for one in found for each in one.event_types]
         print_table("", ("operator", "event", "fields"), rows)
         if not rows:
-            say(f"job {job} declares no control event")
+            say(f"job {job} declares no control events")
 
 
 @app.command("send")
 def send(
     job: JobName,
     operator: _Operator,
-    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="One of: coordctl event types JOB OPERATOR.")],
+    event_type: Annotated[
+        str, typer.Argument(metavar="TYPE", help="A type listed by: coordctl event types JOB OPERATOR.")
+    ],
     payload: Annotated[
         str, typer.Argument(metavar="JSON", help="The event, for example '{\"minutes\": 45}'; - reads standard input.")
     ],
     subtask: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", envvar="COORD_SUBTASK", help="To this subtask alone; default: to all."),
+        typer.Option(min=0, metavar="N", envvar="COORD_SUBTASK", help="Send to this subtask only. Default: all."),
     ] = None,
     key: Key = None,
     wait: Wait = True,
@@ -67,8 +69,8 @@ def send(
 ) -> None:
     """Send a control event to OPERATOR of JOB, exactly once.
 
-    It is done when its effect is durable: a recovery after that does not undo it, and none does it twice. An idle job
-    has no next epoch: the event is safe by then, and takes effect with the first one; --no-wait does not wait for it.
+    The command completes when the effect is durable: no recovery undoes or repeats it. In an idle job the event is
+    stored and takes effect with the next epoch; use --no-wait to return at once.
     """
     value = _parsed(sys.stdin.read() if payload == "-" else payload)
     with connected(control, as_json) as client:
@@ -102,7 +104,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise typer.BadParameter(f"the event is no JSON ({error}); quote it: '{{\"minutes\": 45}}'") from None
+        raise typer.BadParameter(f"the event is not valid JSON ({error}); quote it: '{{\"minutes\": 45}}'") from None
 
 
 def _place(field: Any) -> str:

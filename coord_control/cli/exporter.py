@@ -1,6 +1,6 @@
-"""``coordctl exporter``: the whole control database for Prometheus.
+"""``coordctl exporter``: metrics of the whole control database for Prometheus.
 
-Threads: the command's thread waits; the server has threads of its own.
+Threads: the command's thread waits; the server has its own threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coord_control.signal_wakeup import signals_wake_main_thread
 
 __all__ = ["exporter"]
 
-# Whoever scrapes gives up after ten seconds; a database that is away is said before.
+# Prometheus aborts a scrape after ten seconds; an unreachable database must be reported earlier.
 _RETRY_SECONDS: Final = 1.0
 
 
@@ -36,7 +36,7 @@ def exporter(
             "--listen",
             envvar="COORD_EXPORTER_LISTEN",
             metavar="HOST:PORT",
-            help="Where to serve. There is no password: let a firewall stand before any address but loopback's.",
+            help="Address to listen on. Unauthenticated: protect any address but loopback.",
         ),
     ] = f"127.0.0.1:{EXPORTER_PORT}",
     job: Annotated[
@@ -44,8 +44,8 @@ def exporter(
         typer.Option(
             "--job",
             metavar="NAME",
-            envvar="COORD_EXPORTER_JOB",  # not COORD_JOB, which names the job that one works with
-            help="Only this job; may be given several times. Default: all.",
+            envvar="COORD_EXPORTER_JOB",  # not COORD_JOB, the job of other commands
+            help="Only this job; may be repeated. Default: all.",
         ),
     ] = None,
     cache: Annotated[
@@ -54,16 +54,16 @@ def exporter(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_EXPORTER_CACHE",
-            help="Read the database at most once in so long, however many scrape.",
+            help="Cache what was read from the database for this long.",
         ),
     ] = 5.0,
     control: Control = None,
 ) -> None:
     """Serve metrics of all jobs of the control database, for Prometheus, until Ctrl-C or SIGTERM.
 
-    A database that is away is a metric, coord_control_database_up 0, and no error.
+    An unreachable database is not an error but a metric: coord_control_database_up 0.
     """
-    # Not above: the other commands need not wait until the client library is imported.
+    # Imported here because other commands do not need the client library.
     from coord_control.metrics.database_collector import DatabaseCollector
     from coord_control.metrics.http_server import MetricsServer
 
@@ -78,8 +78,8 @@ def exporter(
                 say(f"metrics of {client.url} at http://{server.address}/metrics")
                 if not server.is_loopback:
                     warn(
-                        "everybody who reaches this address can read the metrics, and nothing is encrypted: let a "
-                        "firewall stand before it"
+                        "anyone who can reach this address can read the metrics, and nothing is encrypted: protect it "
+                        "with a firewall"
                     )
                 _warn_of_unknown(client, job or ())
                 _wait_for_end()
@@ -90,11 +90,11 @@ def exporter(
 def _warn_of_unknown(client: ControlClient, jobs: Collection[str]) -> None:
     if not jobs:
         return
-    with contextlib.suppress(CoordControlError):  # the database is away, which each scrape says
+    with contextlib.suppress(CoordControlError):  # the database is unreachable, which each scrape reports
         known = {each.job.name for each in client.fleet(jobs).jobs}
         for name in dict.fromkeys(jobs):
             if name not in known:
-                warn(f"there is no job {name!r} yet, and no metrics of it; coordctl jobs lists those that there are")
+                warn(f"there is no job {name!r} yet, so it has no metrics; coordctl jobs lists all jobs")
 
 
 def _wait_for_end() -> None:

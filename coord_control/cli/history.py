@@ -1,4 +1,4 @@
-"""``coordctl recoveries``, ``audit``, ``generations`` and ``forget``: what happened to a job.
+"""``coordctl recoveries``, ``audit``, ``generations`` and ``forget``: the history of a job.
 
 Threads: the command's thread.
 """
@@ -13,7 +13,7 @@ __all__ = ["audit", "forget", "generations", "recoveries"]
 
 
 def recoveries(job: JobName, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
-    """List why and from where JOB went on, newest first."""
+    """List the recoveries of JOB, newest first: their causes, and from where it resumed."""
     with connected(control, as_json) as client:
         found = client.recoveries(job, limit=limit)
         if as_json:
@@ -40,10 +40,10 @@ def recoveries(job: JobName, limit: Limit = 20, control: Control = None, as_json
 
 
 def audit(job: Job = None, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
-    """List who asked for what, from where, and with which outcome; newest first."""
+    """List the audit trail, newest first: who requested what, from where, and the outcome."""
     with connected(control, as_json) as client:
         if job is not None:
-            client.job(job)  # a wrong name is said, and not an empty list
+            client.job(job)  # raises for an unknown name, instead of printing an empty list
         found = client.audit(job, limit=limit)
         if as_json:
             print_json([each.to_json() for each in found])
@@ -62,11 +62,11 @@ def audit(job: Job = None, limit: Limit = 20, control: Control = None, as_json: 
         ]
         print_table("", ("at", "who", "job", "action", "outcome", "subject", "details"), rows)
         if not rows:
-            say("nobody has asked for anything yet")
+            say("no requests have been recorded yet")
 
 
 def generations(job: JobName, control: Control = None, as_json: Json = False) -> None:
-    """List the drivers that JOB has had, newest first."""
+    """List the drivers of JOB, newest first."""
     with connected(control, as_json) as client:
         found = client.generations(job)
         if as_json:
@@ -93,13 +93,13 @@ def forget(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the history of JOB, which does not run, from the control database. Its checkpoints on storage stay."""
+    """Remove the history of JOB, which must be stopped, from the control database. Its storage is not touched."""
     with connected(control, as_json) as client:
         record = client.job(job)
         if not yes:
-            confirm(f"forget all about job {record.name}?")
+            confirm(f"remove the history of job {record.name}?")
         client.forget(job)
         if as_json:
             print_json({"job": job, "forgotten": True})
         else:
-            say(f"job {job} is forgotten; what it has on storage is still there: {record.folder}")
+            say(f"removed the history of job {job}; its storage is unchanged: {record.folder}")

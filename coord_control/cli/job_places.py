@@ -1,7 +1,7 @@
-"""Whether a job runs, and where it lies: what the control database can tell to commands that also work without it.
+"""Whether a job is running, and its root: for commands that also work without a control database.
 
-A job may have no control plane, or one that is away at the moment; what is done to a job that does not run is done on
-its storage, and is safe there: whoever owns the job is written there too.
+A job may have no control plane, or an unreachable one. Commands to a stopped job work on its storage, which is safe,
+because the storage also records the owner of the job.
 
 Threads: the command's thread.
 """
@@ -23,21 +23,21 @@ from coord_control.storage.records import JobRecord
 
 __all__ = ["refuse_key", "root_of", "running_job", "tell_disposed", "tell_dropped", "tell_verified", "tell_way"]
 
-_SAY_WHERE: Final = "say where the jobs are, with --root or COORD_ROOT"
+_NAME_ROOT: Final = "name the folder of the jobs with --root or COORD_ROOT"
 
 
 @contextlib.contextmanager
 def running_job(
     control: str | None, job: str, root: str | None, key: str | None = None
 ) -> Iterator[ControlClient | None]:
-    """A client for a job that runs; None: it does not, as far as anybody can tell, and its storage is to be used.
+    """Open a client if the job is running; yield None if it is not known to run, so that its storage must be used.
 
     Args:
-        root: where the caller says that the job lies: another job of this name, below another root, is not meant.
-        key: of the request. If the job was asked with it before, there is a client as well: it finds that command.
+        root: the root from the command line; a job of this name below another root is ignored.
+        key: the key of the request. If the job has a command with it, there is a client even if the job is stopped.
 
     Raises:
-        JobNotFound, typer.BadParameter: as :func:`root_of`, before anything is said about the job.
+        JobNotFound, typer.BadParameter: as :func:`root_of`, before any output.
     """
     found = _asked(control, job, must=root is None)
     if found is None:
@@ -51,50 +51,50 @@ def running_job(
 
 
 def root_of(control: str | None, job: str, root: str | None) -> str:
-    """The root of a job: the one that was given, or the one that the control database knows.
+    """Return the root of a job: ``root``, or the one in the control database.
 
     Raises:
-        JobNotFound: the control database knows no such job; the message names those with a similar name.
-        typer.BadParameter: there is no control database to be asked.
+        JobNotFound: the control database has no such job; the message names similar ones.
+        typer.BadParameter: there is no control database.
     """
     if root is not None:
         return absolute(root)
     found = _asked(control, job, must=True)
-    assert found is not None, "it must be known"
+    assert found is not None, "guaranteed by must"
     client, record = found
     client.close()
     return record.root
 
 
 def tell_way(client: ControlClient | None, job: str) -> None:
-    """Say on standard error who does it."""
-    way = "on its storage: it does not run" if client is None else "through its driver"
+    """Print on standard error whether the driver or this process executes the request."""
+    way = "not running, using its storage" if client is None else "running, asking its driver"
     typer.echo(plain(f"job {job}: {way}"), err=True)
 
 
 def refuse_key(key: str | None) -> None:
-    """Refuse the key of a request that is carried out on the storage, where a repeated request is carried out again."""
+    """Refuse a key for a request on the storage, where a repeated request is executed again."""
     if key is not None:
         raise typer.BadParameter(
             plain(
-                f"--key {key} would not be kept: what a running job is asked is done once per key, and this is done "
-                "on the storage. Leave --key out, or start the job first"
+                f"--key {key} needs a running job: a request on the storage is executed each time. Leave --key out, or "
+                "start the job first"
             )
         )
 
 
 def tell_disposed(control: str | None, path: str) -> None:
-    """Tell the control database that a savepoint was removed, if it knows that one."""
+    """Record in the control database that a savepoint was removed, if it contains that savepoint."""
     _tell(control, lambda client: client.record_disposed(path))
 
 
 def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> None:
-    """Tell the control database what became of reading all files of a savepoint, if it knows that one."""
+    """Record the result of verifying a savepoint in the control database, if it contains that savepoint."""
     _tell(control, lambda client: client.record_verified(path, problems))
 
 
 def tell_dropped(control: str | None, job: str, dropped: Mailbox) -> None:
-    """Tell the control database what was given up of a job, if it knows that one."""
+    """Record the dropped events of a job in the control database, if it contains that job."""
     if dropped.events:
         _tell(control, lambda client: client.record_dropped(job, dropped.operator, dropped.subtask, dropped.events))
 
@@ -106,26 +106,26 @@ def _tell(control: str | None, tell: Callable[[ControlClient], object]) -> None:
     except (NoControlPlane, DatabaseNotFound, JobNotFound, RecordNotFound):
         pass
     except DatabaseError as error:
-        typer.echo(plain(f"the control database was not told: {error}"), err=True)
+        typer.echo(plain(f"not recorded in the control database: {error}"), err=True)
 
 
 def _asked(control: str | None, job: str, *, must: bool) -> tuple[ControlClient, JobRecord] | None:
-    """The job as the control database knows it; None: it does not, and nothing else says that it ``must``."""
+    """Return a client and the record of a job, or None if there is no record and it is not a ``must``."""
     with contextlib.ExitStack() as stack:
         try:
             client = stack.enter_context(ControlClient(control))
             record = client.job(job)
         except JobNotFound as error:
             if must:
-                raise JobNotFound(job, error.root, error.near, _SAY_WHERE) from error
+                raise JobNotFound(job, error.root, error.near, _NAME_ROOT) from error
             return None
         except (NoControlPlane, DatabaseError) as error:
             if must:
                 raise typer.BadParameter(
-                    plain(f"no control database says where job {job!r} is ({error}): {_SAY_WHERE}")
+                    plain(f"no control database knows the folder of job {job!r} ({error}): {_NAME_ROOT}")
                 ) from error
             if not isinstance(error, (NoControlPlane, DatabaseNotFound)):
-                typer.echo(plain(f"the control database was not asked: {error}"), err=True)
+                typer.echo(plain(f"continuing without the control database: {error}"), err=True)
             return None
         stack.pop_all()  # the caller closes it
         return client, record

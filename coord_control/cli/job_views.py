@@ -1,6 +1,6 @@
-"""What ``coordctl`` shows of jobs, their queries, operators and gateways: rows and tables, no commands.
+"""Tables of jobs, their queries, operators, gateways and commands.
 
-Threads: values in, tables out; any thread.
+Threads: any; pure functions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COMMAND_COLUMNS: Final = ("command", "job", "kind", "state", "asked", "by", "wh
 
 
 def job_table(jobs: Iterable[JobRecord]) -> Table:
-    """One line a job."""
+    """Return a table with one row per job."""
     return text_table(
         "",
         _JOB_COLUMNS,
@@ -71,10 +71,10 @@ def job_table(jobs: Iterable[JobRecord]) -> Table:
 
 
 def job_screen(snapshot: JobSnapshot, *, all_gateways: bool = False) -> RenderableType:
-    """A job on one screen: what it is, and what it is doing.
+    """Render a job on one screen: its state and its activity.
 
     Args:
-        all_gateways: also those without blocked events.
+        all_gateways: include gateways without blocked events.
     """
     job = snapshot.job
     tables = [
@@ -88,19 +88,19 @@ def job_screen(snapshot: JobSnapshot, *, all_gateways: bool = False) -> Renderab
 
 
 def command_table(title: str, commands: Iterable[CommandRecord]) -> Table:
-    """One line a command."""
+    """Return a table with one row per command."""
     return text_table(title, _COMMAND_COLUMNS, [_command_row(command) for command in commands])
 
 
 def _header(job: JobRecord) -> list[str]:
     since = human_seconds(max(0.0, (datetime.now(UTC) - job.driver_started_at).total_seconds()))
-    by = "coordctl run" if job.is_supervised else "nobody"
+    supervisor = ", supervised by coordctl run" if job.is_supervised else ", not supervised"
     lines = [f"job {job.name}: {state_text(job)}, generation {job.generation}, process {job.pid} on {job.host}"]
     if job.is_alive:
-        lines.append(f"runs for {since}, kept alive by {by}, in {job.folder}")
+        lines.append(f"running for {since}{supervisor}, in {job.folder}")
     else:
         reason = f": {job.end_reason}" if job.end_reason else ""
-        again = "; coordctl run should be starting it again" if job.is_restarting else ""
+        again = "; coordctl run is restarting it" if job.is_restarting else ""
         since = human_time(job.ended_at or job.heartbeat_at)
         lines.append(f"not running since {since} UTC{reason}{again}; in {job.folder}")
     if job.log_file:
@@ -110,7 +110,7 @@ def _header(job: JobRecord) -> list[str]:
     agent = job.agent
     if agent is not None and (agent.buffered or agent.dropped or agent.database_failures):
         lines.append(
-            f"its agent: {agent.buffered} records wait for the database, {agent.dropped} were dropped, "
+            f"agent: {agent.buffered} records are waiting for the database, {agent.dropped} were dropped, "
             f"{agent.database_failures} failures {agent.last_failure}"
         )
     return [marked(line) for line in lines]

@@ -1,6 +1,6 @@
-"""``coordctl jobs``, ``show`` and ``watch``: what runs, and what it is doing.
+"""``coordctl jobs``, ``show`` and ``watch``: the state of jobs.
 
-Threads: the command's thread; rich refreshes the live screen in one of its own.
+Threads: the command's thread; rich refreshes the live screen on its own thread.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["jobs", "show", "watch"]
 
 _AllGateways = Annotated[
     bool,
-    typer.Option("--all-gateways", envvar="COORD_ALL_GATEWAYS", help="Also gateways without blocked events."),
+    typer.Option("--all-gateways", envvar="COORD_ALL_GATEWAYS", help="Include gateways without blocked events."),
 ]
 
 
 def jobs(control: Control = None, as_json: Json = False) -> None:
-    """List all jobs that the control database knows."""
+    """List all jobs in the control database."""
     with connected(control, as_json) as client:
         found = client.jobs()
         if as_json:
@@ -39,7 +39,7 @@ def jobs(control: Control = None, as_json: Json = False) -> None:
 
 
 def show(job: JobName, all_gateways: _AllGateways = False, control: Control = None, as_json: Json = False) -> None:
-    """Show JOB: its driver, queries, operators, gateways, newest checkpoints, and what is being asked of it."""
+    """Show JOB: its driver, queries, operators, gateways, newest checkpoints and commands."""
     with connected(control, as_json) as client:
         _print(client, job, all_gateways=all_gateways, as_json=as_json)
 
@@ -48,16 +48,16 @@ def watch(
     job: JobName,
     interval: Annotated[
         float,
-        typer.Option(parser=parse_seconds, metavar="DURATION", envvar="COORD_INTERVAL", help="Between two looks."),
+        typer.Option(parser=parse_seconds, metavar="DURATION", envvar="COORD_INTERVAL", help="Refresh interval."),
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", envvar="COORD_ONCE", help="Look once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", envvar="COORD_ONCE", help="Print once and exit.")] = False,
     all_gateways: _AllGateways = False,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Watch JOB: epochs, rows per second, lag, checkpoints with their progress, gateways with blocked events.
 
-    With --json one line for every look. Ctrl-C ends it.
+    With --json it prints one line per refresh. Press Ctrl-C to exit.
     """
     with connected(control, as_json) as client:
         try:
@@ -82,7 +82,9 @@ def _print(client: ControlClient, job: str, *, all_gateways: bool, as_json: bool
 
 def _live(client: ControlClient, job: str, interval: float, *, all_gateways: bool) -> None:
     out = console()
-    first = job_screen(client.snapshot(job), all_gateways=all_gateways)  # a wrong name is said before the screen turns
+    first = job_screen(
+        client.snapshot(job), all_gateways=all_gateways
+    )  # raises for an unknown name before the screen changes
     with Live(first, console=out, screen=out.is_terminal, auto_refresh=False, vertical_overflow="crop") as live:
         for snapshot in client.watch(job, interval=interval):
             live.update(job_screen(snapshot, all_gateways=all_gateways), refresh=True)

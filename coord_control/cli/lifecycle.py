@@ -1,4 +1,4 @@
-"""``coordctl stop`` and ``restart``: the end of a job's driver.
+"""``coordctl stop`` and ``restart``: end a job's driver.
 
 Threads: the command's thread.
 """
@@ -32,7 +32,7 @@ def stop(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_STOP_GRACE",
-            help="How long the running epochs may take; not with --savepoint, which lets them end.",
+            help="Time limit for the running epochs; not with --savepoint, which lets them end.",
         ),
     ] = None,
     key: Key = None,
@@ -41,14 +41,14 @@ def stop(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Stop JOB after its running epochs; nobody starts it again, and coordctl run ends with exit code 0.
+    """Stop JOB after its running epochs. It is not restarted, and coordctl run exits with 0.
 
-    When a savepoint fails, the job runs on.
+    If the savepoint fails, the job keeps running.
     """
     if not savepoint and (target is not None or label is not None):
-        raise typer.BadParameter("--target and --label are of the savepoint: say --savepoint too")
+        raise typer.BadParameter("--target and --label belong to a savepoint: add --savepoint")
     if savepoint and grace is not None:
-        raise typer.BadParameter("--grace does not go with --savepoint, which lets the running epochs end")
+        raise typer.BadParameter("--grace cannot be combined with --savepoint, which lets the running epochs end")
     with connected(control, as_json) as client:
         if savepoint:
             command = client.stop_with_savepoint(job, target=target, label=label, key=key)
@@ -65,9 +65,9 @@ def restart(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """End JOB's driver and start it again, with its script as it is now; it goes on where it stood.
+    """Restart JOB's driver with its current script; the job resumes where it stopped.
 
-    Needs coordctl run around the driver.
+    The driver must run under coordctl run.
     """
     with connected(control, as_json) as client:
         command = client.restart(job, key=key)

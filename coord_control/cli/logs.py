@@ -28,17 +28,17 @@ def logs(
     job: JobName,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", envvar="COORD_FOLLOW", help="Go on with what is added; Ctrl-C ends it."),
+        typer.Option("--follow", "-f", envvar="COORD_FOLLOW", help="Keep printing new lines until Ctrl-C."),
     ] = False,
     lines: Annotated[
         int,
-        typer.Option("--lines", "-n", min=0, envvar="COORD_LINES", help="How many of the last lines to print."),
+        typer.Option("--lines", "-n", min=0, envvar="COORD_LINES", help="Number of last lines to print."),
     ] = 50,
     control: Control = None,
 ) -> None:
-    """Print the log of JOB, which coordctl run --detach has started on this machine.
+    """Print the log of JOB, if coordctl run --detach started it on this machine.
 
-    Characters that a terminal would obey are spelled out; the file itself has them as they are.
+    Control characters are escaped; the file itself contains them unchanged.
     """
     with connected(control, as_json=False) as client:
         path = _log_file(client.job(job))
@@ -59,8 +59,8 @@ def logs(
 def _log_file(job: JobRecord) -> Path:
     if job.log_file is None:
         raise typer.BadParameter(
-            f"job {job.name} has no log file that coordctl knows: its output went where its driver was started; "
-            "coordctl run --detach keeps one"
+            f"job {job.name} has no known log file: its output went to where its driver was started; coordctl run "
+            "--detach writes one"
         )
     if job.host != socket.gethostname() and not Path(job.log_file).exists():
         raise typer.BadParameter(f"the log of job {job.name} is on {job.host}: {plain(job.log_file)}")
@@ -69,11 +69,11 @@ def _log_file(job: JobRecord) -> Path:
 
 def _print_new(path: Path, log: BinaryIO) -> None:
     position = log.tell()
-    if path.stat().st_size < position:  # somebody has emptied it
+    if path.stat().st_size < position:  # it was truncated
         position = 0
     log.seek(position)
     for line in log:
-        if not line.endswith(b"\n"):  # its end is still being written
+        if not line.endswith(b"\n"):  # still being written
             log.seek(position)
             return
         position += len(line)

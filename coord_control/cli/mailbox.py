@@ -1,4 +1,4 @@
-"""``coordctl mailbox``: what waits for the subtasks of a job, and how to give it up.
+"""``coordctl mailbox``: shows and drops the events that wait for the subtasks of a job.
 
 Threads: the command's thread.
 """
@@ -19,7 +19,7 @@ from coord_control.ids import OperatorUid, SubtaskIndex
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Events that wait for subtasks: look at them, give them up.", no_args_is_help=True)
+app = typer.Typer(help="Show and drop events that wait for subtasks.", no_args_is_help=True)
 
 
 @app.command("show")
@@ -28,11 +28,11 @@ def show(
     root: AnyRoot = None,
     control: Control = None,
     sample: Annotated[
-        int, typer.Option(min=0, envvar="COORD_SAMPLE", help="How many events of each mailbox to show, oldest first.")
+        int, typer.Option(min=0, envvar="COORD_SAMPLE", help="Number of events of each mailbox to show, oldest first.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show what waits for each subtask of JOB, as its next recovery would find it. The job may be running."""
+    """Show the events that wait for each subtask of JOB, as its next recovery would find them. The job may run."""
     with reported(as_json):
         base = root_of(control, job, root)
         found = waiting(storage_of(base), existing_job(base, job))
@@ -45,7 +45,7 @@ def show(
             for name, event in mailbox.first(sample):
                 say(f"{mailbox.operator}[{mailbox.subtask}] {name} {json.dumps(event)}")
         if not found:
-            say(f"nothing waits for a subtask of job {job}")
+            say(f"no events are waiting for subtasks of job {job}")
 
 
 @app.command("drop")
@@ -59,21 +59,21 @@ def drop(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Give up all events that wait for one subtask of JOB, which does not run. They are lost.
+    """Discard all events that wait for one subtask of JOB, which must be stopped. They are lost.
 
-    The coordinator is not told: it has sent them. Checkpoints that were taken before still hold them.
+    The coordinator is not notified. Older checkpoints still contain the events.
     """
     with reported(as_json):
         base = root_of(control, job, root)
         folder = existing_job(base, job)
         if not yes:
-            confirm(f"lose all events that wait for subtask {subtask} of operator {operator} of job {job}?")
+            confirm(f"discard all events that wait for subtask {subtask} of operator {operator} of job {job}?")
         dropped = drop_mailbox(storage_of(base), folder, OperatorUid(operator), SubtaskIndex(subtask), force=force)
         tell_dropped(control, job, dropped)
         if as_json:
             print_json(_to_json(dropped, 0))
         else:
-            say(f"{operator}[{subtask}]: {dropped.events} events given up, {human_bytes(dropped.bytes)}")
+            say(f"{operator}[{subtask}]: {dropped.events} events discarded, {human_bytes(dropped.bytes)}")
 
 
 def _to_json(mailbox: Mailbox, sample: int) -> dict[str, object]:

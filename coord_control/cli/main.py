@@ -1,4 +1,4 @@
-"""The application: puts the commands together."""
+"""The command-line application, with all its commands."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["app"]
 
 
 class _Commands(TyperGroup):
-    """Says of an option of a command that stands before the command where it belongs."""
+    """Reports where an option belongs if it was put before its command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0].partition("=")[0] if args else ""
         behind = first.startswith("--") and first not in _names_of(self) and first != "--help"
         if behind and (name := _first_with(self, first)) is not None:
-            raise typer.BadParameter(f"{first} stands behind the command, as in: coordctl {name} {first} ...")
+            raise typer.BadParameter(f"put {first} after the command, as in: coordctl {name} {first} ...")
         return super().parse_args(ctx, args)
 
 
@@ -60,7 +60,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they may hold secrets
 )
-# The script's own options stand behind it and are not ours to read.
+# Options after the script belong to the script.
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("jobs")(jobs.jobs)
@@ -101,4 +101,4 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass  # its option does the work
+    pass  # the option is handled by its callback

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AnyRoot: TypeAlias = Annotated[
         "--root",
         envvar="COORD_ROOT",
         metavar="PATH",
-        help="The folder of all jobs; not needed for a REF by path, nor for a job that the control database knows.",
+        help="The folder of all jobs; not needed if REF is a path, or for a job in the control database.",
     ),
 ]
 Job: TypeAlias = Annotated[
@@ -55,13 +55,13 @@ Job: TypeAlias = Annotated[
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", envvar="COORD_JSON", help="Print JSON.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask for confirmation.")]
 Force: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--force",
         envvar="COORD_FORCE",
-        help="Also when the job's driver ran on a machine that cannot be looked at: it is fenced off.",
+        help="Proceed even if the driver's host cannot be checked; the old driver is fenced off.",
     ),
 ]
 AllowMissingInput: TypeAlias = Annotated[
@@ -69,7 +69,7 @@ AllowMissingInput: TypeAlias = Annotated[
     typer.Option(
         "--allow-missing-input",
         envvar=ALLOW_MISSING_INPUT_VARIABLE,
-        help="Restore although files that a source would read again are gone; their rows are lost.",
+        help="Restore even if files that a source would read again are gone; their rows are lost.",
     ),
 ]
 Control: TypeAlias = Annotated[
@@ -85,7 +85,7 @@ Control: TypeAlias = Annotated[
 ]
 Wait: TypeAlias = Annotated[
     bool,
-    typer.Option("--wait/--no-wait", envvar="COORD_WAIT", help="Wait until it is done, or only ask for it."),
+    typer.Option("--wait/--no-wait", envvar="COORD_WAIT", help="Wait until it is done, or only request it."),
 ]
 Timeout: TypeAlias = Annotated[
     float | None,
@@ -93,7 +93,7 @@ Timeout: TypeAlias = Annotated[
         parser=parse_seconds,
         metavar="DURATION",
         envvar="COORD_TIMEOUT",
-        help="How long to wait; the command goes on after that. Default: as long as it takes.",
+        help="How long to wait; after that the command continues. Default: as long as it takes.",
     ),
 ]
 Key: TypeAlias = Annotated[
@@ -102,17 +102,15 @@ Key: TypeAlias = Annotated[
         "--key",
         envvar="COORD_KEY",
         metavar="TEXT",
-        help="An idempotency key: asking again with the same one finds the first command instead of making another.",
+        help="An idempotency key: repeating the request with the same key finds the first command.",
     ),
 ]
 Limit: TypeAlias = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=100_000, envvar="COORD_LIMIT", help="How many at most, newest first.")
+    int, typer.Option("--limit", "-n", min=1, max=100_000, envvar="COORD_LIMIT", help="Maximum number, newest first.")
 ]
 Label: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--label", envvar="COORD_LABEL", metavar="NAME", help="A name to find and restore it by, unique in the job."
-    ),
+    typer.Option("--label", envvar="COORD_LABEL", metavar="NAME", help="A name for it, unique in the job."),
 ]
 By: TypeAlias = Annotated[
     str | None,

@@ -1,7 +1,7 @@
-"""What all commands print alike: tables, JSON, times, errors with their exit codes.
+"""Output of all commands: tables, JSON, times, errors with their exit codes.
 
-Whatever users wrote (names, labels, payloads, paths, messages) may hold rich's markup, and characters that a terminal
-obeys: everything goes through :func:`plain` or :func:`marked` on its way out.
+Text from users (names, labels, payloads, paths, messages) may contain rich's markup and terminal control characters:
+all output goes through :func:`plain` or :func:`marked`.
 
 Threading: the command's thread.
 """
@@ -42,13 +42,13 @@ __all__ = [
     "warn",
 ]
 
-_PIPE_WIDTH: Final = 100_000  # nothing is folded there: who copies or searches a path needs it in one piece
+_PIPE_WIDTH: Final = 100_000  # never fold piped output, so that paths can be copied and searched
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.REFUSED: "red"}
 
 
 @contextlib.contextmanager
 def reported(as_json: bool) -> Iterator[None]:
-    """Print an error of ours as what it is, and end with its exit code."""
+    """Print an error of the package and end with its exit code."""
     try:
         yield
     except CoordControlError as error:
@@ -66,37 +66,37 @@ def _error_json(error: CoordControlError) -> dict[str, Any]:
 
 
 def marked(value: object) -> str:
-    """As :func:`plain`, for a place where rich reads markup."""
+    """As :func:`plain`, and escape rich's markup."""
     return escape(plain(value))
 
 
 def say(text: object) -> None:
-    """Print one text as it is."""
+    """Print a text without markup."""
     typer.echo(plain(text))
 
 
 def warn(text: object) -> None:
-    """Print to standard error what somebody should think about, and nothing failed."""
+    """Print a warning to standard error."""
     typer.secho(plain(text), fg=typer.colors.YELLOW, err=True)
 
 
 def confirm(question: object) -> None:
-    """Go on only when somebody says yes to the question.
+    """Ask a question, and return only if the answer is yes.
 
     Raises:
-        typer.Abort: somebody says no, or nobody is there to answer.
+        typer.Abort: the answer is no, or there is no answer.
     """
     try:
         is_agreed = typer.confirm(plain(question), err=True)
     except typer.Abort:
-        typer.echo("\nno answer, and so nothing was done; --yes does it without the question", err=True)
+        typer.echo("\naborted (no answer); use --yes to skip the question", err=True)
         raise
     if not is_agreed:
         raise typer.Abort
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    # What JSON itself does not escape, and a terminal obeys, stands in strings only.
+    # Control characters that JSON does not escape occur in strings only.
     typer.echo(CONTROLS.sub(_spelled_json, json.dumps(value, indent=indent, default=str, ensure_ascii=False)))
 
 
@@ -105,14 +105,14 @@ def _spelled_json(match: re.Match[str]) -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of values, of which only the last may take several lines; nothing without rows."""
+    """Print rows of values; only the last column may wrap. Print nothing without rows."""
     table = text_table(title, columns, rows)
     if table.row_count:
         console().print(table)
 
 
 def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Rows of values as they are; only the last column may take several lines."""
+    """Return a table of values without markup; only the last column may wrap."""
     table = Table(title=marked(title) or None, title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column != columns[-1])
@@ -122,13 +122,13 @@ def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def console() -> Console:
-    """As wide as the terminal; elsewhere as wide as what is printed."""
+    """Return a console as wide as the terminal, or as wide as its output if it is piped."""
     found = Console()
     return found if found.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def checks_table(checks: Sequence[Check]) -> None:
-    """Print the checks before a restore, and below them the ways out."""
+    """Print the checks before a restore, and what to do about those that failed."""
     out = console()
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("check", "of", "", "found"):

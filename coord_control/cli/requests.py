@@ -1,4 +1,4 @@
-"""What all commands that talk to the control database have in common: the client, waiting with progress, results.
+"""The common part of commands that use the control database: client, waiting with progress, results.
 
 Threads: the command's thread.
 """
@@ -37,7 +37,7 @@ __all__ = ["connected", "finish", "result_text"]
 
 @contextlib.contextmanager
 def connected(control: str | None, as_json: bool) -> Iterator[ControlClient]:
-    """A client while the block runs; an error of ours ends the command with its message and exit code."""
+    """Open a client for the block; an error of the package ends the command with its message and exit code."""
     with reported(as_json), ControlClient(control) as client:
         yield client
 
@@ -45,17 +45,17 @@ def connected(control: str | None, as_json: bool) -> Iterator[ControlClient]:
 def finish(
     client: ControlClient, command: CommandRecord, *, wait: bool, timeout: float | None, as_json: bool
 ) -> CommandResult | None:
-    """Wait for a command, show how far it is, and print what became of it; without ``wait`` only that it is recorded.
+    """Wait for a command, show its progress and print its result; without ``wait`` only print its id.
 
     Raises:
         CommandFailed, CommandTimeout, JobNotRunning: as ``ControlClient.wait``.
-        typer.Exit: somebody pressed Ctrl-C; the command goes on.
+        typer.Exit: Ctrl-C was pressed; the command continues.
     """
     if not wait:
         if as_json:
             print_json(command.to_json())
         else:
-            say(f"command {command.id} is {command.state}; look: coordctl command show {command.id}")
+            say(f"command {command.id} is {command.state}; check it with: coordctl command show {command.id}")
         return None
     result = _wait(client, command, timeout, is_quiet=as_json)
     if as_json:
@@ -78,15 +78,15 @@ def _wait(client: ControlClient, command: CommandRecord, timeout: float | None, 
             return client.wait(command, timeout, on_progress=_Bar(bar, command))
     except KeyboardInterrupt:
         typer.echo(
-            f"command {command.id} goes on: look with coordctl command show {command.id}, or give it up with coordctl "
-            f"command cancel {command.id}",
+            f"command {command.id} continues: check it with coordctl command show {command.id}, or cancel it with "
+            f"coordctl command cancel {command.id}",
             err=True,
         )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 class _Lines:
-    """Progress where nothing can be drawn: one line whenever it changes."""
+    """Progress without a terminal: one line for each change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -99,7 +99,7 @@ class _Lines:
 
 
 class _Bar:
-    """Progress on a terminal: subtasks that have passed the boundary, of all."""
+    """Progress on a terminal: a bar of the subtasks that have passed the boundary."""
 
     def __init__(self, bar: Progress, command: CommandRecord) -> None:
         self._bar = bar
@@ -132,22 +132,22 @@ def _progress(command: CommandRecord) -> CommandProgress:
 
 
 def result_text(job: str, result: CommandResult) -> str:
-    """What became of a command that was completed, in a sentence or two."""
+    """Return the result of a completed command, in a sentence or two."""
     match result:
         case CheckpointResult():
             return _checkpoint_text(result)
         case AbortResult():
-            return f"checkpoint {result.checkpoint} was given up"
+            return f"checkpoint {result.checkpoint} was aborted"
         case StopResult(savepoint=None):
             return f"job {job} has stopped"
         case StopResult(savepoint=savepoint):
             return f"job {job} has stopped after {_checkpoint_text(savepoint)}"
         case RestartResult():
-            return f"job {job} runs again, generation {result.generation}"
+            return f"job {job} is running again, generation {result.generation}"
         case RestoreResult():
-            return f"job {result.job} goes on from checkpoint {result.checkpoint}: {result.path}"
+            return f"job {result.job} resumes from checkpoint {result.checkpoint}: {result.path}"
         case DisposeResult():
-            return f"{result.path} does not exist any more"
+            return f"removed {result.path}"
         case VerifyResult():
             return _verify_text(result)
         case SendEventResult():
@@ -165,5 +165,5 @@ def _checkpoint_text(result: Any) -> str:
 
 def _verify_text(result: VerifyResult) -> str:
     lines = [f"{problem.get('path', '')}: {problem.get('detail', '')}" for problem in result.problems]
-    verdict = "all as they were" if result.is_intact else "and it is damaged"
+    verdict = "all intact" if result.is_intact else "damaged"
     return "\n".join([*lines, f"{result.path}: {result.files} files, {human_bytes(result.size)}, {verdict}"])

@@ -1,4 +1,4 @@
-"""``coordctl restore``: lets a job go on from a checkpoint or savepoint, through its driver or on its storage."""
+"""``coordctl restore``: restores a job from a checkpoint or savepoint, through its driver or on its storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coord_control.exit_codes import exit_code_of
 
 __all__ = ["restore"]
 
-_STOP_FIRST: Final = "{} needs a job that does not run: coordctl stop {}, then restore, then start it again"
+_STOP_FIRST: Final = "{} needs a stopped job: coordctl stop {}, then restore, then start it again"
 
 
 def restore(
@@ -35,18 +35,18 @@ def restore(
             "--as",
             envvar="COORD_RESTORE_AS",
             metavar="NAME",
-            help="Let a new job of this name go on from it, beside the original (a fork).",
+            help="Fork: start a new job of this name from it; the original is unchanged.",
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", envvar="COORD_CHECK", help="Only say whether it would work; change nothing.")
+        bool, typer.Option("--check", envvar="COORD_CHECK", help="Only check whether it would work; change nothing.")
     ] = False,
     undo: Annotated[
         bool,
         typer.Option(
             "--undo",
             envvar="COORD_UNDO",
-            help="Go back to where the job stood before its newest restore; while nothing has been processed since.",
+            help="Undo the newest restore; possible until an epoch has been processed since.",
         ),
     ] = False,
     verify: Annotated[
@@ -62,7 +62,7 @@ def restore(
         typer.Option(
             "--allow-non-restored-state",
             envvar="COORD_ALLOW_NON_RESTORED_STATE",
-            help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
+            help="Allow queries and operators of the checkpoint to be left behind, and new ones to begin empty.",
         ),
     ] = False,
     allow_missing_input: AllowMissingInput = False,
@@ -73,7 +73,7 @@ def restore(
             envvar="COORD_SHUFFLE_PARTITIONS",
             metavar="N",
             min=1,
-            help="Let Spark rewrite the states of aggregations, joins and the like into N partitions (RocksDB only).",
+            help="Repartition the states of aggregations, joins and so on into N partitions with Spark (RocksDB only).",
         ),
     ] = None,
     force: Force = False,
@@ -83,18 +83,17 @@ def restore(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Let JOB go on from the checkpoint or savepoint REF.
+    """Restore JOB from the checkpoint or savepoint REF.
 
-    A job that runs under coordctl run is asked through its driver: that makes the check, stops, restores, and is
-    started again. Of a job that does not run the storage is changed; start its driver afterwards, as ever.
+    A job that runs under coordctl run is restored by its driver: it checks REF, stops, restores, and is started again.
+    A stopped job is restored on its storage; start its driver afterwards as usual.
 
-    Nothing old is touched: neither what the job has now, nor the checkpoint. Whoever restores it with the same
-    command once more goes back once more, unless a --key says that it is the same request; --key needs a job that
-    runs. A resume keeps the ids of the queries, a fork (--as) gets new ones: the table says what that means for the
-    sinks. Queries, operators and sources are compared when the driver starts; if one does not fit, no query runs, the
-    driver says why, and --undo, without REF, takes the restore back. Files that its sources would read again and that
-    are gone refuse it, unless --allow-missing-input is given. --shuffle-partitions takes a Spark, and a local one is
-    started for it.
+    The current state of the job and the checkpoint are kept. Repeating the command restores the job again, unless
+    --key marks it as the same request; --key needs a running job. A restored job keeps the ids of its queries, a fork
+    (--as) gets new ones: the printed checks say what that means for the sinks. Queries, operators and sources are
+    compared when the driver starts; if one does not match, no query runs, the driver reports the reason, and --undo,
+    without REF, undoes the restore. The restore is refused if files that its sources would read again are gone, unless
+    --allow-missing-input is given. --shuffle-partitions starts a local Spark.
 
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
@@ -136,7 +135,7 @@ def restore(
             shuffle_partitions=shuffle_partitions,
         )
         files = storage_of(request.root)
-        if "/" not in request.ref:  # an id or a label is one of the job's own; a path may be any
+        if "/" not in request.ref:  # an id or a label belongs to the job; a path may be anywhere
             existing_job(request.root, job)
         if check:
             path, checks = check_restore(files, storage_of, request)
@@ -147,13 +146,13 @@ def restore(
 
 def _undo(job: str, ref: str | None, root: str, *, force: bool, as_json: bool) -> None:
     if ref is not None:
-        raise typer.BadParameter("--undo takes the newest restore back, and no REF")
+        raise typer.BadParameter("--undo undoes the newest restore; leave REF out")
     existing_job(root, job)
     undone = undo_restore(storage_of(root), join(root, job), force=force)
     if as_json:
         print_json({"undone": undone.model_dump(mode="json")})
     else:
-        say(f"job {job} stands where it stood before it was restored from {undone.path}")
+        say(f"job {job} is back where it was before it was restored from {undone.path}")
 
 
 def _show_check(path: str, checks: list[Check], as_json: bool) -> None:
@@ -183,4 +182,4 @@ def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bo
     kind = "forked" if record.is_fork else "restored"
     say(f"job {request.target} was {kind} from {record.path}")
     say(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
-    say("start its driver now: it goes on from there")
+    say("start its driver now: the job resumes from there")

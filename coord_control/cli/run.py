@@ -1,6 +1,6 @@
-"""``coordctl run``: keeps the driver of a script alive (see ``coord_control.supervisor`` for the rules).
+"""``coordctl run``: keeps the driver of a script alive, by the rules of ``coord_control.supervisor``.
 
-Threading: the command's thread is the supervisor's; signal handlers only put into its inbox.
+Threads: the supervisor runs on the command's thread; signal handlers only post to its inbox.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ def run(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_GRACE",
-            help="From the request to stop (SIGTERM, SIGINT) to SIGKILL. A second request kills at once.",
+            help="Time from a stop request (SIGTERM, SIGINT) to SIGKILL. A second request kills at once.",
         ),
     ] = 30.0,
     max_restarts: Annotated[
         int | None,
-        typer.Option(min=0, envvar="COORD_MAX_RESTARTS", help="Restarts since the last stable run; default: no limit."),
+        typer.Option(
+            min=0, envvar="COORD_MAX_RESTARTS", help="Maximum restarts since the last stable run; default: no limit."
+        ),
     ] = None,
     backoff_initial: Annotated[
         float,
@@ -74,13 +76,13 @@ def run(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_BACKOFF_INITIAL",
-            help="Wait before the first restart; doubled for each further one.",
+            help="Delay before the first restart; doubled for each further one.",
         ),
     ] = 1.0,
     backoff_max: Annotated[
         float,
         typer.Option(
-            parser=parse_seconds, metavar="DURATION", envvar="COORD_BACKOFF_MAX", help="Longest wait before a restart."
+            parser=parse_seconds, metavar="DURATION", envvar="COORD_BACKOFF_MAX", help="Maximum delay before a restart."
         ),
     ] = 60.0,
     stable_after: Annotated[
@@ -89,7 +91,7 @@ def run(
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_STABLE_AFTER",
-            help="A driver that lived this long was stable: the waits begin anew.",
+            help="Reset the delay and the count of restarts after this much uptime.",
         ),
     ] = 60.0,
     restore_from: Annotated[
@@ -97,7 +99,7 @@ def run(
         typer.Option(
             envvar=RESTORE_VARIABLE,
             metavar="REF",
-            help="Let the script's job go on from this checkpoint or savepoint: an id, a label, latest, or a path.",
+            help="Restore the script's job from this checkpoint or savepoint: an id, a label, latest, or a path.",
         ),
     ] = None,
     allow_non_restored_state: Annotated[
@@ -105,7 +107,7 @@ def run(
         typer.Option(
             "--allow-non-restored-state",
             envvar=ALLOW_VARIABLE,
-            help="Let queries and operators of the checkpoint be left behind, and new ones begin empty.",
+            help="Allow queries and operators of the checkpoint to be left behind, and new ones to begin empty.",
         ),
     ] = False,
     allow_missing_input: AllowMissingInput = False,
@@ -125,16 +127,16 @@ def run(
 ) -> None:
     """Run SCRIPT as a Spark driver, and restart it when it fails.
 
-    A driver that ends with exit code 0 has finished its job, with 76 it asks to be started again. Exit codes 2, 65,
-    77 and 78 say that a restart would not help (command line, damaged records, fenced off by another driver, wrong
-    declaration, no such module, no Java) and end coordctl with the same code. All others are restarted. Asked to
-    stop, coordctl ends with 143 (SIGTERM) or 130 (SIGINT), or with 137 when it had to kill the driver.
+    A driver that exits with 0 has finished its job; with 76 it requests a restart. Exit codes 2, 65, 77 and 78 mean
+    that a restart would not help (command line, damaged records, fenced off by another driver, invalid declaration, no
+    such module, no Java); coordctl exits with the same code. After all other codes the driver is restarted. If coordctl
+    is asked to stop, it exits with 143 (SIGTERM) or 130 (SIGINT), or with 137 if it had to kill the driver.
 
-    A restore is applied once: a driver that is restarted, or run again with the same REF, goes on from where the job
-    stands by then. To go back to the same checkpoint again, say coordctl restore.
+    A restore is applied once: a driver that is restarted, or run again with the same REF, resumes where the job stands.
+    To go back to the same checkpoint again, use coordctl restore.
 
-    With --detach it goes to the background, into a session of its own, and prints where to look and how to stop it.
-    Its log file is not rotated.
+    With --detach coordctl runs in the background, in its own session, and prints how to watch and stop the job. Its log
+    file is not rotated.
 
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
@@ -153,11 +155,11 @@ def run(
     environment = driver_environment(os.environ, master=master, grace=grace)
     environment[SUPERVISED_VARIABLE] = secrets.token_hex(8)
     if log is None:
-        environment.pop(LOG_FILE_VARIABLE, None)  # the driver would name a file that nobody writes
+        environment.pop(LOG_FILE_VARIABLE, None)  # the driver must not name a file that is not written
     else:
         environment[LOG_FILE_VARIABLE] = str(log)
     if restore_from is not None:
-        # Every driver that is started is told; a job applies it once (see Job's restore_from).
+        # For every driver; a job applies it once (see Job's restore_from).
         environment[RESTORE_VARIABLE] = reference(restore_from)
         environment[ALLOW_VARIABLE] = "1" if allow_non_restored_state else "0"
         environment[ALLOW_MISSING_INPUT_VARIABLE] = "1" if allow_missing_input else "0"
@@ -176,7 +178,7 @@ def _warn_of_misplaced(context: typer.Context, args: Sequence[str]) -> None:
     ours = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)}
     names = [each.partition("=")[0] for each in itertools.takewhile(lambda each: each != "--", args)]
     if misplaced := [name for name in dict.fromkeys(names) if name.startswith("--") and name in ours]:
-        warn(f"{', '.join(misplaced)}: passed to the script, as it stands behind it; options of coordctl run go before")
+        warn(f"{', '.join(misplaced)}: passed to the script, because they follow it; put options of coordctl run first")
 
 
 def _log_to_stderr() -> None:

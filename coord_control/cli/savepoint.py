@@ -1,7 +1,7 @@
-"""``coordctl savepoint``: list, show, verify and export savepoints and checkpoints, as they lie on the storage.
+"""``coordctl savepoint``: lists, shows, verifies and exports savepoints and checkpoints on the storage.
 
-None of this needs the job's driver, and on local paths nothing needs Spark, but for ``verify --state``. What changes
-something is in :mod:`.savepoint_changes`.
+These commands need no driver, and on local paths no Spark, except ``verify --state``. Commands that change something
+are in :mod:`.savepoint_changes`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from coord_control.ids import QueryName
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Savepoints and checkpoints: create, look at, verify, export, remove.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, show, verify, export and remove savepoints and checkpoints.", no_args_is_help=True
+)
 
-_Ref = Annotated[str, typer.Argument(help="Which one: an id, a label, latest, or a path.")]
+_Ref = Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")]
 
 
 app.command("create")(savepoint_changes.create)
@@ -47,7 +49,7 @@ def list_(
         str | None,
         typer.Argument(
             metavar="[JOB]",
-            help="The job; without it all savepoints that the control database knows.",
+            help="The job. Default: all savepoints in the control database.",
             autocompletion=complete_job,
             show_default=False,
         ),
@@ -57,11 +59,11 @@ def list_(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List what JOB has on its storage: checkpoints and savepoints, with those that are not complete."""
+    """List the checkpoints and savepoints of JOB on its storage, including incomplete ones."""
     with reported(as_json):
         if job is None:
             if requested_by is not None:
-                raise typer.BadParameter("name the JOB: --by looks at what is on its storage")
+                raise typer.BadParameter("name the JOB: --by filters the savepoints on its storage")
             _list_known(control, as_json)
             return
         base = root_of(control, job, root)
@@ -84,12 +86,12 @@ def show(
     root: AnyRoot = None,
     control: Control = None,
     sample: Annotated[
-        int, typer.Option(min=0, envvar="COORD_SAMPLE", help="How many subtask states of each operator to show.")
+        int, typer.Option(min=0, envvar="COORD_SAMPLE", help="Number of subtask states of each operator to show.")
     ] = 3,
     as_json: Json = False,
 ) -> None:
-    """Show what a checkpoint or savepoint holds: offsets, state sizes, operators, what was in the channels."""
-    with reported(as_json), _opened(ref, job, root, control, "somebody looks at it") as source:
+    """Show the contents of a checkpoint or savepoint: offsets, state sizes, operators, events in transit."""
+    with reported(as_json), _opened(ref, job, root, control, "it is being shown") as source:
         if as_json:
             print_json(savepoint_views.metadata_json(source, sample))
         else:
@@ -103,11 +105,11 @@ def verify(
     root: AnyRoot = None,
     control: Control = None,
     state: Annotated[
-        bool, typer.Option("--state", envvar="COORD_VERIFY_STATE", help="Let Spark load each state too.")
+        bool, typer.Option("--state", envvar="COORD_VERIFY_STATE", help="Also load each state with Spark.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read every file and compare it with the manifest. Exit code 0: all is as it was; 65: it is not."""
+    """Read every file and compare its checksum with the manifest. Exit codes: 0 all intact, 65 damaged."""
     with reported(as_json), _opened(ref, job, root, control, "it is being verified") as source:
         problems = list(verify_files(source.files, source.path, source.metadata))
         fatal = [problem for problem in problems if problem.is_fatal]
@@ -131,11 +133,14 @@ def export(
     root: AnyRoot = None,
     control: Control = None,
     new_id: Annotated[
-        bool, typer.Option("--new-id", envvar="COORD_NEW_ID", help="Give the query a new id: it runs beside another.")
+        bool,
+        typer.Option(
+            "--new-id", envvar="COORD_NEW_ID", help="Give the query a new id, to run it in parallel with the original."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a checkpoint directory for plain Spark of one query, at its epoch. Operators' states stay behind."""
+    """Export one query as a checkpoint directory for plain Spark. The states of its operators are left out."""
     with reported(as_json), _opened(ref, job, root, control, "it is being exported") as source:
         name, place = QueryName(query), absolute(target)
         if name not in source.metadata.queries:
@@ -145,7 +150,7 @@ def export(
         if as_json:
             print_json({"path": place, "epoch": epoch, "linked": placed.linked, "copied": placed.copied})
         else:
-            say(f"{place}: {query} after epoch {epoch}; name it as the query's checkpointLocation")
+            say(f"{place}: {query} after epoch {epoch}; use it as the query's checkpointLocation")
 
 
 def _list_known(control: str | None, as_json: bool) -> None:
@@ -157,7 +162,7 @@ def _list_known(control: str | None, as_json: bool) -> None:
         columns = ("job", "id", "label", "created", "size", "imported", "verified", "path")
         print_table("", columns, [savepoint_views.known_row(each) for each in found])
         if not found:
-            say(f"{client.url} knows no savepoint; make one known with: coordctl savepoint import PATH")
+            say(f"there are no savepoints in {client.url}; add one with: coordctl savepoint import PATH")
 
 
 @contextlib.contextmanager
@@ -175,6 +180,6 @@ def _load_states(path: str) -> list[dict[str, Any]]:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise typer.BadParameter(f"Spark could not be asked ({last}); see the whole error: {' '.join(command)}")
+        raise typer.BadParameter(f"Spark could not be run ({last}); for the whole error run: {' '.join(command)}")
     states: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return states

@@ -1,4 +1,4 @@
-"""``coordctl savepoint create``, ``dispose`` and ``import``: through the job's driver when it runs, else on storage.
+"""``coordctl savepoint create``, ``dispose`` and ``import``: through a running driver, otherwise on the storage.
 
 Threads: the command's thread.
 """
@@ -43,7 +43,7 @@ _Adopted = Annotated[
         "--adopt",
         envvar="COORD_ADOPT",
         metavar="PATH",
-        help="Save this Spark checkpoint directory, which belongs to no job; JOB and --query name it from now on.",
+        help="Save this plain Spark checkpoint directory, as query --query of JOB.",
     ),
 ]
 
@@ -64,9 +64,10 @@ def create(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Take a savepoint of JOB: through its driver when it runs, else on its storage, where it was stopped or died.
+    """Take a savepoint of JOB: through its driver if it is running, otherwise on its storage.
 
-    On storage it holds what the job would have recovered. With --adopt, of a Spark checkpoint directory instead.
+    On the storage, it contains the state that the job would recover. With --adopt, save a Spark checkpoint directory
+    instead.
     """
     place = None if target is None else absolute(target)
     with reported(as_json):
@@ -80,12 +81,12 @@ def create(
                 finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                 return
         if key is not None:
-            warn(f"--key {key} is not kept: job {job} does not run, and the same command takes another savepoint")
+            warn(f"--key {key} is ignored: job {job} is not running, and the same command takes another savepoint")
         _show_made(_save(job, root_of(control, job, root), place, label, force), as_json)
 
 
 def dispose(
-    ref: Annotated[str, typer.Argument(help="Which one: an id, a label, latest, or a path.")],
+    ref: Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")],
     job: Job = None,
     root: AnyRoot = None,
     yes: Yes = False,
@@ -95,9 +96,9 @@ def dispose(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a checkpoint or savepoint for good; not the newest checkpoint, nor one that is being read.
+    """Remove a checkpoint or savepoint permanently, unless it is the newest checkpoint or in use.
 
-    Through the driver of --job when that runs, else on storage.
+    The driver of --job removes it if it is running; otherwise it is removed on the storage.
     """
     with reported(as_json):
         if job is None:
@@ -119,7 +120,7 @@ def import_(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """Make a savepoint known that lies anywhere and that no job of this control database has taken. Copies nothing."""
+    """Add a savepoint from elsewhere to the control database. It is not copied."""
     with connected(control, as_json) as client:
         found = client.import_savepoint(absolute(path), storage=storage_of)
         if as_json:
@@ -146,9 +147,9 @@ def _dispose_on_storage(
     if as_json:
         print_json({"path": entry.path, "checkpoint": entry.checkpoint, "files_removed": is_gone})
         return
-    say(f"{entry.path} does not exist any more")
+    say(f"removed {entry.path}")
     if not is_gone:
-        say("the job's next driver removes its files that no other checkpoint needs")
+        say("the job's next driver removes the files that no other checkpoint needs")
 
 
 def _adopt(job: str, folder: str, place: str | None, query: str, label: str | None) -> OfflineSavepoint:
@@ -196,6 +197,6 @@ def _show_made(made: OfflineSavepoint, as_json: bool) -> None:
     say(f"{human_bytes(made.linked_bytes)} linked, {human_bytes(made.copied_bytes)} copied")
     for name, epoch in made.replayed.items():
         say(
-            f"{name}: epoch {epoch} was planned and not committed; a restore runs it again with the same rows and "
+            f"{name}: epoch {epoch} was planned but not committed; a restore runs it again with the same rows and "
             "events"
         )

@@ -1,4 +1,4 @@
-"""What ``coordctl savepoint`` shows of a checkpoint, as tables and as JSON."""
+"""Tables and JSON of stored checkpoints, for ``coordctl savepoint``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_SHOWN: Final = 200
 
 
 def entry_row(entry: CheckpointEntry) -> tuple[object, ...]:
-    """One line of the list."""
+    """Return the row of a stored checkpoint."""
     return (
         entry.checkpoint,
         entry.kind,
@@ -54,7 +54,7 @@ def entry_json(entry: CheckpointEntry) -> dict[str, Any]:
 
 
 def known_row(one: SavepointRecord) -> tuple[object, ...]:
-    """One line of what the control database knows."""
+    """Return the row of a savepoint in the control database."""
     verified = {None: "never", True: human_time(one.verified_at), False: "DAMAGED"}[one.verified_ok]
     return (
         one.job,
@@ -69,7 +69,7 @@ def known_row(one: SavepointRecord) -> tuple[object, ...]:
 
 
 def print_metadata(source: CheckpointSource, sample: int) -> None:
-    """Show one as tables."""
+    """Print the contents of a checkpoint as tables."""
     metadata = source.metadata
     say(f"{metadata.kind} {metadata.checkpoint} of job {metadata.job} in {source.path}")
     label = "" if metadata.label is None else f", label {metadata.label}"
@@ -126,7 +126,7 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
 
 
 def metadata_json(source: CheckpointSource, sample: int) -> dict[str, Any]:
-    """Show one as JSON; the manifest of files is summed up."""
+    """Return the contents of a checkpoint as JSON, with totals instead of the list of files."""
     metadata = source.metadata
     fields = metadata.model_dump(mode="json", exclude={"queries": {"__all__": {"files"}}, "operators": True})
     for name, query in metadata.queries.items():
@@ -138,16 +138,16 @@ def metadata_json(source: CheckpointSource, sample: int) -> dict[str, Any]:
 
 
 def print_verified(source: CheckpointSource, problems: Sequence[Problem], states: list[dict[str, Any]] | None) -> None:
-    """Show what was verified."""
+    """Print the result of a verification."""
     print_table("", ("file", "problem", ""), [(p.path, p.kind.value, p.detail) for p in problems])
     columns = ("query", "operator", "name", "state", "rows", "problem")
     print_table("states loaded by Spark", columns, [[each[column] for column in columns] for each in states or ()])
     fatal = sum(problem.is_fatal for problem in problems)
     metadata = source.metadata
     if fatal:
-        say(f"{source.path} is damaged: {fatal} of {metadata.file_count} files are not what they were")
+        say(f"{source.path} is damaged: {fatal} of {metadata.file_count} files have changed or are missing")
     else:
-        say(f"{source.path}: {metadata.file_count} files, {human_bytes(metadata.size)}, all as they were")
+        say(f"{source.path}: {metadata.file_count} files, {human_bytes(metadata.size)}, all intact")
 
 
 def verified_json(source: CheckpointSource, problems: Sequence[Problem], states: list[dict[str, Any]] | None) -> None:
@@ -214,7 +214,7 @@ def _operator_json(operator: OperatorSnapshot, sample: int) -> dict[str, Any]:
 
 
 def _planned_json(operator: OperatorSnapshot) -> dict[str, Any] | None:
-    """Return what the operator's subtasks have in the epoch that is run again, as counts, or None."""
+    """Return counts of the inputs and acks in the epoch that will be run again, or None if there is none."""
     if (planned := operator.planned) is None:
         return None
     return {"epoch": planned.epoch, "inputs": _by_subtask(operator, planned.inputs), "acknowledged": len(planned.acks)}

@@ -1,4 +1,4 @@
-"""What commands have Spark do, in a process of its own: a JVM starts only for who asks, and prints where nobody reads.
+"""Runs Spark for commands in a separate process, so that only commands that need it start a JVM.
 
 Threading: the command's thread.
 """
@@ -20,19 +20,19 @@ __all__ = ["repartition_states"]
 
 
 def repartition_states(states: Sequence[StateToRepartition]) -> dict[QueryName, str]:
-    """Have Spark rewrite states.
+    """Have Spark repartition states.
 
     Returns:
-        Why it refused, by query; empty: all are done.
+        The reason of the refusal, by query; empty if all states were repartitioned.
 
     Raises:
-        typer.BadParameter: Spark could not be asked.
+        typer.BadParameter: Spark could not be run.
     """
     command = [sys.executable, "-m", "coord_control.spark.process.repartition"]
     work = json.dumps([asdict(state) for state in states])
     done = subprocess.run(command, input=work, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise typer.BadParameter(f"Spark could not be asked ({last}), and nothing was changed; see coordctl doctor")
+        raise typer.BadParameter(f"Spark could not be run ({last}), and nothing was changed; see coordctl doctor")
     refused: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
     return {QueryName(query): reason for query, reason in refused.items()}

@@ -1,4 +1,4 @@
-"""The storage that a command works on: local paths at once, everything else through a Spark that is started for it.
+"""The storage that a command works on: local paths directly, all others through Spark, started on demand.
 
 Threading: the command's thread.
 """
@@ -21,20 +21,20 @@ _LOCAL = LocalFiles()
 
 
 def absolute(path: str) -> str:
-    """A path that means the same everywhere; URIs stay as they are."""
+    """Return an absolute path; URIs are unchanged."""
     return path.rstrip("/") if scheme(path) is not None else os.path.abspath(path)
 
 
 def reference(ref: str) -> str:
-    """A reference to a checkpoint: a path is made absolute, an id or a label stays as it is."""
+    """Return a reference to a checkpoint: a path is made absolute, an id or a label is unchanged."""
     return absolute(ref) if "/" in ref or scheme(ref) is not None else ref
 
 
 def existing_job(root: str, job: str) -> str:
-    """The folder of a job that is there.
+    """Return the folder of an existing job.
 
     Raises:
-        JobNotFound: it is not; the message names those with a similar name.
+        JobNotFound: there is no such job; the message names similar ones.
     """
     files = storage_of(root)
     if not files.exists(join(root, job)):
@@ -43,27 +43,27 @@ def existing_job(root: str, job: str) -> str:
 
 
 def catalog_of(ref: str, job: str | None, root: str | None) -> Catalog:
-    """Where a reference is looked up: among the checkpoints of a job, or by its path alone.
+    """Return the catalog that resolves a reference: of a job, or for a path alone.
 
     Raises:
         JobNotFound: there is no such job below the root.
-        typer.BadParameter: nothing says of which job it is.
+        typer.BadParameter: an id or a label without a job.
     """
     if job is not None and root is not None:
         base = absolute(root)
         return Catalog(storage_of(base), existing_job(base, job), storage_of)
     if "/" not in ref:
-        raise typer.BadParameter(f"{ref!r} is an id or a label: say of which job, with --job or COORD_JOB")
-    # Savepoints can be anywhere; the list of no job has it.
+        raise typer.BadParameter(f"{ref!r} is an id or a label: name its job with --job or COORD_JOB")
+    # Savepoints can be anywhere, and need not be in the list of any job.
     folder = absolute(ref)
     return Catalog(storage_of(folder), join(folder, "no-job"), storage_of)
 
 
 def storage_of(path: str) -> Files:
-    """The storage that an absolute path or a URI is on.
+    """Return the storage of an absolute path or a URI.
 
     Raises:
-        typer.BadParameter: it needs Spark, and Spark cannot be started.
+        typer.BadParameter: it needs Spark, which cannot be started.
     """
     return _LOCAL if scheme(path) in (None, "file") else _through_spark(path)
 
@@ -75,8 +75,8 @@ def _through_spark(path: str) -> Files:
         from coord_control.spark.session import storage_session
 
         return files_for(path, storage_session())
-    except Exception as error:  # Spark, Java, or a missing file system class: many libraries have a say in it
+    except Exception as error:  # Spark, Java, or a missing file system class: many kinds of errors
         raise typer.BadParameter(
-            f"{path} needs Spark to be read, which cannot be started here ({error}); see coordctl doctor, or copy it "
-            "to a local path"
+            f"reading {path} needs Spark, which cannot be started here ({error}); see coordctl doctor, or copy it to a "
+            "local path"
         ) from error

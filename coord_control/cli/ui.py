@@ -20,21 +20,21 @@ from coord_control.listen_address import is_loopback
 
 __all__ = ["ui"]
 
-#: A page that says that the database is away, and is asked for again, is better than one that does not come.
+#: Report an unreachable database quickly, because the page reloads itself anyway.
 _PATIENCE_SECONDS: Final = 2.0
 _PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 def ui(
     listen: Annotated[
-        str, typer.Option("--listen", envvar="COORD_UI_LISTEN", metavar="HOST:PORT", help="Where to serve it.")
+        str, typer.Option("--listen", envvar="COORD_UI_LISTEN", metavar="HOST:PORT", help="Address to listen on.")
     ] = "127.0.0.1:8765",
     actions: Annotated[
         bool,
         typer.Option(
             "--actions",
             envvar="COORD_UI_ACTIONS",
-            help="Also buttons: take a checkpoint or a savepoint, abort one. They need the token.",
+            help="Add buttons to take and abort checkpoints and savepoints. They need the token.",
         ),
     ] = False,
     token_file: Annotated[
@@ -44,7 +44,7 @@ def ui(
             envvar="COORD_UI_TOKEN_FILE",
             metavar="FILE",
             show_default=False,
-            help="The file with the token for the buttons. Without it a new token is made, and printed once.",
+            help="The file with the token for the buttons. Default: generate a token and print it once.",
         ),
     ] = None,
     allow_host: Annotated[
@@ -54,18 +54,18 @@ def ui(
             envvar="COORD_UI_ALLOW_HOST",
             metavar="NAME",
             show_default=False,
-            help="A name under which the page is asked for, beside addresses, localhost and this machine's.",
+            help="Extra host name to accept (DNS-rebinding protection).",
         ),
     ] = None,
     control: Control = None,
 ) -> None:
-    """Serve a live page about all jobs: their checkpoints, what is blocked now and where, recoveries, commands.
+    """Serve a live page about all jobs: checkpoints, blocked events, recoveries, commands.
 
-    It can only be read, unless --actions is given. Ctrl-C ends it.
+    The page is read-only, unless --actions is given. Press Ctrl-C to stop.
     """
     with reported(as_json=False):
         if token_file is not None and not actions:
-            raise PageSettingsInvalid("--token-file is for --actions; give both, or neither")
+            raise PageSettingsInvalid("--token-file needs --actions")
         settings = ControlSettings.load(control)
         patience = min(settings.retry_seconds, _PATIENCE_SECONDS)
         try:
@@ -85,14 +85,14 @@ def _serve(client: ControlClient, listen: str, token_file: Path | None, actions:
             raise
         raise PagePackageMissing(error.name) from error
     token = read_token(token_file) if actions else None
-    client.actor = f"{client.actor} (page)"  # who looks into the trail sees that it was a button
+    client.actor = f"{client.actor} (page)"  # for the audit trail
     with bound(listen) as listener:
         say(f"serving {client.url} at {address_of(listener)}")
         if token is not None and token_file is None:
-            say(f"the token for its buttons, which is not shown again: {token}")
+            say(f"token for the buttons, which is not shown again: {token}")
         if not is_loopback(listener.getsockname()[0]):
             warn(
-                "everybody who reaches this address can read the page, and nothing is encrypted: put a proxy with TLS "
+                "anyone who can reach this address can read the page, and nothing is encrypted: put a proxy with TLS "
                 "and a login in front of it"
             )
         serve(make_app(client, token=token, names=names), listener)

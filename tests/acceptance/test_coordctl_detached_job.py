@@ -91,7 +91,8 @@ def test_a_job_in_the_background_from_its_start_to_its_end(terminal: Terminal, t
     assert (job["generation"], job["is_supervised"], job["log_file"]) == (2, True, str(log))
     logged = terminal.type("logs", "background", "-n", "100000").stdout
     assert "driver started" in logged
-    assert "job background runs, generation 2; look: coordctl show background; stop: coordctl stop background" in logged
+    hint = "show it: coordctl show background; stop it: coordctl stop background"
+    assert f"job background is running, generation 2; {hint}" in logged
     stopped = terminal.json("stop", "background", "--savepoint", "--label", "end")
 
     while _processes_in(tmp_path):

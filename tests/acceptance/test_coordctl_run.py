@@ -150,7 +150,7 @@ def test_a_script_that_ends_has_finished_the_job(script: Callable[[str], Path], 
 
     assert out == f"__main__ ['--days', '30', '--master', 'mine'] {path.parent} {path}\n"
     assert "the job is finished (exit code 0)" in err
-    assert err.startswith("--master: passed to the script, as it stands behind it; options of coordctl run go before")
+    assert err.startswith("--master: passed to the script, because they follow it; put options of coordctl run first")
 
 
 def test_what_the_script_alone_knows_or_is_marked_as_its_own_is_no_mistake(
@@ -197,8 +197,10 @@ def test_a_job_says_that_it_runs_and_how_to_look_at_it(script: Callable[[str], P
     process = start(path, options=["--max-restarts", "0"])
     _, err = process.communicate()
 
-    assert "job flights runs, generation 3; look: coordctl show flights; stop: coordctl stop flights\n" in err
-    assert "job hidden runs, generation 1 without a control plane\n" in err
+    assert (
+        "job flights is running, generation 3; show it: coordctl show flights; stop it: coordctl stop flights\n" in err
+    )
+    assert "job hidden is running, generation 1, without a control plane\n" in err
     assert process.returncode == 1  # a job had begun: that an import fails now need not be for ever
 
 

@@ -34,5 +34,9 @@ def announce(job: str, generation: int, *, is_visible: bool) -> None:
     """
     _started.set()
     if os.environ.get(SUPERVISED_VARIABLE):
-        ways = f"; look: coordctl show {job}; stop: coordctl stop {job}" if is_visible else " without a control plane"
-        print(f"job {job} runs, generation {generation}{ways}", file=sys.stderr, flush=True)
+        hint = (
+            f"; show it: coordctl show {job}; stop it: coordctl stop {job}"
+            if is_visible
+            else ", without a control plane"
+        )
+        print(f"job {job} is running, generation {generation}{hint}", file=sys.stderr, flush=True)

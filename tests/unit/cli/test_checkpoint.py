@@ -36,7 +36,7 @@ def test_without_waiting_the_command_is_only_recorded(tmp_path: Path, store: Con
     shown = run(tmp_path, "checkpoint", "trigger", "flights", "--no-wait", "--key", "k")
     again = run_json(tmp_path, "checkpoint", "trigger", "flights", "--no-wait", "--key", "k")
 
-    assert f"command {again['id']} is pending; look: coordctl command show {again['id']}" in shown
+    assert f"command {again['id']} is pending; check it with: coordctl command show {again['id']}" in shown
 
 
 def test_a_wait_that_is_over_leaves_the_command_alone(tmp_path: Path, store: ControlStore) -> None:
@@ -57,7 +57,7 @@ def test_a_job_that_does_not_run_is_said_with_what_to_do(tmp_path: Path, store: 
 
 def test_a_key_of_another_request_is_a_usage_of_the_wrong_key(tmp_path: Path, store: ControlStore) -> None:
     run(tmp_path, "checkpoint", "trigger", "flights", "--no-wait", "--key", "k")
-    assert "take a new key" in run(tmp_path, "checkpoint", "abort", "flights", "7", "--key", "k", code=78)
+    assert "use a new key" in run(tmp_path, "checkpoint", "abort", "flights", "7", "--key", "k", code=78)
 
 
 def test_the_history_is_listed_in_pages(tmp_path: Path, store: ControlStore) -> None:
@@ -127,4 +127,4 @@ def test_the_summary_has_counts_and_percentiles(tmp_path: Path, store: ControlSt
 
 def test_an_abort_names_what_was_given_up(tmp_path: Path, store: ControlStore) -> None:
     with kit.driver(tmp_path, lambda store, command: kit.completed(checkpoint=command.payload["checkpoint"])):
-        assert "checkpoint 7 was given up" in run(tmp_path, "checkpoint", "abort", "flights", "7")
+        assert "checkpoint 7 was aborted" in run(tmp_path, "checkpoint", "abort", "flights", "7")

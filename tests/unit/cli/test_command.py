@@ -49,7 +49,7 @@ def test_one_is_cancelled(tmp_path: Path, asked: CommandRecord) -> None:
 
 def test_one_that_was_taken_is_being_given_up(tmp_path: Path, store: ControlStore, asked: CommandRecord) -> None:
     store.commands.claim("flights", 1)
-    assert "is being given up" in run(tmp_path, "command", "cancel", asked.id)
+    assert "is being cancelled" in run(tmp_path, "command", "cancel", asked.id)
 
 
 def test_a_wrong_id_is_answered_with_the_near_ones(tmp_path: Path, asked: CommandRecord) -> None:

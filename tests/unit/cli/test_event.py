@@ -40,6 +40,6 @@ def test_what_is_wrong_is_said_field_by_field(tmp_path: Path, store: ControlStor
 
 
 def test_what_is_no_json_is_not_sent(tmp_path: Path, store: ControlStore) -> None:
-    assert "is no JSON" in run(tmp_path, *_SEND, "{minutes: 45}", code=2)
+    assert "is not valid JSON" in run(tmp_path, *_SEND, "{minutes: 45}", code=2)
     assert "did you mean Threshold" in run(tmp_path, *_SEND[:-1], "Treshold", "{}", code=78)
     assert store.commands.list("flights") == ()

@@ -18,7 +18,7 @@ from tests.cli_kit import run
 from tests.metrics_kit import read
 
 SECONDS = 60.0
-UNKNOWN = "there is no job 'flihgts' yet, and no metrics of it; coordctl jobs lists those that there are\n"
+UNKNOWN = "there is no job 'flihgts' yet, so it has no metrics; coordctl jobs lists all jobs\n"
 
 
 def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: ControlStore) -> None:
@@ -51,7 +51,7 @@ def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: Contr
 
 def test_who_can_read_what_is_served_beyond_loopback_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coord_control.cli.exporter._wait_for_end", lambda: None)
-    warning = "everybody who reaches this address can read the metrics"
+    warning = "anyone who can reach this address can read the metrics"
     assert warning in run(tmp_path, "exporter", "--listen", "0.0.0.0:0")
     assert warning not in run(tmp_path, "exporter", "--listen", "127.0.0.1:0")
 

@@ -48,10 +48,10 @@ def test_a_job_is_forgotten_only_when_it_does_not_run_and_somebody_says_yes(
 ) -> None:
     assert "has a driver" in run(tmp_path, "forget", "flights", "--yes", code=75)
     store.jobs.ended("flights", 1, JobState.ENDED)
-    assert "forget all about job flights?" in run(tmp_path, "forget", "flights", text="n\n", code=1)
+    assert "remove the history of job flights?" in run(tmp_path, "forget", "flights", text="n\n", code=1)
     assert len(store.jobs.list()) == 1
 
-    assert "is forgotten; what it has on storage is still there: /jobs/flights" in run(
+    assert "removed the history of job flights; its storage is unchanged: /jobs/flights" in run(
         tmp_path, "forget", "flights", text="y\n"
     )
     assert store.jobs.list() == ()

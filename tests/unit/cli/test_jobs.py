@@ -41,7 +41,7 @@ def test_show_has_everything_on_one_page(tmp_path: Path, store: ControlStore) ->
 
     shown = run(tmp_path, "show", "flights")
 
-    for expected in ("job flights: starting, generation 1", "kept alive by coordctl run", "1,234", "2.5 s", "nightly"):
+    for expected in ("job flights: starting, generation 1", "supervised by coordctl run", "1,234", "2.5 s", "nightly"):
         assert expected in shown
     assert "3 of 4 subtasks" in shown
     [gateway] = [line for line in shown.splitlines() if "closed" in line and "500 ms" in line]
@@ -75,7 +75,7 @@ def test_a_killed_driver_whose_supervisor_lives_is_not_just_lost(tmp_path: Path,
     kit.put_job(store, "killed", lease_seconds=0.001)
     kit.put_job(store, "alone", lease_seconds=0.001, is_supervised=False)
 
-    assert "UTC; coordctl run should be starting it again; in /" in run(tmp_path, "show", "killed")
+    assert "UTC; coordctl run is restarting it; in /" in run(tmp_path, "show", "killed")
     assert "starting it again" not in run(tmp_path, "show", "alone")
 
 

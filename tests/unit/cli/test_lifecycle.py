@@ -23,14 +23,14 @@ def test_a_stop_with_a_savepoint_says_where_it_is(tmp_path: Path, store: Control
 
 
 def test_options_of_a_savepoint_need_one(tmp_path: Path, store: ControlStore) -> None:
-    assert "say --savepoint too" in run(tmp_path, "stop", "flights", "--label", "x", code=2)
-    assert "does not go with" in run(tmp_path, "stop", "flights", "--savepoint", "--grace", "1s", code=2)
+    assert "add --savepoint" in run(tmp_path, "stop", "flights", "--label", "x", code=2)
+    assert "cannot be combined with" in run(tmp_path, "stop", "flights", "--savepoint", "--grace", "1s", code=2)
     assert store.commands.list("flights") == ()
 
 
 def test_a_restart_tells_the_next_generation(tmp_path: Path, store: ControlStore) -> None:
     with kit.driver(tmp_path, lambda store, command: kit.completed(generation=2)) as taken:
-        assert "job flights runs again, generation 2" in run(tmp_path, "restart", "flights")
+        assert "job flights is running again, generation 2" in run(tmp_path, "restart", "flights")
     assert _asked(taken) == [("restart", {})]
 
 

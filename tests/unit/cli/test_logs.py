@@ -50,7 +50,7 @@ def test_what_is_added_follows_and_a_file_that_was_emptied_begins_anew(
 
 
 def test_a_job_without_a_log_file_says_so(tmp_path: Path, store: ControlStore) -> None:
-    assert "has no log file that coordctl knows" in run(tmp_path, "logs", "flights", code=2)
+    assert "has no known log file" in run(tmp_path, "logs", "flights", code=2)
 
 
 def test_a_log_on_another_machine_is_said_to_be_there(tmp_path: Path, store: ControlStore) -> None:

@@ -46,10 +46,12 @@ def test_what_waits_is_shown(tmp_path: Path, root: str) -> None:
 
 def test_a_mailbox_is_dropped_after_a_question(tmp_path: Path, root: str) -> None:
     drop = ("mailbox", "drop", "flights", OP, "1", "--root", root)
-    assert "lose all events that wait for subtask 1" in run(tmp_path, *drop, text="n\n", code=1)
+    assert "discard all events that wait for subtask 1" in run(tmp_path, *drop, text="n\n", code=1)
     assert run_json(tmp_path, "mailbox", "show", "flights", "--root", root)
-    assert "2 events given up" in run(tmp_path, *drop, text="y\n")
-    assert "nothing waits for a subtask of job flights" in run(tmp_path, "mailbox", "show", "flights", "--root", root)
+    assert "2 events discarded" in run(tmp_path, *drop, text="y\n")
+    assert "no events are waiting for subtasks of job flights" in run(
+        tmp_path, "mailbox", "show", "flights", "--root", root
+    )
     assert run_json(tmp_path, *drop, "--yes")["events"] == 0
 
 

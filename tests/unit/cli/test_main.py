@@ -68,7 +68,7 @@ def test_an_option_before_the_command_is_said_to_belong_behind_it(option: str, c
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "x", *command.split()])
 
     assert result.exit_code == 2
-    assert "stands behind the command, as in: coordctl " in result.output
+    assert "after the command, as in: coordctl " in result.output
     assert f"{command} {option.partition('=')[0]} ..." in result.output
 
 

@@ -20,11 +20,11 @@ _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", d
         (_MADE, "savepoint 7: /s/7\n2.0 kB in 1.5 s"),
         (commands.StopResult(), "job j has stopped"),
         (commands.StopResult(savepoint=_MADE), "job j has stopped after savepoint 7"),
-        (commands.RestartResult(generation=3), "job j runs again, generation 3"),
-        (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k goes on from checkpoint 7: /c/7"),
-        (commands.DisposeResult(path="/c/7", checkpoint=7), "/c/7 does not exist any more"),
+        (commands.RestartResult(generation=3), "job j is running again, generation 3"),
+        (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k resumes from checkpoint 7: /c/7"),
+        (commands.DisposeResult(path="/c/7", checkpoint=7), "removed /c/7"),
         (commands.SendEventResult(number=3), "event 3 has taken effect"),
-        (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all as they were"),
+        (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all intact"),
     ],
 )
 def test_what_became_of_it(result: commands.CommandResult, text: str) -> None:

@@ -68,8 +68,8 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
     assert "savepoint 1 of job flights" in shown
     assert "stateStoreSave" in shown
     assert '{"logOffset": 3}' in shown
-    assert "all as they were" in run("savepoint", "verify", target)
-    assert "does not exist any more" in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
+    assert "all intact" in run("savepoint", "verify", target)
+    assert "removed " in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
     assert run_json("savepoint", "list", "flights", "--root", root) == []
     assert not Path(target).exists()
 
@@ -155,7 +155,7 @@ def test_a_reference_that_means_nothing_is_answered_with_what_is_near(root: str,
     run("savepoint", "create", "flights", "--root", root, "--label", "before-the-upgrade")
     arguments = ("--job", "flights", "--root", root)
     assert "did you mean before-the-upgrade?" in run("savepoint", "show", "before-upgrade", *arguments, code=78)
-    assert "say of which job, with --job or COORD_JOB" in run("savepoint", "show", "end", code=2)
+    assert "name its job with --job or COORD_JOB" in run("savepoint", "show", "end", code=2)
     assert "did you mean flights?" in run("savepoint", "create", "flihgts", "--root", root, code=78)
     assert "did you mean flights?" in run("restore", "flihgts", "latest", "--root", root, code=78)
     assert not (tmp_path / "jobs" / "flihgts").exists()
@@ -166,8 +166,8 @@ def test_a_directory_of_spark_is_adopted_and_given_back(root: str, tmp_path: Pat
     run_spark(LocalFiles(), plain, 2, planned=True)
     LocalFiles().create(f"{plain}/metadata", b'{"id":"its-own"}')
     made = run("savepoint", "create", "new", "--adopt", plain, "--query", "delays", "--target", target)
-    assert "epoch 3 was planned and not committed" in made
-    assert "name it as the query's checkpointLocation" in run("savepoint", "export", target, "delays", again)
+    assert "epoch 3 was planned but not committed" in made
+    assert "use it as the query's checkpointLocation" in run("savepoint", "export", target, "delays", again)
     assert json.loads(Path(again, "metadata").read_text()) == {"id": "its-own"}
     assert "is not among its queries" in run("savepoint", "export", target, "other", again, code=2)
     restored = run_json("restore", "new", target, "--root", root)
@@ -241,8 +241,8 @@ def test_a_restore_that_the_program_does_not_fit_is_undone(root: str) -> None:
     run("savepoint", "create", "flights", "--root", root)
     run("restore", "flights", "1", "--root", root)
     assert lineage_of(root) == "lineage-000002"
-    assert "no REF" in run("restore", "flights", "1", "--undo", "--root", root, code=2)
-    assert "stands where it stood before it was restored from" in run("restore", "flights", "--undo", "--root", root)
+    assert "leave REF out" in run("restore", "flights", "1", "--undo", "--root", root, code=2)
+    assert "is back where it was before it was restored from" in run("restore", "flights", "--undo", "--root", root)
     assert lineage_of(root) == "lineage-000001"
     run("restore", "flights", "1", "--root", root)
     assert run_json("restore", "flights", "--undo", "--root", root)["undone"]["checkpoint"] == 1
