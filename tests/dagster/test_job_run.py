@@ -147,7 +147,7 @@ def test_what_cannot_be_given_up_half_way_is_awaited(plane: Plane, cancelled: Ca
         eventually(driver.ended.is_set)
         plane.driver(is_supervised=True)
 
-    with cancelled.when("the job is stopping, and starts again", start_next):
+    with cancelled.when("the job is restarting", start_next):
         ended = Actions(plane, cancelled.instance).run("restart_streaming_job")
 
     assert not ended.is_success

@@ -1,22 +1,21 @@
 """Commands that end the job: stop, stop with a savepoint, restart, restore.
 
-The agent is closed while the job ends, and reports the outcome as the last thing before the process can end:
+The agent is closed while the job ends, and reports the outcome last, before the process can end:
 
     stop                  the job has ended                               -> completed
     stop with savepoint   the savepoint exists, and then the job ends     -> completed
-                          (one that an earlier driver has taken for the
-                          command, and that was not the job's end: removed,
-                          and another one is taken)
-    restart               the next driver runs, and says so itself        -> completed, by that one
-                          (when no next driver is started: failed)
-    restore               the job has ended, the storage is put back      -> completed; then the next driver starts
-                          (when no next driver is started: failed, and
-                          the storage is as it was)
+                          (if an earlier driver took it for the command,
+                          and the job ran on after it: it is replaced)
+    restart               the next driver runs                            -> completed, by the next driver
+                          (if no next driver starts: failed)
+    restore               the job has ended, the storage is restored      -> completed; then the next driver starts
+                          (if no next driver starts: failed, and the
+                          storage is unchanged)
 
-A driver that dies on the way, or that cannot reach the database at the end, leaves the command to the next driver
+A driver that dies before that, or that cannot reach the database at the end, leaves the command to the next driver
 (:mod:`.command_takeover`).
 
-Threads: each has one of its own, which the process waits for.
+Threads: each command has its own thread, which the process waits for.
 """
 
 from __future__ import annotations
@@ -57,23 +56,23 @@ __all__ = ["RestartExecution", "RestoreExecution", "StopExecution", "StopWithSav
 def _not_supervised(what: str) -> Outcome:
     return refused(
         Refusal.NOT_SUPERVISED,
-        f"the driver is not under coordctl run, and nobody would start it again after a {what}; stop it, and start it "
-        "again yourself",
+        f"the driver does not run under coordctl run, which would have to start it again after a {what}; stop the job "
+        "and start it again by hand",
     )
 
 
 def _not_followed(place: Workplace, what: str, consequence: str) -> Outcome | None:
-    """Return the failure of a command for which the job has ended and after which no driver starts; None: one does.
+    """Return the failure of a command that ended the job if no next driver will start, otherwise None.
 
     Args:
-        consequence: what became of the job, and what to do.
+        consequence: what happens to the job, and the next step.
     """
     if not place.is_supervised():
         why = f"the supervisor (coordctl run) was killed while the job was stopping for the {what}"
         return failed(Refusal.NOT_SUPERVISED.value, f"{why}, so the job {consequence}", retry=True)
     if (error := place.ending.final_error) is not None:
-        why = f"the job failed while it was stopping for the {what}, with an error that another start does not help"
-        message = f"{why} ({error}), so the job {consequence} once the error is dealt with"
+        why = f"the job failed while it was stopping for the {what}, with an error that a restart does not fix"
+        message = f"{why} ({error}), so the job {consequence} once the error is fixed"
         return failed(Refusal.JOB_NOT_RUNNING.value, message, retry=True)
     return None
 
@@ -82,7 +81,7 @@ class StopExecution(ThreadedExecution):
     """``stop``.
 
     Args:
-        savepoint: that an earlier driver has taken for the same command.
+        savepoint: the one that an earlier driver took for the same command.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class StopExecution(ThreadedExecution):
         return None
 
     def job_ended(self) -> Outcome | None:
-        # Also when something else has ended it before this could: what was asked for has come about.
+        # Even if something else ended the job first: the result is the requested one.
         return self._outcome or completed(StopResult(savepoint=self._savepoint))
 
 
@@ -124,7 +123,7 @@ class StopWithSavepointExecution(ThreadedExecution):
         except CheckpointNotCompleted as error:
             number = None if self._handle is None else self._handle.id
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
-                return cancelled("it was given up on request; the job runs on", number)
+                return cancelled("it was aborted on request; the job keeps running", number)
             return outcome_of(error, number)
         except TimeoutError as error:
             return failed(FailureReason.EXPIRED.name, str(error), retry=True)
@@ -141,11 +140,11 @@ class StopWithSavepointExecution(ThreadedExecution):
             try:
                 return port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
             except CheckpointNotCompleted as error:
-                # The key is this command's: an earlier driver has taken it, and died before the job had ended.
+                # The key belongs to this command: an earlier driver took the savepoint, and died before the job ended.
                 outdated = self._handle.id if self._handle is not None else None
                 if error.reason != FailureReason.KEY_REUSED.code or outdated is None:
                     raise
-            self.say(f"epochs have been processed since savepoint {outdated}: it is removed, and another one is taken")
+            self.say(f"epochs have been processed since savepoint {outdated}: it is replaced by a new one")
             port.dispose(str(outdated))
             self._handle = None
 
@@ -183,23 +182,23 @@ class RestartExecution(ThreadedExecution):
         if not self._place.ending.begin(restart=True):
             return job_closed(self._command)
         self._is_ending = True
-        self.say("the job is stopping, and starts again")
+        self.say("the job is restarting")
         self._place.port.stop(restart=True)
         return None
 
     def job_ended(self) -> Outcome | None:
         if self._outcome is not None or not self._is_ending:
             return self._outcome or job_closed(self._command)
-        return _not_followed(self._place, "restart", "does not start again by itself; start it with coordctl run")
+        return _not_followed(self._place, "restart", "is not restarted automatically; start it with coordctl run")
 
 
 class RestoreExecution(ThreadedExecution):
-    """``restore``, of the job itself or into another one."""
+    """``restore``, of the job itself or as a fork."""
 
     def __init__(self, command: CommandRecord, payload: Restore, place: Workplace) -> None:
         super().__init__(command, place, is_daemon=False)
         self._payload = payload
-        self._request: RestoreRequest | None = None  # the job is ending for it
+        self._request: RestoreRequest | None = None  # set while the job ends for it
 
     def work(self) -> Outcome | None:
         payload, port, place = self._payload, self._place.port, self._place
@@ -209,8 +208,8 @@ class RestoreExecution(ThreadedExecution):
         meant = dict(self._command.progress or {})
         if "path" not in meant:
             entry = catalog_of(port).resolve(payload.ref)
-            # Another driver that does it again must not take "latest" for a newer one.
-            meant = {"message": f"checks {entry.path}", "checkpoint": int(entry.checkpoint), "path": entry.path}
+            # A driver that repeats it must not resolve "latest" to a newer one.
+            meant = {"message": f"checking {entry.path}", "checkpoint": int(entry.checkpoint), "path": entry.path}
             place.record(self._command, meant)
         request = RestoreRequest(
             root=port.facts.root,
@@ -231,7 +230,7 @@ class RestoreExecution(ThreadedExecution):
         if not place.ending.begin(restart=True):
             return job_closed(self._command)
         self._request = request
-        self.say("the job is stopping, is restored, and starts again")
+        self.say("the job is stopping to be restored and restarted")
         port.stop(restart=True)
         return None
 
@@ -240,10 +239,10 @@ class RestoreExecution(ThreadedExecution):
             return self._outcome
         if self._request is None:
             return job_closed(self._command)
-        not_restored = "was not restored and does not start again by itself; restore it with coordctl restore, then "
+        not_restored = "was not restored and is not restarted automatically; restore it with coordctl restore, then "
         if (outcome := _not_followed(self._place, "restore", f"{not_restored}start it with coordctl run")) is not None:
             return outcome
-        # Here and not after it: nobody starts the next driver before the process ends, and this thread keeps it.
+        # This must finish before the process ends, because then the supervisor starts the next driver.
         try:
             return self._restore(self._request)
         except Exception as error:

@@ -264,7 +264,7 @@ def test_a_restart_fails_when_the_job_fails_meanwhile_and_nothing_starts_it_agai
         return
     assert found.error is not None
     assert (found.state, found.error.code) == (CommandState.FAILED, "JOB_NOT_RUNNING")
-    assert "(wrong), so the job does not start again by itself" in found.error.message
+    assert "(wrong), so the job is not restarted automatically" in found.error.message
 
 
 @pytest.mark.parametrize(
