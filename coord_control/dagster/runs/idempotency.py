@@ -60,7 +60,7 @@ def attempt_key(context: StepContext) -> str:
 def first_run(context: StepContext) -> str:
     """Return the id of the run of the first attempt, which may have been deleted from Dagster's history."""
     run, seen = context.run, {context.run.run_id}
-    while run.parent_run_id is not None and run.parent_run_id not in seen and _goes_on(run):
+    while run.parent_run_id is not None and run.parent_run_id not in seen and _continues_parent(run):
         parent = context.instance.get_run_by_id(run.parent_run_id)
         if parent is None:
             return run.parent_run_id
@@ -106,5 +106,5 @@ def _number(key: str) -> int:
     return int(key.rpartition("#")[2])
 
 
-def _goes_on(run: dg.DagsterRun) -> bool:
+def _continues_parent(run: dg.DagsterRun) -> bool:
     return _RETRY_NUMBER_TAG in run.tags or any(run.tags.get(tag) == "true" for tag in _FROM_FAILURE_TAGS)

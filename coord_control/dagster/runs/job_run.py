@@ -210,20 +210,20 @@ def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str
         command = newest_request(client, job, base)
         if command is None:
             raise dg.DagsterExecutionInterruptedError("the run was cancelled before it sent its request")
-        is_given_up = on_cancel == "abort" and _give_up(context, client, command)
-        seconds = _ABORT_SECONDS if is_given_up else _FINISH_SECONDS
+        is_aborted = on_cancel == "abort" and _abort(context, client, command)
+        seconds = _ABORT_SECONDS if is_aborted else _FINISH_SECONDS
         result = client.wait(command, seconds, on_progress=_Lines(context))
     except (CommandFailed, JobNotRunning) as error:
         context.log.info(f"The request was not carried out: {error}")
     except CoordControlError as error:  # it may still be completed; the sensor shows it then
         context.log.warning(f"The outcome is not known yet: {error}")
     else:
-        context.log.info("It was complete before it could be aborted" if is_given_up else "It is complete")
+        context.log.info("It was complete before it could be aborted" if is_aborted else "It is complete")
         return result
     raise dg.DagsterExecutionInterruptedError("the run was cancelled")
 
 
-def _give_up(context: StepContext, client: cc.ControlClient, command: CommandRecord) -> bool:
+def _abort(context: StepContext, client: cc.ControlClient, command: CommandRecord) -> bool:
     """Request the abort of a command. Return False if it can no longer be aborted and must be awaited."""
     try:
         client.cancel(command)
