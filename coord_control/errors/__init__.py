@@ -34,8 +34,7 @@
     - TooManyFailedCheckpoints       more checkpoints in a row failed than the job's options allow
     - JobClosed                      the job was used after it ended
         - JobEndRequested            ... because its end was requested: ends the program without an error
-    - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    invalid requests and settings; nothing
-      was sent
+    - ControlSettingsInvalid, NoControlPlane, RequestInvalid, OperatorNotFound    the request is invalid, not sent
     - MetricsAddressInvalid          the metrics address is invalid
     - CommandFailed                  a command did not succeed
         - CommandExpired, CommandCancelled

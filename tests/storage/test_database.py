@@ -192,7 +192,7 @@ def test_a_full_disk_is_said_and_what_was_there_stays(opened: Opener, tmp_path: 
         for number in range(100):
             store.commands.submit(request(key=f"k{number}", payload={"x": "y" * 20_000}))
 
-    with pytest.raises(DatabaseFull, match="Free space") as caught:
+    with pytest.raises(DatabaseFull, match="Free disk space") as caught:
         fill()
     assert caught.value.retry
     assert isinstance(caught.value, DatabaseUnavailable)

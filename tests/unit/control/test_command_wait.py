@@ -62,7 +62,7 @@ def test_the_last_look_is_at_the_end_of_the_time() -> None:
     wait = Wait(1.0, None, now=10.0)
 
     assert wait.pause_after(_PENDING, 10.99) == pytest.approx(0.01)
-    with pytest.raises(CommandTimeout, match=r"still pending after 1 s; and continues: .*command cancel c1") as raised:
+    with pytest.raises(CommandTimeout, match=r"still pending after 1 s and continues: .*command cancel c1") as raised:
         wait.pause_after(_PENDING, 11.0)
     assert raised.value.retry
 
@@ -130,7 +130,7 @@ def test_a_job_that_does_not_run_is_said_as_that() -> None:
     known = {"since": "2026-03-01", "reason": "stopped"}
     ended = _ended(CommandState.REFUSED, code="JOB_NOT_RUNNING", message="x", retry=True, fields=(known,))
 
-    with pytest.raises(JobNotRunning, match=r"not running since 2026-03-01 \(stopped\); start it with") as raised:
+    with pytest.raises(JobNotRunning, match=r"not been running since 2026-03-01 \(stopped\); start it with") as raised:
         result_of(ended)
     assert raised.value.command == "c1"
 

@@ -130,7 +130,7 @@ def test_a_driver_fences_off_one_that_it_cannot_look_at_only_on_request(world: W
 
     assert refused.state is CommandState.FAILED
     assert refused.error is not None
-    assert "say --force" in refused.error.message
+    assert "use --force" in refused.error.message
     assert theirs.is_current()
 
     forced = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", force=True))

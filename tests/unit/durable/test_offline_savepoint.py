@@ -276,7 +276,7 @@ def test_a_driver_that_cannot_be_looked_at_is_fenced_off_only_on_request(files: 
     ran(files)
     far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
     theirs = generations.claim(files, join(JOB, "generations"), far)
-    with pytest.raises(JobRunning, match=r"may be running .*say --force"):
+    with pytest.raises(JobRunning, match=r"may be running .*use --force"):
         save(files, JOB)
     assert theirs.is_current()
     slept: list[float] = []

@@ -35,7 +35,7 @@ def test_a_commit_that_was_only_seen_settles_nothing_and_fails_the_query() -> No
     [failed] = of_type(FailQuery, batch)
     assert isinstance(failed.error, CommittedElsewhere)
     assert (failed.error.query, failed.error.epoch, failed.error.retry) == (QUERY, 0, False)
-    assert "commit of epoch 0" in str(failed.error)
+    assert "epoch 0 is committed" in str(failed.error)
     [operator] = stage.core.operators()
     assert (operator.states, operator.committed) == ({}, -1)
     assert isinstance(answer_to(stage.hello(1, 0, 2), 2), Refused)

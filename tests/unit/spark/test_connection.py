@@ -181,7 +181,7 @@ def test_no_answer_in_time_names_what_was_waited_for(handler: kit.Recorder) -> N
     with kit.running(handler) as endpoint:
         connection = connect(endpoint.address, Patience(answer=0.05))
         expected = (
-            f"127.0.0.1:{endpoint.address.port} has not answered within 0.05 s while waiting for the answer to hello"
+            f"127.0.0.1:{endpoint.address.port} did not answer within 0.05 s while waiting for the answer to hello"
         )
         with pytest.raises(EndpointTimeout, match=expected):
             connection.hello(kit.hello())
@@ -193,7 +193,7 @@ def test_the_time_counts_for_all_of_an_answer_not_for_each_piece_of_it() -> None
     with ours, theirs:
         theirs.sendall(ServerHandshake(SECRET, kit.GENERATION, b"n" * NONCE_BYTES).challenge())
         connection = Connection(ours, Address("driver", 1, kit.GENERATION, SECRET), kit.ONCE)
-        with pytest.raises(EndpointTimeout, match="driver:1 has not answered within 10 s"):
+        with pytest.raises(EndpointTimeout, match="driver:1 did not answer within 10 s"):
             connection.authenticate(Wait("the handshake", 10.0, deadline=0.0))  # long ago, although bytes are there
         assert connection.is_closed
 
