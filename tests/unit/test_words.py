@@ -1,9 +1,9 @@
-"""Source code is written in plain English: no phrase of the list below in a docstring, comment or message."""
+"""Source code and documents are written in plain English: they contain no phrase of the list below."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,9 +11,10 @@ import pytest
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
-#: Folders that contain none of these phrases, except in the files and folders below NOT_YET.
-PLAIN: Final = ("benchmarks", "coord_control", "dagster_defs", "examples", "scripts")
-NOT_YET: Final = ("coord_control/storage",)
+#: Folders whose Python files and documents contain none of these phrases.
+PLAIN: Final = ("benchmarks", "coord_control", "dagster_defs", "deploy", "docs", "examples", "scripts")
+#: Folders below these that may contain them: notes on decisions are not rewritten.
+EXEMPT: Final = ("coord_control/storage", "docs/decisions")
 
 #: What to look for -> what to say instead. A blank also matches a line break inside a docstring, comment or message.
 BETTER: Final = {
@@ -84,23 +85,32 @@ def hits(text: str) -> Iterator[Hit]:
 
 
 def sources(folder: str) -> list[Path]:
-    exempt = [CHECKOUT / name for name in NOT_YET]
-    found = sorted((CHECKOUT / folder).rglob("*.py"))
+    exempt = [CHECKOUT / name for name in EXEMPT]
+    found = sorted(path for kind in ("*.py", "*.md") for path in (CHECKOUT / folder).rglob(kind))
     return [path for path in found if not any(path.is_relative_to(other) for other in exempt)]
+
+
+def faults(paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(CHECKOUT)}:{hit.line}: {hit.phrase!r}: better: {hit.better}"
+        for path in paths
+        for hit in hits(path.read_text(encoding="utf-8"))
+    ]
 
 
 def test_the_listed_folders_exist() -> None:
     assert all(sources(folder) for folder in PLAIN)
-    assert all((CHECKOUT / name).exists() for name in NOT_YET)
+    assert all((CHECKOUT / name).exists() for name in EXEMPT)
 
 
 @pytest.mark.parametrize("folder", PLAIN)
-def test_source_code_is_in_plain_words(folder: str) -> None:
-    found = [
-        f"{path.relative_to(CHECKOUT)}:{hit.line}: {hit.phrase!r}: better: {hit.better}"
-        for path in sources(folder)
-        for hit in hits(path.read_text(encoding="utf-8"))
-    ]
+def test_code_and_documents_are_in_plain_words(folder: str) -> None:
+    found = faults(sources(folder))
+    assert not found, "\n".join(found)
+
+
+def test_the_readme_is_in_plain_words() -> None:
+    found = faults([CHECKOUT / "README.md"])
     assert not found, "\n".join(found)
 
 
