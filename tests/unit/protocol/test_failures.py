@@ -72,10 +72,16 @@ def test_the_same_request_may_succeed_unless_somebody_has_to_act_first() -> None
         FailureReason.KEY_REUSED,
         FailureReason.LABEL_TAKEN,
         FailureReason.INVALID_TARGET,
-        FailureReason.JOB_ENDING,
         FailureReason.FENCED,
         FailureReason.DISK_FULL,
     }
+
+
+def test_a_sentence_that_advises_to_ask_again_is_of_a_reason_that_allows_it() -> None:
+    """Bug: a job that was ending advised to start it again, and the Dagster run that re-executing would not help."""
+    advised = {reason for reason in FailureReason if "ask again" in reason.sentence}
+    assert FailureReason.JOB_ENDING in advised
+    assert all(reason.retry for reason in advised)
 
 
 def test_only_a_bug_is_our_fault() -> None:
