@@ -147,7 +147,7 @@ _SENTENCES: Final = {
     "on storage that the driver can write to",
     FailureReason.QUERY_RESTARTING: "a query of the job was restarted meanwhile; ask again when it runs",
     FailureReason.QUERY_FAILED: "a query of the job failed meanwhile; its own error says why, ask again when it runs",
-    FailureReason.JOB_ENDING: "the job is ending; ask again when it has been started again, or take an offline savepoint",
+    FailureReason.JOB_ENDING: "the job is ending; ask again when it runs again, or take an offline savepoint",
     FailureReason.ABORTED: "it was aborted on request; ask again to have one",
     FailureReason.FENCED: "a newer driver owns the job and this one stops itself; ask the newer driver",
     FailureReason.COORDINATOR_FAILED: "a coordinator could not give its state; repair the error that the detail names",

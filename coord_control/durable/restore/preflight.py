@@ -1,12 +1,12 @@
-"""The check before a restore: what was found, whether it can work, and the way out where it cannot.
+"""The check before a restore: what was found, whether the restore can work, and what to do if it cannot.
 
-Three parts. This one needs the storage alone: the checkpoint's files, the job it is to be restored into, the Spark that
-is installed. The second (:mod:`.preflight_sources`) looks for the files that the sources will read again. The third
+It has three parts. This one needs the storage only: the checkpoint's files, the job to restore, the installed Spark.
+The second (:mod:`.preflight_sources`) looks for the files that the sources will read again. The third
 (:mod:`.preflight_declared`) compares the program's queries and operators with those of the checkpoint. ``coordctl
-restore --check`` makes the first two; a driver makes all of them, before anything takes place.
+restore --check`` makes the first two; a driver makes all of them, before it changes anything.
 
-What goes back in time goes back for Spark and for the operators, not for the sinks: what they were given stays. Each
-sink's way to skip what it has seen decides what comes out, so that is always said (:func:`check_sinks`).
+A restore sets back Spark and the operators, but not the sinks: they keep their output. What the sinks then write
+depends on how they skip epochs that they have received, so this is always reported (:func:`check_sinks`).
 
 Threads: reads; any thread.
 """
@@ -82,7 +82,7 @@ def check_job(
 
 
 def check_sinks(files: Files, job_folder: str, source: CheckpointSource, *, is_fork: bool) -> list[Check]:
-    """Say what the sinks will do with epochs that they have seen, in whichever lineage that was."""
+    """Report what the sinks will do with epochs that they have received, in any lineage."""
     checks = []
     for query, snapshot in source.metadata.queries.items():
         if is_fork:
@@ -166,10 +166,10 @@ def _same_note(snapshot: QuerySnapshot) -> str:
 def _unknown_note(snapshot: QuerySnapshot) -> tuple[str, str]:
     found = (
         f"not known here: the query has no lineage in this job's folder. {_same_note(snapshot)} when the checkpoint "
-        "was taken; what has run since elsewhere, the sinks have seen"
+        "was taken; the sinks may have received later epochs from elsewhere"
     )
     way_out = (
-        "fine if the query has not run since; otherwise make the check where it has run (--root), or compare the "
+        "fine if the query has not run since; otherwise repeat the check where it has run (--root), or compare the "
         f"newest batch id in the sink with {snapshot.planned}"
     )
     return found, way_out
@@ -181,19 +181,18 @@ def _back_note(planned: Epoch, reached: Reached) -> tuple[str, str]:
         seen.append(f"{_epochs(planned + 1, reached.committed)} committed after the checkpoint")
     if reached.planned > max(planned, reached.committed):
         seen.append(
-            f"epoch {reached.planned} was planned after it and not committed: a sink may have been given it, in whole "
+            f"epoch {reached.planned} was planned after it and not committed: a sink may have received it, in whole "
             "or in part"
         )
     found = (
-        f"{'; '.join(seen)}. The same numbers will be run again with the same query id. "
-        "Sinks that remember (query id, batch id), as Delta and idempotent foreachBatch functions do, and the file "
-        "sink, which remembers batch ids in _spark_metadata, SKIP what they have: what these epochs give now, and did "
-        f"not give then, never comes out. They take data again from epoch {reached.planned + 1} on. Other sinks get "
-        "these epochs twice"
+        f"{'; '.join(seen)}. These epochs will run again with the same numbers and query id. A foreachBatch function "
+        "or Delta sink that remembers (query id, batch id) SKIPS them; so does Spark's file sink, which remembers "
+        "batch ids in _spark_metadata. What they now produce differently is then lost; data is written again from "
+        f"epoch {reached.planned + 1} on. Any other sink or foreachBatch function gets these epochs twice"
     )
     way_out = (
-        "right when these epochs hold the same rows again; when they must come out differently, set the sink back as "
-        "well, or restore as a fork (--as NAME) with a separate output"
+        "fine if these epochs produce the same rows again; if not, set the sink back as well, or restore as a fork "
+        "(--as NAME) with a separate output"
     )
     return found, way_out
 
@@ -204,13 +203,13 @@ def _epochs(first: int, last: int) -> str:
 
 def _fork_note(snapshot: QuerySnapshot) -> tuple[str, str]:
     found = (
-        f"the query gets a new id and resumes after epoch {snapshot.epoch}: sinks that remember (query id, batch id), "
-        "as Delta and idempotent foreachBatch functions do, do not know it and take every epoch; the file sink "
-        "remembers batch ids alone (_spark_metadata) and skips those that the original has written"
+        f"the query gets a new id and resumes after epoch {snapshot.epoch}. A foreachBatch function or Delta sink that "
+        "remembers (query id, batch id) takes every epoch; Spark's file sink remembers batch ids only "
+        "(_spark_metadata) and skips those that the original has written"
     )
     way_out = (
-        "let the fork write to a separate place; the original may keep running. Spark's file sink cannot begin "
-        "in an empty folder at a later epoch: put the entries of the original's _spark_metadata up to "
-        f"{snapshot.epoch} there first, or write with foreachBatch"
+        "write the fork's output to a separate place; the original may keep running. That is all for foreachBatch and "
+        "Delta. Only Spark's file sink cannot start in an empty folder at a later epoch: copy the entries of the "
+        f"original's _spark_metadata up to {snapshot.epoch} there first"
     )
     return found, way_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -109,6 +110,17 @@ def test_what_the_sinks_will_do_is_said(files: MemoryFiles, source: CheckpointSo
     assert "new id" in fork[0].found
 
 
+def test_advice_for_the_file_sink_is_for_no_other_sink(files: MemoryFiles, source: CheckpointSource) -> None:
+    """Bug: a fork advised a foreachBatch query, like all others, to copy the log of the file sink."""
+    run_before(files)
+    back, fork = (check_sinks(files, JOB, source, is_fork=is_fork)[0] for is_fork in (False, True))
+    sentences = re.split(r"[.;] ", f"{back.found}. {back.way_out}. {fork.found}. {fork.way_out}")
+    special = [sentence for sentence in sentences if "_spark_metadata" in sentence]
+    assert len(special) == 3
+    assert all("Spark's file sink" in sentence for sentence in special)
+    assert "That is all for foreachBatch and Delta" in fork.way_out
+
+
 def test_sinks_of_a_job_that_is_not_known_here_are_not_said_to_be_fine(
     files: MemoryFiles, source: CheckpointSource
 ) -> None:
@@ -161,7 +173,7 @@ def test_an_epoch_that_was_only_planned_is_not_said_to_have_run(files: MemoryFil
     ran_to(files, query, 7, planned=True)
     check = sink_check(files, taken.path, query)
     assert check.verdict is WARNING
-    assert check.found.startswith("epoch 8 was planned after it and not committed: a sink may have been given it")
+    assert check.found.startswith("epoch 8 was planned after it and not committed: a sink may have received it")
     # What is planned in the checkpoint too is the same epoch.
     whole = save(files, JOB)
     check = sink_check(files, whole.path, query)
