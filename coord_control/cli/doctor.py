@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from coord_control import environment
 from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Json
-from coord_control.cli.output import console
+from coord_control.cli.output import console, plain_table
 from coord_control.driver_process import driver_environment
 from coord_control.environment import Check, Status
 
@@ -119,7 +117,7 @@ def _last_line(text: str) -> str:
 
 def _print(checks: list[Check], skipped: list[str]) -> None:
     out = console()
-    table = Table(box=box.SIMPLE_HEAD)
+    table = plain_table()
     for title in ("check", "status", "found", "expected"):
         table.add_column(title, overflow="fold")
     for check in checks:

@@ -9,8 +9,10 @@ Threading: the command's thread.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ __all__ = [
     "human_time",
     "marked",
     "plain",
+    "plain_table",
     "print_json",
     "print_table",
     "reported",
@@ -113,7 +116,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table of values without markup; only the last column may wrap."""
-    table = Table(title=marked(title) or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = plain_table(title)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column != columns[-1])
     for row in rows:
@@ -121,16 +124,37 @@ def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     return table
 
 
+def plain_table(title: str = "") -> Table:
+    """Return an empty table; with a line below its head on a terminal, where no cell makes it too long."""
+    line = box.SIMPLE_HEAD if Console().is_terminal else None
+    return Table(title=marked(title) or None, title_justify="left", box=line)
+
+
+class _Pipe(io.StringIO):
+    """Standard output without blanks at the ends of lines: tables are padded to their longest path or message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._out = sys.stdout  # not looked up later: a live screen replaces it
+
+    def write(self, text: str) -> int:
+        self._out.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return len(text)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+
 def console() -> Console:
     """Return a console as wide as the terminal, or as wide as its output if it is piped."""
     found = Console()
-    return found if found.is_terminal else Console(width=_PIPE_WIDTH)
+    return found if found.is_terminal else Console(file=_Pipe(), width=_PIPE_WIDTH)
 
 
 def checks_table(checks: Sequence[Check]) -> None:
     """Print the checks before a restore, and what to do about those that failed."""
     out = console()
-    table = Table(box=box.SIMPLE_HEAD)
+    table = plain_table()
     for title in ("check", "of", "", "found"):
         table.add_column(title, overflow="fold")
     for check in checks:

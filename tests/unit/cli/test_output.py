@@ -57,6 +57,20 @@ def test_a_pipe_gets_a_path_in_one_piece(capsys: pytest.CaptureFixture[str], mon
     assert line.count(path) == 2
 
 
+def test_no_line_of_a_pipe_is_padded_to_the_longest_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: one failure with a long message made all lines, and a line of dashes, 490 characters wide."""
+    print_table("failures", ("id", "state", "problem"), [(1, "failed", "x" * 490), (22, "completed", None)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if line] == [
+        ["failures"],
+        ["id", "state", "problem"],
+        ["1", "failed", "x" * 490],
+        ["22", "completed"],
+    ]
+    assert [line for line in lines if line != line.rstrip() or (len(line) > 40 and "x" not in line)] == []
+
+
 def test_an_error_is_plain_and_has_its_fields_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     error = CommandFailed("c1", "send_event", "EVENT_INVALID", NASTY, fields=({"loc": ["a"], "msg": "b"},))
 
