@@ -73,7 +73,7 @@ def list_(
         if as_json:
             print_json([savepoint_views.entry_json(entry) for entry in entries])
             return
-        columns = ("id", "kind", "state", "label", "requested by", "completed", "epochs", "files", "size", "path")
+        columns = ("id", "kind", "state", "label", "requested by", "completed", "epochs", "files", "file size", "path")
         print_table("", columns, [savepoint_views.entry_row(entry) for entry in entries])
         if not entries:
             say(f"job {job} has no {'such ' if requested_by else ''}checkpoint or savepoint in {base}")

@@ -79,7 +79,7 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
     )
     print_table(
         "queries",
-        ("query", "epoch", "planned", "Spark", "lineage", "watermark", "files", "size", "query id"),
+        ("query", "epoch", "planned", "Spark", "lineage", "watermark", "files", "file size", "query id"),
         [
             (
                 name,
@@ -98,7 +98,7 @@ def print_metadata(source: CheckpointSource, sample: int) -> None:
     print_table("offsets", ("query", "source", "offset"), _offset_rows(source))
     print_table(
         "states of Spark",
-        ("query", "operator", "name", "provider", "partitions", "stores", "size"),
+        ("query", "operator", "name", "provider", "partitions", "stores", "file size"),
         [
             (
                 name,

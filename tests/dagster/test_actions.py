@@ -375,6 +375,8 @@ def test_all_files_of_a_savepoint_are_read(plane: Plane, actions: Actions) -> No
     assert ended.is_success, ended.description
     assert (ended.metadata["path"], ended.metadata["intact"]) == (savepoint, True)
     assert ended.metadata["files"] > 5
+    assert ended.metadata["file_bytes"] > 0
+    assert "size_bytes" not in ended.metadata  # of a checkpoint that is everything, not its files alone
 
 
 def test_a_damaged_savepoint_fails_the_run_and_names_the_file(plane: Plane, actions: Actions) -> None:

@@ -220,7 +220,7 @@ def verify(asking: Asking, config: RefConfig) -> Metadata:
             "checkpoint_id": result.checkpoint,
             "path": dg.MetadataValue.path(result.path),
             "files": result.files,
-            "size_bytes": result.size,
+            "file_bytes": result.size,
             "intact": dg.MetadataValue.bool(result.is_intact),
             "problems": dg.MetadataValue.md(markdown.table(columns, rows)) if rows else None,
         }

@@ -63,6 +63,8 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
         "end",
     )
     assert "end" in run("savepoint", "list", "flights", "--root", root)
+    # "size" is everything that belongs to a savepoint, and a list of what is on storage knows its files only.
+    assert "files  file size  path" in run("savepoint", "list", "flights", "--root", root)
     assert run_json("savepoint", "list", "flights", "--root", root, "--by", "dagster:schedule:hourly") == []
     shown = run("savepoint", "show", "end", "--job", "flights", "--root", root)
     assert "savepoint 1 of job flights" in shown
