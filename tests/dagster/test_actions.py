@@ -219,7 +219,7 @@ def test_a_job_that_nobody_would_start_again_is_not_restarted(plane: Plane, acti
     ended = actions.run("restart_streaming_job")
 
     assert ended.metadata["reason"] == "NOT_SUPERVISED"
-    assert "stop it, and start it again yourself" in ended.description
+    assert "stop the job and start it again by hand" in ended.description
     assert not driver.ended.is_set()
 
 

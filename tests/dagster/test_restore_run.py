@@ -392,7 +392,7 @@ def test_a_driver_that_nobody_would_start_again_refuses(plane: Plane, actions: A
     ended = actions.run(RESTORE)
 
     assert ended.metadata["reason"] == "NOT_SUPERVISED"
-    assert "stop it, and start it again yourself" in ended.description
+    assert "stop the job and start it again by hand" in ended.description
     assert not driver.ended.is_set()
 
 
