@@ -76,7 +76,7 @@ def test_a_killed_driver_whose_supervisor_lives_is_not_just_lost(tmp_path: Path,
     kit.put_job(store, "alone", lease_seconds=0.001, is_supervised=False)
 
     assert "UTC; coordctl run is restarting it; in /" in run(tmp_path, "show", "killed")
-    assert "starting it again" not in run(tmp_path, "show", "alone")
+    assert "restarting it" not in run(tmp_path, "show", "alone")
 
 
 def test_a_job_that_was_to_start_again_and_has_no_supervisor_is_lost(tmp_path: Path, store: ControlStore) -> None:
