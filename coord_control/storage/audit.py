@@ -1,7 +1,7 @@
-"""Who asked for what, when, from where, and what came of it.
+"""The audit trail: who requested what, when, from where, and the outcome.
 
-The trail of a command is written in the transaction of the command itself: there is none without the other. Payloads
-of control events are never part of it.
+The entries of a command are written in the same transaction as the command itself. They never contain payloads of
+control events.
 
 Threads: any.
 """
@@ -26,14 +26,14 @@ class Audit:
         self._database = database
 
     def add(self, record: AuditRecord) -> None:
-        """Write an entry for something that is no command, such as an import or a restore of a stopped job."""
+        """Write an entry for an action without a command, such as an import or a restore of a stopped job."""
         with self._database.transaction() as transaction:
             write(transaction, record)
 
     def list(
         self, job: str | None = None, *, subject: str | None = None, limit: int = 100, before_id: int | None = None
     ) -> tuple[AuditRecord, ...]:
-        """Return entries, newest first; those older than ``before_id`` only."""
+        """Return entries, newest first; only those older than ``before_id``, if given."""
         query = select(tables.audit).order_by(tables.audit.c.id.desc()).limit(limit)
         if job is not None:
             query = query.where(tables.audit.c.job == job)

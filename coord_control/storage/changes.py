@@ -1,9 +1,8 @@
-"""What has happened in all jobs, as a log that can be followed: nothing is missed, and nothing is seen twice.
+"""The log of changes of all jobs: readers that follow it miss nothing and read nothing twice.
 
-A checkpoint that ends, and a query that has recovered, gets its place when it is written (``sequences``), so a reader
-goes on from the last place that it has seen. Writing the same again gives no second place. What is on storage and
-comes to be known only later, after an outage of the database, gets its place then. History that has been removed has
-left the log.
+Each ended checkpoint and each recovery gets a sequence number when it is written (``sequences``), so a reader continues
+after the last number that it has read. Writing the same change again adds no entry. Checkpoints that are recorded late,
+after an outage of the database, get their number then. Removed history leaves the log.
 
 Threads: any.
 """
@@ -35,9 +34,9 @@ class Changes:
         self._database = database
 
     def list(self, after: int = 0, *, limit: int = 200, jobs: Collection[str] | None = None) -> tuple[Change, ...]:
-        """Return the changes after a place, the oldest first; of these jobs only."""
+        """Return the changes after a sequence number, oldest first; only of the given jobs."""
         with self._database.reading() as transaction:
-            # The two tables are read one after the other: without an end, the second could know more than the first.
+            # The two tables are read in turn: without an upper bound, the second read could see newer changes.
             until = newest_sequence(transaction)
             found = [
                 *_settled(transaction, after, until, limit, jobs),
@@ -46,7 +45,7 @@ class Changes:
         return tuple(sorted(found, key=lambda change: change.sequence)[:limit])
 
     def newest(self) -> int:
-        """Return the place of the newest change; 0: there was none yet."""
+        """Return the sequence number of the newest change, or 0 if there is none."""
         with self._database.reading() as transaction:
             return newest_sequence(transaction)
 

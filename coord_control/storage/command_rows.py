@@ -1,4 +1,4 @@
-"""The rows of commands: how they become records, and how one comes to its outcome, with its entry in the audit trail.
+"""The rows of commands: conversion to records, and recording outcomes together with their audit entries.
 
 Threads: any; within a transaction.
 """
@@ -37,7 +37,7 @@ def new_id(now: datetime) -> str:
 
 
 def least_id(now: datetime) -> str:
-    """Return the id below which are all ids of earlier times, and no other."""
+    """Return the lowest id of a time: all ids of earlier times, and no others, are below it."""
     return _id(now, 0)
 
 
@@ -72,10 +72,10 @@ def record(row: Row[Any]) -> CommandRecord:
 def conclude(
     transaction: Transaction, command: Row[Any], outcome: Outcome, allowed: ColumnElement[bool], actor: str
 ) -> bool:
-    """Give a command its outcome, if ``allowed`` still holds for its row, and say so in the audit trail.
+    """Write the outcome of a command and its audit entry, if ``allowed`` still holds for its row.
 
     Returns:
-        False: it does not hold any more, and nothing was written.
+        Whether it held; if not, nothing was written.
     """
     values: dict[str, Any] = {"state": outcome.state, "finished_at": transaction.now}
     values["result"] = None if outcome.result is None else to_json(outcome.result)
@@ -93,7 +93,7 @@ def conclude(
 def write_audit(
     transaction: Transaction, command: Row[Any], actor: str, outcome: str, details: dict[str, Any] | None = None
 ) -> None:
-    """Write what happened to a command into the audit trail."""
+    """Add an audit entry for a command."""
     entry = AuditRecord(
         actor=actor,
         host=command.requested_from if actor == command.requested_by else "",

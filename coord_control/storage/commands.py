@@ -1,4 +1,4 @@
-"""Commands: what clients ask of jobs, each with exactly one outcome.
+"""Commands: requests of clients to jobs, each with exactly one outcome.
 
 A command's state only moves forward, because every change is conditional on the state that it comes from and, once a
 driver has claimed it, on that driver's generation:
@@ -8,8 +8,8 @@ driver has claimed it, on that driver's generation:
        |-- expire_due --> expired
     (refused at once: the job has no driver, and no supervisor is starting one)
 
-A newer driver adopts what an older one had claimed; from then on the older one's words change nothing. The position of
-a control event among those of its operator is given once, without gaps, by a driver that holds the job's row.
+A newer driver adopts the commands that an older one had claimed; after that the older one can no longer change them. A
+driver that locks the job's row numbers the control events of each operator, once each and without gaps.
 
 Threads: any; also any number of processes.
 """
@@ -49,10 +49,10 @@ from coord_control.storage.records import (
 
 __all__ = ["CommandRequest", "Commands", "Outcome"]
 
-#: Only these can be given up after a driver has taken them.
+#: Only these can be cancelled after a driver has claimed them.
 _CANCELLABLE: Final = (CommandKind.TRIGGER_CHECKPOINT, CommandKind.TRIGGER_SAVEPOINT)
 
-#: The control database itself, where an outcome is nobody's doing.
+#: The actor of outcomes that no user or driver caused.
 _DATABASE: Final = "control database"
 
 _commands = tables.commands.c
@@ -65,10 +65,10 @@ class Commands:
         self._database = database
 
     def submit(self, request: CommandRequest) -> CommandRecord:
-        """Record a command; the same key again gives the command that has it, whatever became of it.
+        """Record a command, or return the existing command with the same key, whatever its state.
 
-        A job that is not running refuses: the record that comes back is ``refused`` with ``JOB_NOT_RUNNING``. While its
-        supervisor starts its driver again, commands are taken and wait for that driver.
+        If the job is not running, the returned record is ``refused`` with ``JOB_NOT_RUNNING``. While its supervisor
+        restarts its driver, commands are recorded and wait for that driver.
 
         Raises:
             JobNotFound: there is no such job.
@@ -102,14 +102,14 @@ class Commands:
             return record(self._row(transaction, command))
 
     def look(self, command: str) -> CommandRecord:
-        """Return a command; one that has waited too long for a driver gets its outcome first.
+        """Return a command; if it has waited too long for a driver, mark it as expired first.
 
         Raises:
             CommandNotFound: there is none with this id.
         """
         with self._database.reading() as transaction:
             row = self._row(transaction, command)
-            # By the database's clock: the client's may differ.
+            # By the database's clock, because the client's may differ.
             is_due = row.state == CommandState.PENDING and row.expires_at <= transaction.now
         if not is_due:
             return record(row)
@@ -118,7 +118,7 @@ class Commands:
         return self.get(command)
 
     def of_key(self, job: str, key: str) -> CommandRecord | None:
-        """Return the command of an idempotency key; None: nobody has used it.
+        """Return the command of an idempotency key, or None if the key is unused.
 
         Raises:
             JobNotFound: there is no such job.
@@ -137,7 +137,7 @@ class Commands:
         limit: int = 100,
         before: str | None = None,
     ) -> tuple[CommandRecord, ...]:
-        """Return commands, newest first; those older than the one with the id ``before`` only.
+        """Return commands, newest first; only those older than the command ``before``, if given.
 
         Raises:
             JobNotFound: there is no such job.
@@ -155,10 +155,10 @@ class Commands:
             return tuple(record(row) for row in transaction.execute(query))
 
     def claim(self, job: str, generation: int, limit: int = 10) -> tuple[CommandRecord, ...]:
-        """Take pending commands, the oldest first; what has expired by now is not among them.
+        """Claim pending commands that have not expired, oldest first.
 
         Raises:
-            GenerationSuperseded: a newer driver takes them.
+            GenerationSuperseded: a newer driver has registered.
             JobNotFound: there is no such job.
         """
         with self._database.transaction() as transaction:
@@ -183,7 +183,7 @@ class Commands:
             return tuple(record(row) for row in transaction.execute(claimed))
 
     def claimed_by_older(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
-        """Return what drivers before ``generation`` had claimed and not finished, the oldest first.
+        """Return the unfinished commands that drivers before ``generation`` had claimed, oldest first.
 
         Raises:
             JobNotFound: there is no such job.
@@ -191,7 +191,7 @@ class Commands:
         return self._claimed(job, _commands.generation < generation)
 
     def claimed_by(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
-        """Return what this driver has claimed and not finished, the oldest first.
+        """Return the unfinished commands that this driver has claimed, oldest first.
 
         Raises:
             JobNotFound: there is no such job.
@@ -199,10 +199,10 @@ class Commands:
         return self._claimed(job, _commands.generation == generation)
 
     def adopt(self, command: str, generation: int) -> bool:
-        """Take over what an older driver had claimed; its number and its progress stay.
+        """Take over a command of an older driver; its number and its progress are kept.
 
         Returns:
-            False: it is finished, or this or a newer driver has it already.
+            Whether it was taken over; False if it is finished, or this or a newer driver already has it.
 
         Raises:
             GenerationSuperseded: a newer driver has registered.
@@ -223,7 +223,7 @@ class Commands:
             return changed.rowcount == 1
 
     def accept_event(self, command: str, generation: int, at_least: int = 0) -> int:
-        """Give a control event its position; one that has a position keeps it.
+        """Assign a control event its position, unless it already has one.
 
         Args:
             at_least: the position that the coordinator has applied.
@@ -235,7 +235,7 @@ class Commands:
         with self._database.transaction() as transaction:
             row = self._row(transaction, command)
             locked_generation(transaction, row.job_name, generation, self._database.display_url)
-            row = self._row(transaction, command)  # as it is now that nobody else can number
+            row = self._row(transaction, command)  # read again, under the lock
             if row.number is not None:
                 return int(row.number)
             if row.kind != CommandKind.SEND_EVENT or row.state != CommandState.CLAIMED or row.generation != generation:
@@ -248,10 +248,10 @@ class Commands:
     def events_after(
         self, job: str, operator: str, number: int, *, include_completed: bool = False
     ) -> tuple[CommandRecord, ...]:
-        """Return the accepted control events of an operator behind position ``number``, in order.
+        """Return the accepted control events of an operator after position ``number``, in order.
 
         Args:
-            include_completed: also those that a durable state of the coordinator contained once.
+            include_completed: include those that a durable state of the coordinator has contained.
 
         Raises:
             JobNotFound: there is no such job.
@@ -273,10 +273,10 @@ class Commands:
     def progress(
         self, command: str, generation: int, progress: dict[str, Any], *, checkpoint: int | None = None
     ) -> bool:
-        """Say how far a command is.
+        """Write the progress of a command.
 
         Returns:
-            False: it is finished, or another driver has it.
+            Whether it was written; False if the command is finished, or another driver has it.
         """
         values: dict[str, Any] = {"progress": to_json(progress)}
         if checkpoint is not None:
@@ -288,29 +288,29 @@ class Commands:
             return changed.rowcount > 0
 
     def finish(self, command: str, generation: int, outcome: Outcome) -> bool:
-        """Give a command its outcome.
+        """Write the outcome of a command.
 
         Returns:
-            False: it has one, or another driver has the command; nothing was written.
+            Whether it was written; False if it already has one, or another driver has the command.
 
         Raises:
             CommandNotFound: there is none with this id.
         """
         if outcome.state not in FINISHED_COMMAND_STATES or outcome.state == CommandState.EXPIRED:
-            raise ValueError(f"{outcome.state} is no outcome that a driver gives")
+            raise ValueError(f"{outcome.state} cannot be set by a driver")
         with self._database.transaction() as transaction:
             row = self._row(transaction, command)
             return conclude(transaction, row, outcome, _held_by(generation), _driver(generation))
 
     def cancel(self, command: str, actor: str, host: str = "") -> CommandRecord:
-        """Give up a command: at once while no driver has it, otherwise its driver is asked to.
+        """Cancel a command: at once if no driver has claimed it, otherwise by a request to its driver.
 
         Returns:
-            The command as it is now; one that is finished already comes back as it ended.
+            The command in its current state; a finished one is unchanged.
 
         Raises:
             CommandNotFound: there is none with this id.
-            CommandNotCancellable: a driver carries it out, and it cannot be stopped half-way.
+            CommandNotCancellable: a driver is executing it, and it cannot be interrupted.
         """
         with self._database.transaction() as transaction:
             row = self._row(transaction, command)
@@ -336,7 +336,7 @@ class Commands:
             return record(row)
 
     def cancel_requests(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
-        """Return the commands of this driver that somebody wants to be given up.
+        """Return the commands of this driver whose cancellation was requested.
 
         Raises:
             JobNotFound: there is no such job.
@@ -344,10 +344,10 @@ class Commands:
         return self._claimed(job, _commands.generation == generation, _commands.cancel_requested_at.is_not(None))
 
     def expire_due(self, limit: int = 1000) -> int:
-        """Give pending commands whose time is over their outcome, and return how many there were.
+        """Mark pending commands whose time is over as expired, and return their number.
 
         Args:
-            limit: how many at most, so that no transaction is long.
+            limit: maximum number, to keep transactions short.
         """
         with self._database.transaction() as transaction:
             return _expire(transaction, None, limit)
@@ -374,7 +374,7 @@ class Commands:
         return row
 
     def _highest(self, transaction: Transaction, row: Row[Any]) -> int:
-        # Retention keeps the highest of each operator.
+        # Retention keeps the highest number of each operator.
         of_commands = select(func.max(_commands.number)).where(
             _commands.job_id == row.job_id, _commands.operator == row.operator
         )

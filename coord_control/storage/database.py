@@ -1,10 +1,10 @@
 """One control database, and transactions on it.
 
-``Database`` does not connect before it is used, and never keeps a connection that somebody could miss: after an outage
-the next transaction simply works again. Every error that comes out of a transaction is one of ours (``translation``).
+``Database`` connects on first use, and keeps no state in its connections: after an outage the next transaction works
+again. All errors of transactions are errors of this package (``translation``).
 
-Threads: everything may be called from any thread; a ``Transaction`` belongs to the one that opened it. A process that
-forks makes a ``Database`` of its own.
+Threads: everything may be called from any thread; a ``Transaction`` belongs to the thread that opened it. A forked
+process must make its own ``Database``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from coord_control.storage.translation import translated
 
 __all__ = ["Database", "Transaction"]
 
-_FILE_MODE = 0o600  # what is asked of jobs is nobody else's business
+_FILE_MODE = 0o600  # requests to jobs are private to the user
 _FOLDER_MODE = 0o700
 
 
 class Transaction:
-    """A transaction that is open; it commits when its block ends, unless an error leaves the block."""
+    """An open transaction; it commits when its block ends without an error."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -52,11 +52,11 @@ class Transaction:
         return self.connection.execute(statement, parameters)
 
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Return an INSERT that may say what is to be done about a row that exists."""
+        """Return an INSERT that supports ON CONFLICT."""
         return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
 
     def notify(self, channel: str, payload: str) -> None:
-        """Wake whoever listens, when this commits; on SQLite they look for themselves."""
+        """Notify listeners when this transaction commits; on SQLite they poll instead."""
         if self.dialect == "postgresql":
             self.connection.execute(select(func.pg_notify(channel, payload)))
 
@@ -72,11 +72,11 @@ class Database:
 
     Args:
         url: ``sqlite:////path`` or ``postgresql://user@host/name``.
-        application: who this is, for those who look at the server's connections.
+        application: name of this program in the server's list of connections.
         password: of the user, unless ``url`` has one.
 
     Raises:
-        DatabaseUrlInvalid, DatabaseDriverMissing: it cannot be used at all.
+        DatabaseUrlInvalid, DatabaseDriverMissing: the address cannot be used.
     """
 
     def __init__(self, url: str, *, application: str = "coord-control", password: str | None = None) -> None:
@@ -89,7 +89,7 @@ class Database:
         self._is_ready = False
 
     def close(self) -> None:
-        """Close the connections that nobody uses at the moment; the next transaction opens new ones."""
+        """Close idle connections; the next transaction opens new ones."""
         self._engine.dispose()
 
     @contextlib.contextmanager
@@ -97,8 +97,8 @@ class Database:
         """Open a transaction that writes; an empty database gets its tables first.
 
         Raises:
-            DatabaseUnavailable: and its kinds DatabaseBusy and DatabaseFull: try again later.
-            DatabaseError: its other kinds: something has to be done about the database.
+            DatabaseUnavailable: try again later; also its subclasses DatabaseBusy and DatabaseFull.
+            DatabaseError: the other subclasses: the database needs attention.
             SchemaMismatch: its tables are not those of this release.
         """
         if not self._is_ready:
@@ -108,7 +108,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Open a transaction that only reads; nothing is made.
+        """Open a transaction that only reads, and creates nothing.
 
         Raises:
             DatabaseNotFound: there is no such file.
@@ -122,7 +122,7 @@ class Database:
             yield Transaction(connection)
 
     def check_schema(self) -> None:
-        """Make sure that the tables are those of this release; changes nothing.
+        """Check that the tables are those of this release, without changes.
 
         Raises:
             DatabaseNotFound, DatabaseError, SchemaMismatch: as with ``reading``.
@@ -132,14 +132,14 @@ class Database:
             schema.check(connection, self.display_url)
 
     def schema_version(self) -> str | None:
-        """Return the version of the tables; None: there are none."""
+        """Return the version of the tables, or None if there are none."""
         if self.file is not None and not self.file.exists():
             return None
         with self._begin(is_writing=False) as connection:
             return schema.version(connection)
 
     def upgrade(self) -> None:
-        """Bring the tables to the version of this release, in one transaction; make them if there are none.
+        """Upgrade the tables to the version of this release, in one transaction; create them if there are none.
 
         Raises:
             SchemaMismatch: they are newer, or older than the first release.
@@ -177,7 +177,7 @@ class Database:
             return
         try:
             self.file.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            # SQLite gives its other files the mode of this one.
+            # SQLite creates its other files with the mode of this one.
             os.close(os.open(self.file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _FILE_MODE))
         except OSError as error:
             raise DatabaseReadOnly(self.display_url, error) from error

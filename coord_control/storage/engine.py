@@ -1,10 +1,10 @@
-"""How the two databases are opened: addresses without passwords, and one SQLAlchemy engine that is set up properly.
+"""Opens the two kinds of databases: addresses without passwords, and configured SQLAlchemy engines.
 
-SQLite keeps what was reported, whatever happens to the machine: WAL with ``synchronous=FULL`` syncs every commit. A
-writing transaction takes the write lock when it begins, so that it never fails in the middle because somebody else has
-written. PostgreSQL is used at READ COMMITTED, and rows that decide something are locked.
+SQLite commits are durable, even if the machine crashes: WAL with ``synchronous=FULL`` syncs every commit. A writing
+transaction takes the write lock when it begins, so that it never fails half-way because of another writer. PostgreSQL
+is used at READ COMMITTED, and rows that decide something are locked.
 
-Threads: an engine may be used by any thread; each transaction has a connection of its own.
+Threads: an engine may be used by any thread; each transaction has its own connection.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from coord_control.storage.records import to_json
 
 __all__ = ["WRITE", "display", "make_engine", "parse_url", "sqlite_file"]
 
-#: Option of a connection: its transactions are going to write.
+#: Connection option: its transactions write.
 WRITE: Final = "coord_write"
 
-#: How long a transaction waits for another one that writes. A hundred writers at once take a few seconds on a slow
-#: disk; somebody who keeps a transaction open is noticed.
+#: How long a transaction waits for another writer. A hundred concurrent writers take a few seconds on a slow disk; a
+#: transaction that stays open is reported.
 _BUSY_SECONDS: Final = 30.0
 
 _CONNECT_SECONDS: Final = 5
 _LOCK_MILLISECONDS: Final = 15_000
 _STATEMENT_MILLISECONDS: Final = 60_000
 
-#: In the query of an address these may be secrets, or say where one is.
+#: Parameters of an address that may contain secrets, or the path of one.
 _HIDDEN: Final = ("password", "sslpassword", "passfile", "sslkey", "service", "options")
 
 _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 def parse_url(text: str, password: str | None = None) -> URL:
-    """Return the address for SQLAlchemy, with ``password`` unless it has one.
+    """Return the address for SQLAlchemy, with ``password`` unless it contains one.
 
     Raises:
         DatabaseUrlInvalid: it is neither SQLite's nor PostgreSQL's.
-        DatabaseDriverMissing: PostgreSQL is meant, and psycopg is not installed.
+        DatabaseDriverMissing: it is PostgreSQL's, and psycopg is not installed.
     """
     try:
         url = make_url(text)
@@ -64,7 +64,7 @@ def parse_url(text: str, password: str | None = None) -> URL:
     if not url.database:
         raise DatabaseUrlInvalid(display(url), "it names no database")
     in_query = url.query.get("password")
-    if in_query is not None:  # where nothing else would expect one
+    if in_query is not None:  # also accepted in the query string
         url = url.difference_update_query(["password"])
         password = in_query if isinstance(in_query, str) else in_query[-1]
     if password is not None and url.password is None:
@@ -73,7 +73,7 @@ def parse_url(text: str, password: str | None = None) -> URL:
 
 
 def display(url: URL) -> str:
-    """Return the address as it may be shown and logged."""
+    """Return the address without secrets, for messages and logs."""
     hidden = {key: "..." for key in url.query if key in _HIDDEN}
     shown = url.update_query_dict(hidden) if hidden else url
     shown = shown.set(drivername=shown.drivername.partition("+")[0])
@@ -81,12 +81,12 @@ def display(url: URL) -> str:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """Return the file of an embedded database; None: it is PostgreSQL."""
+    """Return the file of an embedded database, or None for PostgreSQL."""
     return Path(url.database or "") if url.drivername == "sqlite" else None
 
 
 def make_engine(url: URL, application: str) -> Engine:
-    """Return an engine that has not connected yet."""
+    """Return an engine; it connects on first use."""
     if url.drivername == "sqlite":
         # Connections are cheap, and writers wait for each other anyway.
         engine = create_engine(
@@ -102,7 +102,7 @@ def make_engine(url: URL, application: str) -> Engine:
         return engine
     return create_engine(
         url,
-        # Few connections per process: a thousand drivers share one server.
+        # Few connections per process, because a thousand drivers may share one server.
         pool_size=1,
         max_overflow=9,
         pool_pre_ping=True,
@@ -124,12 +124,12 @@ def make_engine(url: URL, application: str) -> Engine:
 
 
 def _json_text(value: object) -> str:
-    # ASCII, so that no text of a user is refused by one of the databases.
+    # ASCII, so that neither database refuses any text of a user.
     return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say so
+    connection.isolation_level = None  # explicit BEGIN, see below
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         _enter_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
@@ -139,7 +139,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:
-    # The switch needs the file alone for a moment, and does not always wait for it by itself.
+    # Switching to WAL needs exclusive access for a moment, and does not always wait for it.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -147,7 +147,7 @@ def _enter_wal(connection: sqlite3.Connection) -> None:
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                return  # somebody else's file, to be read as it is
+                return  # a read-only file of another user: leave its mode unchanged
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

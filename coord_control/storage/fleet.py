@@ -1,6 +1,6 @@
-"""All jobs at once, for whoever watches many: a fixed number of statements, however many jobs there are.
+"""An overview of all jobs, in a fixed number of statements for any number of jobs.
 
-Each statement takes from every job what stands at one end of an index, so that it costs the same with a long history.
+Each statement reads one end of an index per job, so that its cost does not depend on the length of the history.
 
 Threads: any.
 """
@@ -37,10 +37,10 @@ __all__ = ["Fleets"]
 _jobs, _checkpoints, _recoveries = tables.jobs.c, tables.checkpoints.c, tables.recoveries.c
 _queries, _samples = tables.queries.c, tables.query_samples.c
 
-#: Failures that say nothing about the job: somebody wanted them, or driver or query ended on the way.
+#: Failures that say nothing about the job: aborted on request, or ended together with the driver or query.
 _NOT_COUNTED: Final = tuple(reason.code for reason in FailureReason if not reason.counts)
 
-#: Of each kind and state, the newest.
+#: Number of newest checkpoints per kind and state.
 _NEWEST: Final = tuple(
     (kind, state) for kind in CheckpointKind for state in (CheckpointState.COMPLETED, CheckpointState.FAILED)
 )
@@ -51,16 +51,16 @@ _Rows = Mapping[int, Sequence[Row[Any]]]
 
 
 class Fleets:
-    """The jobs of a control database, together."""
+    """An overview of the jobs of a control database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def read(self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)) -> Fleet:
-        """Return these jobs, or all; of those that are not there, nothing.
+        """Return the given jobs, or all; unknown names are ignored.
 
         Args:
-            window: how far recoveries are counted back and lags are compared; samples are kept for 90 days.
+            window: how far back recoveries are counted and lags are compared; samples are kept for 90 days.
         """
         with self._database.reading() as transaction:
             now = transaction.now
@@ -93,7 +93,7 @@ class Fleets:
         return Fleet(now=now, jobs=tuple(overviews))
 
     def counts(self, jobs: Collection[str] | None = None, *, window: timedelta = timedelta(hours=1)) -> FleetCounts:
-        """Return what there was how often in these jobs, or in all.
+        """Count events in the given jobs, or in all.
 
         Args:
             window: how far back failures, recoveries and finished commands are counted.
@@ -198,7 +198,7 @@ def _resolution(window: timedelta) -> int:
 
 
 def _lag(since: datetime, resolution: int, *, is_first: bool) -> ScalarSelect[Any]:
-    # A few rows at one end of the primary key, whatever is in them: a query without a watermark has lags nowhere.
+    # Reads a few rows at one end of the primary key, because a query without a watermark has no lag in any row.
     edge = (
         select(_samples.lag_seconds)
         .where(

@@ -1,7 +1,7 @@
-"""How often things happened, over all jobs: one statement each, however many jobs there are.
+"""Counts of events over all jobs, in one statement each for any number of jobs.
 
-Totals come from the table that keeps them; the rest is counted over a window, along an index that begins with time or
-state, so that a long history costs nothing.
+Totals are read from their table; the rest is counted over a window, using an index that begins with time or state, so
+that a long history costs nothing.
 
 Threads: any; functions within a transaction.
 """
@@ -39,8 +39,8 @@ def read_counts(transaction: Transaction, wanted: Sequence[ColumnElement[bool]],
     """Return the counts.
 
     Args:
-        wanted: which jobs.
-        since: the beginning of the window.
+        wanted: the condition that selects jobs.
+        since: start of the window.
     """
     return FleetCounts(
         checkpoints=_totals(transaction, wanted),

@@ -1,8 +1,8 @@
 """The SQL that lets a dashboard read the control database on PostgreSQL, and nothing more.
 
-A dashboard gets SELECT on every table, column by column where a table holds what people have sent: payloads, results
-and errors of commands stay hidden unless they are asked for. It gets no right to write, none on sequences, and its
-transactions are read-only by default.
+A dashboard gets SELECT on every table; where a table contains payloads, results or errors of commands, column by
+column, so that these stay hidden unless requested. It gets no right to write, none on sequences, and its transactions
+are read-only by default.
 
 Values; any thread.
 """
@@ -20,10 +20,10 @@ from coord_control.storage.database import Database
 
 __all__ = ["grants", "revokes"]
 
-#: What a client has sent, and what was answered to it.
+#: Columns with the requests of clients and their results.
 _PAYLOADS: Final = {"commands": ("payload", "progress", "result", "error"), "audit": ("details",)}
 
-#: Work of our own, of no use on a dashboard.
+#: Internal tables, of no use on a dashboard.
 _INTERNAL: Final = ("upkeep",)
 
 
@@ -32,14 +32,14 @@ def grants(
 ) -> tuple[str, ...]:
     """Return the statements that let ``user`` read, to be run by the owner of the tables.
 
-    They may be run again after every upgrade: what was granted before and is not meant any more is taken away first.
+    Run them again after every upgrade: they first revoke all earlier grants.
 
     Args:
-        with_payloads: also what people have sent to their jobs.
-        create: also a statement that makes the role; its password is set by hand, and is none of our business.
+        with_payloads: include the payloads of commands.
+        create: include a statement that creates the role; set its password by hand.
 
     Raises:
-        DatabaseUrlInvalid: SQLite has no users; the mode of its file is who may read it.
+        DatabaseUrlInvalid: SQLite has no users; the mode of its file decides who can read it.
     """
     role, where = _quoted(database, user), _quote(schema)
     name = _quote(database.url.database or "")
@@ -58,7 +58,7 @@ def grants(
 
 
 def revokes(database: Database, user: str, *, schema: str = "public") -> tuple[str, ...]:
-    """Return the statements that take every right in the schema of the tables away from ``user``.
+    """Return the statements that revoke all rights of ``user`` in the schema of the tables.
 
     Raises:
         DatabaseUrlInvalid: SQLite has no users.
@@ -80,7 +80,9 @@ def _columns(table: Table, with_payloads: bool) -> str:
 
 def _quoted(database: Database, user: str) -> str:
     if database.dialect != "postgresql":
-        raise DatabaseUrlInvalid(database.display_url, "SQLite has no users: the mode of its file says who may read it")
+        raise DatabaseUrlInvalid(
+            database.display_url, "SQLite has no users: the mode of its file decides who can read it"
+        )
     return _quote(user)
 
 

@@ -1,6 +1,6 @@
-"""The rows of a job, its queries and its operators, as records.
+"""Converts the rows of a job, its queries and its operators to records.
 
-What changes all the time is part of the heartbeat, in the job's row; it is put together with the rows here.
+Values that change all the time are stored with the heartbeat, in the job's row; they are merged into the records here.
 
 Threads: any; pure functions.
 """
@@ -27,23 +27,23 @@ from coord_control.storage.records import (
 
 __all__ = ["alive", "job_record", "restarting"]
 
-#: For how long a supervisor is trusted to bring a driver back. It pauses for up to a minute, and Spark has to start; or
-#: it is gone too, with its machine.
+#: How long a job counts as restarting. Its supervisor pauses for up to a minute, and Spark has to start; after that the
+#: supervisor is probably gone too.
 _RESTART: Final = timedelta(minutes=3)
-#: What a driver said last that died without a word.
+#: The last reported states of drivers that died.
 _DIED: Final = (JobState.STARTING, JobState.RUNNING)
 
 
 def alive(row: Row[Any], now: datetime) -> bool:
-    """Say whether the driver of a job's row counts as alive."""
+    """Return whether the driver of a job's row counts as alive."""
     lease = timedelta(seconds=row.lease_seconds)
     return row.state in ACTIVE_JOB_STATES and bool(row.heartbeat_at + lease >= now)
 
 
 def restarting(row: Row[Any], now: datetime) -> bool:
-    """Say whether a supervisor is starting the driver of a job's row again.
+    """Return whether a supervisor is restarting the driver of a job's row.
 
-    The driver died, failed, or ended in order to be started again, and that was a moment ago."""
+    True if the driver died, failed, or ended to be restarted, a moment ago."""
     if not row.is_supervised or alive(row, now):
         return False
     if row.state in _DIED:
@@ -58,7 +58,7 @@ def restarting(row: Row[Any], now: datetime) -> bool:
 def job_record(
     row: Row[Any], now: datetime, queries: Iterable[Row[Any]] = (), operators: Iterable[Row[Any]] = ()
 ) -> JobRecord:
-    """Return a job as its row, and those of its queries and operators, say."""
+    """Return the record of a job from its row and those of its queries and operators."""
     values = {name: value for name, value in row._mapping.items() if name not in ("id", "live", "agent", "state")}
     live = row.live or {}
     return JobRecord(

@@ -1,8 +1,8 @@
-"""Jobs: who drives them, how they are, and which driver is the newest.
+"""Jobs: their drivers, their state, and the generation of the newest driver.
 
-The generation in a job's row is the fence across machines: a driver writes its own when it registers, everything that a
-driver writes afterwards is conditional on it, and one that finds a newer generation stops itself. Storage has the last
-word (protocol section 6); this row only says it sooner.
+The generation in a job's row is a fence across machines: a driver writes its own when it registers, its later writes
+are conditional on it, and a driver that finds a newer generation stops. The storage has the final say (protocol section
+6); this row only makes drivers notice it sooner.
 
 Threads: any.
 """
@@ -34,7 +34,7 @@ from coord_control.storage.records import (
 
 __all__ = ["COMMANDS_CHANNEL", "Jobs", "job_not_found", "locked_generation"]
 
-#: Drivers on PostgreSQL listen here; the payload is the name of a job.
+#: The channel on which drivers listen on PostgreSQL; the payload is the name of a job.
 COMMANDS_CHANNEL = "coord_commands"
 
 
@@ -45,7 +45,7 @@ class Jobs:
         self._database = database
 
     def register(self, registration: JobRegistration) -> None:
-        """A driver has started, or the queries and operators that it declares have changed.
+        """Register a driver that has started, or the changed queries and operators of a registered one.
 
         Raises:
             GenerationSuperseded: a newer driver has registered.
@@ -67,11 +67,11 @@ class Jobs:
         *,
         state: JobState | None = None,
     ) -> Heartbeat:
-        """Renew the lease of a driver and say how it is.
+        """Renew the lease of a driver and write its state.
 
         Raises:
             GenerationSuperseded: a newer driver has registered; nothing was written.
-            JobNotFound: somebody has removed the job's history: register again.
+            JobNotFound: the job's history was removed: register again.
         """
         with self._database.transaction() as transaction:
             now = transaction.now
@@ -102,10 +102,10 @@ class Jobs:
         is_clean: bool = True,
         is_final: bool = False,
     ) -> None:
-        """A driver has ended, with its last word.
+        """Record that a driver has ended, with its last state.
 
         Args:
-            is_final: a supervisor does not start the driver again either, because that cannot help.
+            is_final: a supervisor does not restart the driver either, because that would not help.
 
         Raises:
             GenerationSuperseded: a newer driver has registered; only the log of generations was written.
@@ -126,7 +126,7 @@ class Jobs:
             raise GenerationSuperseded(name, generation, newest, holder)
 
     def update_queries(self, name: str, generation: int, queries: Sequence[QueryRecord]) -> None:
-        """Say anew what is known of these queries.
+        """Update the stored query records.
 
         Raises:
             GenerationSuperseded, JobNotFound: nothing was written.
@@ -136,7 +136,7 @@ class Jobs:
             _save_queries(transaction, job, queries)
 
     def update_operators(self, name: str, generation: int, operators: Sequence[OperatorRecord]) -> None:
-        """Say anew what is known of these operators; ``applied_number`` follows the coordinator, also backwards.
+        """Update the stored operator records; ``applied_number`` follows the coordinator, also backwards.
 
         Raises:
             GenerationSuperseded, JobNotFound: nothing was written.
@@ -149,7 +149,7 @@ class Jobs:
         """Return a job with its queries and operators.
 
         Raises:
-            JobNotFound: the message names those with a similar name.
+            JobNotFound: there is no such job; the message names similar ones.
         """
         with self._database.reading() as transaction:
             row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one_or_none()
@@ -166,7 +166,7 @@ class Jobs:
     def list(
         self, *, state: JobState | None = None, limit: int | None = None, after: str | None = None
     ) -> tuple[JobRecord, ...]:
-        """Return the jobs by name, those after ``after`` only; without their queries and operators."""
+        """Return jobs by name, without queries and operators; only those after ``after``, if given."""
         query = select(tables.jobs).order_by(tables.jobs.c.name).limit(limit)
         if state is not None:
             query = query.where(tables.jobs.c.state == state)
@@ -177,7 +177,7 @@ class Jobs:
             return tuple(job_record(row, transaction.now) for row in rows)
 
     def generations(self, name: str, limit: int = 100) -> tuple[GenerationRecord, ...]:
-        """Return the drivers that the job had, newest first.
+        """Return the drivers of a job, newest first.
 
         Raises:
             JobNotFound: there is no such job.
@@ -193,11 +193,11 @@ class Jobs:
         return tuple(_generation_record(name, row) for row in rows)
 
     def forget(self, name: str, *, force: bool = False) -> None:
-        """Remove a job and its history from the database; its storage, its savepoints and the audit trail stay.
+        """Remove a job and its history from the database, but not its storage, savepoints or audit trail.
 
         Raises:
             JobNotFound: there is no such job.
-            JobStillAlive: it has a driver, and ``force`` was not given.
+            JobStillAlive: it has a live driver, and ``force`` is false.
         """
         with self._database.transaction() as transaction:
             _lock(transaction, name, self._database.display_url)
@@ -220,17 +220,17 @@ def find(transaction: Transaction, name: str, database: str) -> int:
 
 
 def job_not_found(transaction: Transaction, name: str, database: str) -> JobNotFound:
-    """Return the error that names the jobs with a similar name."""
+    """Return an error that names jobs with similar names."""
     names = transaction.execute(select(tables.jobs.c.name)).scalars().all()
     near = difflib.get_close_matches(name, names, n=3)
-    return JobNotFound(name, f"the control database {database}", near, "a job is known there once its driver started")
+    return JobNotFound(name, f"the control database {database}", near, "a job is recorded there when its driver starts")
 
 
 def locked_generation(transaction: Transaction, name: str, generation: int, database: str) -> int:
-    """Lock a job against drivers that register, make sure that ``generation`` is its newest, and return its row number.
+    """Lock a job against registrations, check that ``generation`` is its newest, and return its row number.
 
     Raises:
-        GenerationSuperseded: it is not.
+        GenerationSuperseded: there is a newer one.
         JobNotFound: there is no such job.
     """
     job, newest, holder = _lock(transaction, name, database)
@@ -249,7 +249,7 @@ def _lock(transaction: Transaction, name: str, database: str) -> tuple[int, int,
     row = transaction.execute(
         select(tables.jobs.c.id, tables.jobs.c.generation, tables.jobs.c.host)
         .where(tables.jobs.c.name == name)
-        .with_for_update(key_share=True)  # others may still write rows that refer to it
+        .with_for_update(key_share=True)  # rows that refer to it can still be written
     ).one_or_none()
     if row is None:
         raise job_not_found(transaction, name, database)
@@ -263,7 +263,7 @@ def _register_job(transaction: Transaction, registration: JobRegistration) -> in
         root=registration.root,
         folder=registration.folder,
         created_at=now,
-        generation=0,  # below that of every driver: the rest is written by the same statement as for a job that exists
+        generation=0,  # below that of every driver, so that the statement for existing jobs writes the rest
         state=JobState.STARTING,
         host=registration.host,
         pid=registration.pid,
@@ -304,7 +304,7 @@ def _register_job(transaction: Transaction, registration: JobRegistration) -> in
 
 
 def _close_older(transaction: Transaction, job: int, generation: int) -> None:
-    # Their drivers died without a word, or could not reach the database when they ended.
+    # Their drivers were killed, or could not reach the database when they ended.
     transaction.execute(
         update(tables.generations)
         .where(
@@ -317,8 +317,8 @@ def _close_older(transaction: Transaction, job: int, generation: int) -> None:
 
 
 def _forget_progress(transaction: Transaction, job: int) -> None:
-    # Where the queries stand is not known until the new driver has started them: their rows are from when an older
-    # driver declared them, and all it said since was in its heartbeats. A restore may have set them back, too.
+    # The positions of the queries are unknown until the new driver has started them: their rows date from an older
+    # driver's declaration, its later values were in its heartbeats, and a restore may have set the queries back.
     transaction.execute(
         update(tables.queries)
         .where(tables.queries.c.job_id == job)

@@ -1,11 +1,11 @@
-"""How a driver learns quickly, and cheaply, that somebody has asked something of its job.
+"""Notifies a driver, quickly and cheaply, of new commands to its job.
 
-PostgreSQL says so: whoever submits a command notifies, and a connection of its own listens. SQLite is looked at: its
-``data_version`` on a connection that is kept costs a few microseconds and says whether anybody has written since; only
-then is the job's own work looked for. After a command it is looked at often for some seconds, then less.
+On PostgreSQL, submitting a command sends a notification, and the driver listens on a separate connection. SQLite is
+polled: reading ``data_version`` on an open connection costs a few microseconds and shows whether anything was written;
+only then are commands of the job looked up. Polling is frequent for some seconds after a command, then slower.
 
-A signal may be early or for nothing, and it may be late when the database is away: it only ends a wait. Claim what
-there is whenever it says so, and from time to time anyway.
+A signal may be spurious, or late if the database is unreachable: it only ends a wait. Claim commands after each signal,
+and periodically anyway.
 
 Threads: ``wait`` belongs to one thread; ``wake`` and ``close`` may be called from any.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandSignal", "for_database"]
 
-#: How long polling stays fast after something happened.
+#: How long polling stays fast after an event.
 _FAST_SECONDS: Final = 5.0
 
-#: Between two attempts to listen again.
+#: Interval between attempts to listen again.
 _RECONNECT_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 
-#: A silent connection is asked whether it still is one.
+#: Interval for checking a silent connection.
 _PROBE_SECONDS: Final = 30.0
 
 _WORK: Final = """
@@ -51,7 +51,7 @@ SELECT EXISTS (
 
 
 class CommandSignal(ABC):
-    """Ends a wait when there may be something to do."""
+    """Ends a wait when there may be work to do."""
 
     def __init__(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
@@ -60,10 +60,10 @@ class CommandSignal(ABC):
 
     @abstractmethod
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until there may be something to do; False: the time is over, or it was woken or closed."""
+        """Wait until there may be work to do; return False on timeout, or if it was woken or closed."""
 
     def wake(self) -> None:
-        """End the wait that is going on, or the next one."""
+        """End the current wait, or the next one."""
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._wake_write, b"!")
 
@@ -87,7 +87,7 @@ class CommandSignal(ABC):
                 os.close(descriptor)
 
     def _sleep(self, seconds: float, *others: int) -> tuple[bool, bool]:
-        """Wait for one of ``others`` to be readable; returns whether one is, and whether somebody has woken us."""
+        """Wait for one of ``others`` to be readable; return whether one is, and whether ``wake`` was called."""
         readable, _, _ = select.select([self._wake_read, *others], [], [], max(seconds, 0.0))
         was_woken = self._wake_read in readable
         if was_woken:
@@ -96,11 +96,11 @@ class CommandSignal(ABC):
 
 
 class SqliteSignal(CommandSignal):
-    """Looks at ``data_version``; never creates the file, and never keeps a transaction open.
+    """Polls ``data_version``; never creates the file, and never keeps a transaction open.
 
     Args:
-        poll_min_seconds: between two looks while something has happened lately.
-        poll_max_seconds: ... and otherwise.
+        poll_min_seconds: interval after recent events.
+        poll_max_seconds: interval otherwise.
     """
 
     def __init__(self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2) -> None:
@@ -135,7 +135,7 @@ class SqliteSignal(CommandSignal):
             has_work = bool(connection.execute(_WORK, (self._job,)).fetchone()[0])
             self._version = version
             return has_work
-        except sqlite3.Error:  # not there yet, being made, locked, gone: look again at the next time
+        except sqlite3.Error:  # missing, just being created, locked or removed: retry at the next poll
             self._drop()
             return False
 
@@ -154,7 +154,7 @@ class SqliteSignal(CommandSignal):
 
 
 class PostgresqlSignal(CommandSignal):
-    """Listens on a connection of its own, and connects again when that is lost."""
+    """Listens on a separate connection, and reconnects if it is lost."""
 
     def __init__(self, database: Database, channel: str, job: str) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class PostgresqlSignal(CommandSignal):
         while not self._is_closed:
             now = time.monotonic()
             if self._connection is None and now >= self._retry_at and self._connect():
-                return True  # whatever was said while nobody listened
+                return True  # notifications may have been missed
             connection = self._connection
             until = deadline if connection is not None else min(deadline, self._retry_at)
             descriptors = () if connection is None else (connection.fileno(),)
@@ -233,7 +233,7 @@ class PostgresqlSignal(CommandSignal):
 def for_database(
     database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2
 ) -> CommandSignal:
-    """Return what tells a driver of new commands, and of commands that are to be given up."""
+    """Return the signal for new commands and for requested cancellations."""
     if database.file is None:
         return PostgresqlSignal(database, COMMANDS_CHANNEL, job)
     return SqliteSignal(database.file, job, poll_min_seconds=poll_min_seconds, poll_max_seconds=poll_max_seconds)

@@ -1,7 +1,7 @@
-"""The spread of a number, as Flink shows it: linear between the two values around a percentile.
+"""Percentiles, as Flink shows them: interpolated linearly between the two nearest values.
 
-PostgreSQL computes them where the rows are, which takes a third of the time that sending ten thousand rows does. SQLite
-is in this process anyway and knows no percentiles. Both interpolate alike; the same tests compare them.
+PostgreSQL computes them on the server, which takes a third of the time of sending ten thousand rows. SQLite has no
+percentiles, but runs in this process. Both interpolate in the same way; the same tests compare them.
 
 Threads: any.
 """
@@ -29,7 +29,7 @@ def spreads(transaction: Transaction, measured: CompoundSelect[Any]) -> Sequence
     if transaction.dialect == "postgresql":
         return _in_database(transaction, measured)
     columns: list[list[float | None]] = [[] for _ in measured.selected_columns]
-    # In parts: ten thousand rows at once would set off a full garbage collection, which takes longer than all of this.
+    # In parts: ten thousand rows at once would trigger a full garbage collection, which takes longer than the query.
     for part in transaction.execute(measured).partitions(_PART):
         for column, values in zip(columns, zip(*part, strict=True), strict=True):
             column.extend(values)
@@ -37,7 +37,7 @@ def spreads(transaction: Transaction, measured: CompoundSelect[Any]) -> Sequence
 
 
 def percentiles(values: Iterable[float | None]) -> Percentiles:
-    """Return the spread of ``values``; what was not measured (None) does not count."""
+    """Return the percentiles of ``values``, without missing ones (None)."""
     ordered = [value for value in values if value is not None]
     ordered.sort()
     if not ordered:

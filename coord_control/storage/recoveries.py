@@ -1,4 +1,4 @@
-"""Recoveries: what went on from where, why, and how long it took.
+"""Recoveries: what resumed from where, why, and how long it took.
 
 Threads: any.
 """
@@ -47,7 +47,7 @@ class Recoveries:
                 transaction.execute(update(tables.recoveries).where(_recoveries.id == row.id).values(sequence=sequence))
 
     def list(self, job: str, limit: int = 100, before_id: int | None = None) -> tuple[RecoveryRecord, ...]:
-        """Return the recoveries of a job, those that were recorded last first.
+        """Return the recoveries of a job, newest record first.
 
         Raises:
             JobNotFound: there is no such job.
@@ -62,6 +62,6 @@ class Recoveries:
 
 
 def recovery_record(job: str, row: Row[Any]) -> RecoveryRecord:
-    """Return a recovery of ``job`` as its row says."""
+    """Return the record of a row."""
     values = {name: row._mapping[name] for name in _recoveries.keys() if name not in ("job_id", "query")}
     return RecoveryRecord(**values, job=job, query=row.query or None)

@@ -1,4 +1,4 @@
-"""History is bounded: what is old, or too much, is removed; what something refers to is not.
+"""Removes history that is old or exceeds a limit, except rows that are still referred to.
 
 Never removed are
 
@@ -7,10 +7,10 @@ Never removed are
 - a checkpoint that a recovery, a savepoint or an unfinished command refers to;
 - a command that is not finished, and the highest control event of each operator, which the next number depends on;
 - a control event that a restore may need again (:mod:`.restorable`);
-- the newest drivers of a job, and jobs and savepoints at all: those are removed by people;
-- samples of which no coarser ones have been computed yet.
+- the newest drivers of a job; jobs and savepoints, which only users remove;
+- samples that have not been rolled up yet.
 
-One process at a time does it, in transactions of a few hundred rows, so that no writer waits for long.
+One process at a time removes history, in transactions of a few hundred rows, so that no writer waits for long.
 
 Threads: any; any number of processes may try.
 """
@@ -34,7 +34,7 @@ __all__ = ["PruneReport", "RetentionPolicy", "prune"]
 
 _DUTY: Final = "retention"
 
-#: Who has begun and says nothing for so long is dead, and another one may begin.
+#: A process that has not reported for this long counts as dead, and another one may start.
 _LEASE: Final = timedelta(minutes=2)
 
 _BATCH: Final = 500
@@ -45,15 +45,15 @@ _commands = tables.commands.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy(Record):
-    """How much history is kept; of everything, what is younger *and* among the newest.
+    """How much history is kept: rows that are within both the age limit and the count limit.
 
     Attributes:
-        history: checkpoints that are not on storage any more, failed ones, commands, recoveries, audit entries.
-        checkpoints: so many of each job, at most.
-        commands: so many finished ones of each job, at most.
-        generations: so many drivers of each job, at most.
-        audit: so many entries in all, at most.
-        samples: how long samples of each resolution are kept; the finest at least an hour.
+        history: maximum age of removed and failed checkpoints, commands, recoveries and audit entries.
+        checkpoints: maximum number per job.
+        commands: maximum number of finished ones per job.
+        generations: maximum number of drivers per job.
+        audit: maximum number of entries in total.
+        samples: maximum age of samples of each resolution; at least an hour for the finest.
     """
 
     history: timedelta = timedelta(days=90)
@@ -66,20 +66,20 @@ class RetentionPolicy(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport(Record):
-    """How many rows were removed; ``is_leader``: False when another process was doing it, and nothing was done."""
+    """The number of removed rows; not ``is_leader`` if another process was removing, and nothing was done."""
 
     is_leader: bool
     removed: dict[str, int]
 
 
 def prune(database: Database, policy: RetentionPolicy | None = None, *, now: datetime | None = None) -> PruneReport:
-    """Remove what the policy does not keep.
+    """Remove history that the policy does not keep.
 
     Args:
-        now: the time; None: the database's.
+        now: the time; None for the database's time.
 
     Raises:
-        DatabaseError: what was removed before stays removed; the rest is for the next time.
+        DatabaseError: some rows may already be removed; the next call removes the rest.
     """
     policy = policy or RetentionPolicy()
     with database.transaction() as transaction:
@@ -132,7 +132,7 @@ def _in_batches(database: Database, table: Table, doomed: Callable[[Transaction]
     key = tuple_(*table.primary_key.columns)
     removed = 0
     while True:
-        # The search may take its time: it blocks nobody. What it finds is looked at again when it is removed.
+        # The search blocks no writer, so it may be slow. Its results are checked again when they are removed.
         with database.reading() as transaction:
             query = doomed(transaction)
             rows = [] if query is None else [tuple(row) for row in transaction.execute(query.limit(_BATCH))]

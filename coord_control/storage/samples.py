@@ -1,9 +1,9 @@
-"""Samples of epochs and gateways: fine for an hour, by the minute for a day, by the hour for a season.
+"""Samples of epochs and gateways: fine for an hour, by the minute for a day, by the hour for 90 days.
 
-A coarse sample is always computed from all the finer ones of its time, and replaces what is there: to roll up twice is
-to roll up once, and a process that dies in the middle leaves nothing half-done. How far each resolution has come is a
-row of ``upkeep``, locked while it moves. Samples that come late, after an outage, move it back, so that their minutes
-and hours are computed anew.
+A coarse sample is always computed from all finer ones of its time, and replaces the existing one: rolling up is
+idempotent, and a process that dies half-way leaves nothing inconsistent. The progress of each resolution is a row of
+``upkeep``, locked while it changes. Late samples, after an outage, set it back, so that their minutes and hours are
+computed again.
 
 Threads: any; any number of processes may roll up.
 """
@@ -25,17 +25,17 @@ from coord_control.storage.records import OperatorSample, QuerySample, to_json
 
 __all__ = ["KEEP_FINEST", "RESOLUTIONS", "Samples", "rolled_up_to"]
 
-#: Seconds of a sample, the finest first; each is a multiple of the one before.
+#: Resolutions in seconds, finest first; each is a multiple of the one before.
 RESOLUTIONS: Final = (5, 60, 3600)
 
-#: A minute is rolled up so long after its end: its last samples may be on their way.
+#: A minute is rolled up this long after its end, because its last samples may be pending.
 _SETTLE: Final = timedelta(seconds=30)
 
-#: The finest samples are kept at least so long.
+#: Minimum age to which the finest samples are kept.
 KEEP_FINEST: Final = timedelta(hours=1)
 _MARGIN: Final = timedelta(minutes=5)
 
-#: How many coarse samples of each series one transaction computes.
+#: Maximum coarse samples of each series per transaction.
 _STEPS: Final = 60
 
 _QUERY: Final = ("query",)
@@ -49,13 +49,13 @@ class Samples:
         self._database = database
 
     def add(self, queries: Iterable[QuerySample] = (), operators: Iterable[OperatorSample] = ()) -> None:
-        """Write samples of the finest resolution; the same one again (by its time) replaces it.
+        """Write samples of the finest resolution; a sample of the same time is replaced.
 
-        Times are brought to the beginning of their five seconds. Samples that are older than ``KEEP_FINEST`` are left
-        out: what they would be added up with is removed already.
+        Times are rounded down to five seconds. Samples older than ``KEEP_FINEST`` are ignored, because the samples to
+        roll them up with are already removed.
 
         Raises:
-            JobNotFound: a job is not there; nothing was written.
+            JobNotFound: there is no such job; nothing was written.
         """
         queries, operators = tuple(queries), tuple(operators)
         if not queries and not operators:
@@ -112,10 +112,10 @@ class Samples:
         return tuple(OperatorSample(**_values(row, job)) for row in rows)
 
     def roll_up(self, now: datetime | None = None) -> int:
-        """Compute all coarse samples whose time is over; return how many transactions it took.
+        """Compute all coarse samples whose time is over; return the number of transactions.
 
         Args:
-            now: the time; None: the database's.
+            now: the time; None for the database's time.
         """
         steps = 0
         for finer, coarser in itertools.pairwise(RESOLUTIONS):
@@ -167,7 +167,7 @@ class Samples:
 
 
 def rolled_up_to(transaction: Transaction, coarser: int) -> datetime | None:
-    """Return the time up to which samples of this resolution are computed; finer ones after it are still needed."""
+    """Return the time up to which samples of this resolution are computed; later finer ones are still needed."""
     at: datetime | None = transaction.execute(
         select(tables.upkeep.c.at).where(tables.upkeep.c.duty == _duty(coarser))
     ).scalar()
@@ -228,7 +228,7 @@ def _locked(transaction: Transaction, coarser: int) -> datetime | None:
 
 
 def _begin(transaction: Transaction, finer: int, coarser: int, until: datetime) -> datetime:
-    # For the first time: from the oldest sample that there is.
+    # The first time: from the oldest sample.
     oldest = _oldest(transaction, finer, datetime.fromtimestamp(0, UTC))
     begun = until if oldest is None else min(until, _floor(oldest, coarser))
     insert = transaction.insert(tables.upkeep).values(duty=_duty(coarser), at=begun)

@@ -1,7 +1,7 @@
-"""Savepoints: where they lie, what they hold, and whether they were whole when somebody last looked.
+"""Savepoints: their paths, their contents, and the results of their last verification.
 
-Also those that no job of this database has taken: an import adds a path, and copies nothing. A savepoint outlives its
-job here, as it does on storage.
+Savepoints of other databases can be imported, which records the path and copies nothing. A savepoint outlives its job
+here, as it does on the storage.
 
 Threads: any.
 """
@@ -25,16 +25,16 @@ _savepoints = tables.savepoints.c
 
 
 class Savepoints:
-    """The savepoints that a control database knows."""
+    """The savepoints in a control database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def save(self, savepoint: SavepointRecord, *, imported: bool | None = None) -> SavepointRecord:
-        """Write a savepoint, or what is known anew of one at the same path; return what is recorded then.
+        """Write a savepoint, or update the one at the same path; return the resulting record.
 
-        One that a job of this database has taken does not become an imported one, and keeps its label unless a new one
-        is given.
+        A savepoint that a job of this database has taken does not become an imported one, and keeps its label unless a
+        new one is given.
         """
         is_imported = savepoint.imported if imported is None else imported
         with self._database.transaction() as transaction:
@@ -74,7 +74,7 @@ class Savepoints:
     def list(
         self, job: str | None = None, limit: int = 100, before_id: int | None = None
     ) -> tuple[SavepointRecord, ...]:
-        """Return savepoints, those that were recorded last first.
+        """Return savepoints, newest record first.
 
         Args:
             before_id: only those recorded before the one with this ``SavepointRecord.id``.
@@ -98,7 +98,7 @@ class Savepoints:
             transaction.execute(delete(tables.savepoints).where(_savepoints.id == row.id))
 
     def mark_verified(self, path: str, problems: Sequence[str] = ()) -> SavepointRecord:
-        """All files of a savepoint were looked at; ``problems`` says what was wrong with them.
+        """Record a verification of all files of a savepoint, with the problems found.
 
         Raises:
             RecordNotFound: none is recorded.

@@ -1,9 +1,9 @@
-"""Numbers in the order of commits: what has a number is visible to everybody before a higher one is.
+"""Numbers in commit order: a row with a number becomes visible before any row with a higher one.
 
-A sequence of PostgreSQL would not do: it gives its numbers out without waiting, and a transaction with a lower one may
-commit later. Here the number is a row. Whoever takes one holds the row until the transaction is over; the next one
-gets its number after that. A transaction that fails gives its number back. To keep others from waiting for long, it is
-taken last, and a transaction that holds it waits for nobody: there is no deadlock through it.
+A sequence of PostgreSQL would not do: it assigns numbers without waiting, so a transaction with a lower number may
+commit later. Here the number is a row, which a transaction locks until it ends; the next transaction gets its number
+after that. A failed transaction returns its number. To keep the lock short, the number is taken last; a transaction
+that holds it waits for no other lock, so it cannot cause a deadlock.
 
 Threads: any; within a transaction.
 """
@@ -25,7 +25,7 @@ _counters = tables.counters.c
 
 
 def take_sequence(transaction: Transaction) -> int:
-    """Return the next number for a change; nothing that could wait may come after it in the transaction."""
+    """Return the next number for a change; the transaction must not wait for a lock after this."""
     taken = (
         update(tables.counters)
         .where(_counters.name == _CHANGES)
@@ -37,6 +37,6 @@ def take_sequence(transaction: Transaction) -> int:
 
 
 def newest_sequence(transaction: Transaction) -> int:
-    """Return the highest number that is visible; every lower one is, too."""
+    """Return the highest visible number; all lower ones are visible too."""
     number: int = transaction.execute(select(_counters.value).where(_counters.name == _CHANGES)).scalar_one()
     return number

@@ -1,4 +1,4 @@
-"""Everything that a control database keeps, as one object to pass around.
+"""All parts of a control database in one object.
 
 Threads: any.
 """

@@ -1,6 +1,6 @@
-"""The border that no error of SQLAlchemy or of a driver crosses: what went wrong, in our words, with fault and retry.
+"""Translates errors of SQLAlchemy and database drivers to errors of this package, with fault and retry.
 
-Values of statements are never part of a message: they may be payloads.
+Messages never contain values of statements, which may be payloads.
 
 Threads: any.
 """
@@ -41,14 +41,14 @@ _SQLITE: Final[dict[int, _Error]] = {
     sqlite3.SQLITE_MISMATCH: RecordRefused,
 }
 
-#: By the beginning of SQLSTATE, the longest first.
+#: By prefix of SQLSTATE, longest first.
 _POSTGRESQL: Final[tuple[tuple[str, _Error], ...]] = (
     ("53100", DatabaseFull),
     ("25006", DatabaseReadOnly),
     ("42501", DatabaseForbidden),
-    ("55P03", DatabaseBusy),  # a lock that was not given in time
-    ("57014", DatabaseBusy),  # a statement that took too long
-    ("42P01", DatabaseDamaged),  # a table that the version says is there
+    ("55P03", DatabaseBusy),  # lock timeout
+    ("57014", DatabaseBusy),  # statement timeout
+    ("42P01", DatabaseDamaged),  # a missing table, although the version is right
     ("42703", DatabaseDamaged),
     ("22", RecordRefused),
     ("23", RecordRefused),
@@ -60,7 +60,7 @@ _POSTGRESQL: Final[tuple[tuple[str, _Error], ...]] = (
     ("XX", DatabaseDamaged),
 )
 
-#: While it connects, PostgreSQL's client library knows no SQLSTATE, only the words of the server.
+#: While connecting, PostgreSQL's client library has no SQLSTATE, only the server's message.
 _NOT_ALLOWED: Final = (
     "authentication failed",
     "no pg_hba.conf entry",
@@ -70,7 +70,7 @@ _NOT_ALLOWED: Final = (
 
 
 def translated(error: exc.SQLAlchemyError, database: str) -> CoordControlError:
-    """Return the error of ours that ``error`` means; ``database`` is the address as it may be shown."""
+    """Return the error of this package for ``error``; ``database`` is the address without secrets."""
     if isinstance(error, exc.TimeoutError):
         return DatabaseBusy(database, "all its connections are in use in this process")
     cause = error.orig if isinstance(error, exc.StatementError) else None
@@ -85,7 +85,7 @@ def translated(error: exc.SQLAlchemyError, database: str) -> CoordControlError:
 
 def _of_sqlite(cause: sqlite3.Error, database: str) -> CoordControlError:
     code: int | None = getattr(cause, "sqlite_errorcode", None)
-    if code is None:  # raised by the binding before SQLite saw it
+    if code is None:  # raised by Python before SQLite was called
         return RecordRefused(database, cause)
     kind = _SQLITE.get(code & 0xFF, DatabaseUnavailable)
     return kind(database, cause)
@@ -94,7 +94,7 @@ def _of_sqlite(cause: sqlite3.Error, database: str) -> CoordControlError:
 def _of_postgresql(cause: BaseException | None, database: str) -> CoordControlError:
     state: str | None = getattr(cause, "sqlstate", None)
     text = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    # The first line only: it has the cause, and the next ones give advice, or may show a value of the row.
+    # The first line only: it has the cause; the next ones contain advice, or values of the row.
     first = text[0] if text else state or type(cause).__name__
     if state is not None:
         kind = next((kind for prefix, kind in _POSTGRESQL if state.startswith(prefix)), DatabaseUnavailable)

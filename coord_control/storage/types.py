@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, DateTime, Dialect, Integer, String, Text, Typ
 
 __all__ = ["Id", "Message", "Name", "UtcDateTime"]
 
-#: Row numbers. SQLite numbers rows by itself only where the column is a plain INTEGER.
+#: Row numbers. SQLite only assigns them to a plain INTEGER column.
 Id: Final = BigInteger().with_variant(Integer, "sqlite")
 
 _CUT: Final = "..."
@@ -39,10 +39,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Name(TypeDecorator[str]):
-    """Text that identifies something, at most ``length`` characters; what cannot be kept as it is, is refused.
+    """Text that identifies something, at most ``length`` characters; other values are refused.
 
-    SQLite does not look at the length of a column, and PostgreSQL takes no NUL: both are checked here, so that the two
-    refuse the same values.
+    SQLite does not check the length of a column, and PostgreSQL accepts no NUL: both are checked here, so that both
+    databases refuse the same values.
     """
 
     impl = String
@@ -67,7 +67,7 @@ class Name(TypeDecorator[str]):
 
 
 class Message(TypeDecorator[str]):
-    """Text for people, such as the message of an error: it is made to fit, because losing it all would be worse."""
+    """Text for users, such as the message of an error: shortened to fit instead of refused."""
 
     impl = Text
     cache_ok = True

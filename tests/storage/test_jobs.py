@@ -142,7 +142,7 @@ def test_a_job_that_is_not_there_names_the_similar_ones(store: ControlStore) -> 
         store.jobs.get("fligths")
     assert "flights" in caught.value.near
     assert "orders" not in caught.value.near
-    with pytest.raises(JobNotFound, match="once its driver started"):
+    with pytest.raises(JobNotFound, match="when its driver starts"):
         store.jobs.get("completely else")
     for call in (store.jobs.generations, store.jobs.forget, lambda name: store.jobs.heartbeat(name, 1)):
         with pytest.raises(JobNotFound):

@@ -1,8 +1,7 @@
-"""What the control database tells: values, as the client hands them on.
+"""The records that the control database and its clients return.
 
-Every record is frozen and typed, and says all of itself as plain JSON by ``to_json``. Points in time are aware
-datetimes in UTC, durations are seconds, sizes are bytes. Listings leave out what only one record's page needs; which
-fields these are is said at each class.
+Every record is frozen and typed, and ``to_json`` returns all of it as plain JSON. Points in time are aware datetimes in
+UTC, durations are seconds, sizes are bytes. Listings leave out some details; each class documents which.
 
 Values; any thread.
 """

@@ -1,4 +1,4 @@
-"""What is asked of a job, and what becomes of it.
+"""Commands to jobs, and their results.
 
 Values; any thread.
 """
@@ -50,18 +50,18 @@ class CommandKind(enum.StrEnum):
 
 
 class CommandState(enum.StrEnum):
-    """Where a command is; it only moves forward, and has exactly one outcome."""
+    """The state of a command; it only moves forward, and ends with exactly one outcome."""
 
-    PENDING = "pending"  #: recorded; no driver has taken it
-    CLAIMED = "claimed"  #: a driver carries it out
+    PENDING = "pending"  #: recorded, not yet claimed by a driver
+    CLAIMED = "claimed"  #: a driver is executing it
     COMPLETED = "completed"
     FAILED = "failed"
-    REFUSED = "refused"  #: it could not be carried out, and nothing was changed
-    EXPIRED = "expired"  #: no driver took it in time
+    REFUSED = "refused"  #: not executed; nothing was changed
+    EXPIRED = "expired"  #: no driver claimed it in time
     CANCELLED = "cancelled"
 
 
-#: The states that are an outcome.
+#: The final states.
 FINISHED_COMMAND_STATES: Final = (
     CommandState.COMPLETED,
     CommandState.FAILED,
@@ -73,13 +73,13 @@ FINISHED_COMMAND_STATES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandError(Record):
-    """Why a command was not carried out.
+    """Why a command did not succeed.
 
     Attributes:
-        code: a name in capitals that never changes, for programs.
+        code: a stable name in capitals, for programs.
         fault: whose fault it is: user, external or internal.
-        retry: the same command may succeed later.
-        fields: what is wrong with single fields of a payload.
+        retry: whether the same command may succeed later.
+        fields: errors of single fields of the payload.
     """
 
     code: str
@@ -91,12 +91,12 @@ class CommandError(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest(Record):
-    """What somebody asks of a job.
+    """A request to a job.
 
     Attributes:
-        key: the same key again is the same command; None: one is made up.
-        operator: of ``send_event``.
-        expires_seconds: for so long it waits to be taken by a driver.
+        key: idempotency key: the same key means the same command; None to generate one.
+        operator: the operator of ``send_event``.
+        expires_seconds: how long it waits for a driver.
     """
 
     job: str
@@ -111,12 +111,12 @@ class CommandRequest(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRecord(Record):
-    """A command and what became of it.
+    """A command and its result.
 
     Attributes:
         id: sorts by the time of the request.
-        generation: of the driver that has claimed it.
-        number: of a control event: its position among those of the operator; None: not accepted yet.
+        generation: generation of the driver that claimed it.
+        number: position of a control event among those of its operator; None if it is not accepted yet.
         checkpoint: the id of the checkpoint that it made.
     """
 

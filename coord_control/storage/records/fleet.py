@@ -1,4 +1,4 @@
-"""All jobs together: what has happened since somebody last looked, and how each of them is.
+"""Changes of all jobs, and an overview of each of them.
 
 Values; any thread.
 """
@@ -27,11 +27,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Record):
-    """A checkpoint or savepoint has completed or failed, or a query has recovered; exactly one of the two is given.
+    """A checkpoint or savepoint completed or failed, or a query recovered; exactly one of the two is set.
 
     Attributes:
-        sequence: grows in the order in which changes became visible, over all jobs; there are no two of a number.
-        checkpoint: as it is now, with its queries: one that had completed may be discarded by the time it is read.
+        sequence: unique number, increasing in the order in which changes of all jobs became visible.
+        checkpoint: its current record, with its queries: a completed one may have been discarded since.
     """
 
     sequence: int
@@ -42,9 +42,9 @@ class Change(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagTrend(Record):
-    """How far a query's watermark was behind, in seconds: the average over the first and the last minute looked at.
+    """The lag of a query's watermark, in seconds: the averages over the first and the last minute of the window.
 
-    None: nothing was measured then, or the query has no watermark.
+    None if nothing was measured then, or the query has no watermark.
     """
 
     query: str
@@ -54,21 +54,20 @@ class LagTrend(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOverview(Record):
-    """One job, for somebody who looks at all of them.
+    """One job in an overview of all jobs.
 
     Attributes:
-        job: with its queries and operators.
-        completed: the newest checkpoint or savepoint that is complete and on storage; like the next two without its
-            queries.
-        savepoint: the newest savepoint of that kind.
-        failed: the newest that has failed.
-        newest: of each kind, the newest that is complete and the newest that has failed.
-        failed_in_a_row: how many have failed since the last that was completed; without those that somebody aborted,
-            or that ended with their driver or query.
-        under_way: how many the newest driver is making.
-        recoveries: how many have begun within the window.
-        last_recovery: the one that was recorded last, whenever that was.
-        lags: of each query that was measured within the window.
+        job: its record, with queries and operators.
+        completed: the newest completed checkpoint or savepoint on the storage; like the next two, without its queries.
+        savepoint: the newest completed savepoint on the storage.
+        failed: the newest failed checkpoint or savepoint.
+        newest: the newest completed and the newest failed one of each kind.
+        failed_in_a_row: failures since the last completed one, without those that were aborted on request, or ended
+            with their driver or query.
+        under_way: number in progress in the newest driver.
+        recoveries: number of recoveries that started within the window.
+        last_recovery: the recovery that was recorded last, at any time.
+        lags: the lags of the queries that were measured within the window.
     """
 
     job: JobRecord
@@ -85,7 +84,7 @@ class JobOverview(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCount(Record):
-    """How many checkpoints of a kind a job has had that are in a state now; removed history stays counted."""
+    """The number of checkpoints of a job by kind and current state; includes removed history."""
 
     job: str
     kind: str
@@ -95,11 +94,11 @@ class CheckpointCount(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount(Record):
-    """How often something happened in a job within the window: a checkpoint failed, or a query recovered.
+    """The number of failed checkpoints, or of recoveries, of a job within the window.
 
     Attributes:
-        kind: of the checkpoint; empty for a recovery.
-        reason: why it failed, or the cause of the recovery.
+        kind: kind of the checkpoints; empty for recoveries.
+        reason: reason of the failures, or cause of the recoveries.
     """
 
     job: str
@@ -110,11 +109,10 @@ class ReasonCount(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCount(Record):
-    """How many commands of a kind are in a state: all that are not finished, and those that were asked for within the
-    window.
+    """The number of commands by kind and state: all unfinished ones, and those requested within the window.
 
     Attributes:
-        oldest_at: when the oldest of them was asked for.
+        oldest_at: when the oldest of them was requested.
     """
 
     job: str
@@ -126,7 +124,7 @@ class CommandCount(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCounts(Record):
-    """What there was how often, over all jobs."""
+    """Counts of events over all jobs."""
 
     checkpoints: tuple[CheckpointCount, ...] = ()
     failures: tuple[ReasonCount, ...] = ()
@@ -137,7 +135,7 @@ class FleetCounts(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet(Record):
-    """Jobs by name, at one moment; ``now`` is the database's."""
+    """All jobs by name, at one moment; ``now`` is the database's time."""
 
     now: datetime
     jobs: tuple[JobOverview, ...]

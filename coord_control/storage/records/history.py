@@ -1,4 +1,4 @@
-"""What was measured, what was recovered, and who asked for what.
+"""Samples, recoveries and audit entries.
 
 Values; any thread.
 """
@@ -21,7 +21,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySample(Record):
-    """A query during ``resolution_seconds`` from ``at``."""
+    """Measurements of a query during ``resolution_seconds`` from ``at``."""
 
     job: str
     query: str
@@ -39,8 +39,7 @@ class QuerySample(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSample(Record):
-    """An operator during ``resolution_seconds`` from ``at``; sums of what was new, and the highest of what goes up and
-    down."""
+    """Measurements of an operator during ``resolution_seconds`` from ``at``: sums of counts, maxima of levels."""
 
     job: str
     operator: str
@@ -57,14 +56,14 @@ class OperatorSample(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRecord(Record):
-    """A query, or the whole job, went on from somewhere.
+    """A query, or the whole job, resumed.
 
     Attributes:
-        query: None: all of the job.
+        query: None for the whole job.
         cause: driver_start, driver_died, query_failed, fenced, restore or another short name.
         from_epoch: the newest epoch that was kept.
         from_checkpoint: the checkpoint that it was restored from.
-        sequence: its place among the changes of all jobs (``Change``).
+        sequence: its number among the changes of all jobs (``Change``).
     """
 
     job: str
@@ -79,20 +78,20 @@ class RecoveryRecord(Record):
     duration_seconds: float | None = None
     epochs_rerun: int = 0
     message: str = ""
-    id: int | None = None  #: the database gives it
-    sequence: int | None = None  #: the database gives it
+    id: int | None = None  #: set by the database
+    sequence: int | None = None  #: set by the database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord(Record):
-    """Somebody asked for something, or something came of it. Payloads of control events are never part of it."""
+    """A request, or its outcome. Never contains payloads of control events."""
 
     actor: str
     action: str
-    at: datetime | None = None  #: None: the database says when
+    at: datetime | None = None  #: None for the database's time
     host: str = ""
     job: str | None = None
     subject: str = ""
     outcome: str = ""
     details: dict[str, Any] = field(default_factory=dict)
-    id: int | None = None  #: the database gives it
+    id: int | None = None  #: set by the database

@@ -1,4 +1,4 @@
-"""A job, its drivers, queries and operators, as the control database tells them.
+"""Records of jobs, and of their drivers, queries and operators.
 
 Values; any thread.
 """
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class JobState(enum.StrEnum):
-    """What a job's driver last said of itself; whether it still lives is ``JobRecord.is_alive``."""
+    """The last reported state of a job's driver; ``JobRecord.is_alive`` tells whether the driver is alive."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -41,16 +41,16 @@ class JobState(enum.StrEnum):
     FAILED = "failed"
 
 
-#: A driver in one of these states should be sending heartbeats.
+#: States in which a driver should send heartbeats.
 ACTIVE_JOB_STATES: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
-#: The ``end_reason`` of a driver that has ended on request, for its supervisor to start it again.
+#: The ``end_reason`` of a driver that ended on request, to be restarted by its supervisor.
 ENDED_TO_RESTART: Final = "stopped, to be started again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType(Record):
-    """A control event that an operator takes.
+    """A control event that an operator accepts.
 
     Attributes:
         schema: the JSON schema of its payload.
@@ -62,7 +62,7 @@ class EventType(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayRecord(Record):
-    """The valve in front of one subtask, as it was at the last heartbeat."""
+    """The gateway of one subtask, at the last heartbeat."""
 
     subtask: int
     is_open: bool = True
@@ -74,11 +74,11 @@ class GatewayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQuery(Record):
-    """What changes all the time in a query; part of a heartbeat.
+    """Frequently changing values of a query; part of a heartbeat.
 
     Attributes:
-        state_rows: that Spark keeps for it, in all its operators; None: it keeps none.
-        watermark: None: it has none, or has seen no event yet.
+        state_rows: rows in Spark's state of all its operators; None if it has no state.
+        watermark: None if it has none, or has received no rows yet.
     """
 
     name: str
@@ -93,7 +93,7 @@ class LiveQuery(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOperator(Record):
-    """What changes all the time in an operator; part of a heartbeat."""
+    """Frequently changing values of an operator; part of a heartbeat."""
 
     uid: str
     epoch: int | None = None
@@ -107,10 +107,10 @@ class LiveOperator(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStatus(Record):
-    """What a driver says of itself with each heartbeat; kept small, because only the newest is kept.
+    """What a driver reports with each heartbeat; only the newest is kept.
 
     Attributes:
-        metrics: where its metrics are served, as ``host:port``; empty: nowhere.
+        metrics: the address of its metrics, as ``host:port``; empty if they are not served.
     """
 
     queries: tuple[LiveQuery, ...] = ()
@@ -122,19 +122,19 @@ class LiveStatus(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMetrics(Record):
-    """How the agent in the driver fares with the database."""
+    """The driver's agent and its connection to the database."""
 
     buffered: int = 0
     dropped: int = 0
     database_failures: int = 0
     last_failure: str = ""
     last_contact: datetime | None = None  #: when it last read or wrote, by the clock of the driver
-    commands: int = 0  #: carried out by this driver
+    commands: int = 0  #: executed by this driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRecord(Record):
-    """A query of a job. ``rows_per_second`` and what follows it come from the last heartbeat."""
+    """A query of a job. ``rows_per_second`` and the fields after it come from the last heartbeat."""
 
     name: str
     query_id: str = ""
@@ -152,10 +152,10 @@ class QueryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRecord(Record):
-    """An operator of a job; what its gateways say comes from the last heartbeat.
+    """An operator of a job; its gateways are those of the last heartbeat.
 
     Attributes:
-        applied_number: of the last control event that its coordinator's durable state contains.
+        applied_number: number of the last control event in its coordinator's durable state.
     """
 
     uid: str
@@ -174,10 +174,10 @@ class OperatorRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRegistration(Record):
-    """What a driver says when it starts.
+    """What a driver reports when it starts.
 
     Attributes:
-        lease_seconds: for so long after a heartbeat the driver counts as alive.
+        lease_seconds: how long after a heartbeat the driver counts as alive.
     """
 
     name: str
@@ -204,7 +204,7 @@ class JobRecord(Record):
         is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
         is_restarting: by that clock, its driver died, failed or asked for a restart a moment ago, and its supervisor is
             expected to start it again; commands wait for the next driver.
-        is_supervised: a supervisor starts its driver again when that helps.
+        is_supervised: whether a supervisor restarts its driver.
     """
 
     name: str
@@ -233,7 +233,7 @@ class JobRecord(Record):
 
     @property
     def dead_since(self) -> datetime | None:
-        """Since when the job has no driver although nobody stopped it; None: it has one, or was stopped, or is done."""
+        """The time since which the job has had no driver, or None if it has one, was stopped or has finished."""
         if self.is_alive:
             return None
         if self.state is JobState.FAILED:
@@ -246,7 +246,7 @@ class JobRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Record):
-    """What the database answers to a heartbeat."""
+    """The database's reply to a heartbeat."""
 
     newest_generation: int
     now: datetime
@@ -254,7 +254,7 @@ class Heartbeat(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRecord(Record):
-    """One driver of a job; ``is_clean``: it ended by itself and said so."""
+    """One driver of a job; ``is_clean`` if it reported its end."""
 
     job: str
     generation: int
