@@ -19,9 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+from tests.acceptance.conftest import is_running
+from tests.places import CHECKOUT
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(900)
+
 _STOPPABLE = """
     import os, threading
     from coord_control.spark.process import shutdown
@@ -41,7 +43,7 @@ class Detached:
 
     def line(self, containing: str) -> str:
         while True:
-            is_over = not _is_running(self.pid)
+            is_over = not is_running(self.pid)
             text = self.log.read_text()
             found = [line for line in text.splitlines() if containing in line]
             if found:
@@ -50,7 +52,7 @@ class Detached:
             time.sleep(0.02)
 
     def wait_gone(self, *others: int) -> str:
-        while any(_is_running(pid) for pid in (self.pid, *others)):
+        while any(is_running(pid) for pid in (self.pid, *others)):
             time.sleep(0.02)
         return self.log.read_text()
 
@@ -65,7 +67,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     def start(source: str, *options: str) -> Detached:
         script = tmp_path / "my job.py"
         script.write_text(textwrap.dedent(source))
-        state = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(_CHECKOUT)}
+        state = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(CHECKOUT)}
         command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", *options, str(script)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **state})
         pid = re.search(r"process (\d+)", done.stdout)
@@ -77,17 +79,10 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
     yield start
     for pid in started:
-        if _is_running(pid):
+        if is_running(pid):
             for child in psutil.Process(pid).children(recursive=True):
                 child.kill()
             psutil.Process(pid).kill()
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_it_goes_on_in_a_session_of_its_own_and_says_how_to_stop_it(run: Run, tmp_path: Path) -> None:
@@ -120,7 +115,7 @@ def test_a_driver_that_asks_for_it_is_started_again_and_one_that_has_stopped_lea
 
     drivers = [int(line.split()[1]) for line in found.wait_gone().splitlines() if line.startswith("driver ")]
     assert len(drivers) == 2
-    assert not any(map(_is_running, drivers))
+    assert not any(map(is_running, drivers))
     assert "the driver requested a restart; starting it in 0 s" in found.log.read_text()
     assert "the job is finished (exit code 0)" in found.log.read_text()
 
