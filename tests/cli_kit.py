@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from coord_control.cli.main import app
 
+# The runner makes the commands of an application again for each call, which takes longer than most of them do.
+typer.testing._get_command = functools.cache(typer.main.get_command)  # type: ignore[attr-defined]
+
+
+def call(*arguments: str, text: str | None = None, **environment: str | None) -> Result:
+    """Run a command on what the environment says."""
+    return CliRunner(env={"COLUMNS": "300", "COORD_ROOT": None, **environment}).invoke(app, list(arguments), input=text)
+
 
 def invoke(folder: Path, *arguments: str, text: str | None = None, **environment: str) -> Result:
     """Run a command on the database in ``folder``."""
-    url = f"sqlite:///{folder / 'control.db'}"
-    runner = CliRunner(env={"COLUMNS": "300", "COORD_CONTROL": url, "COORD_ROOT": None, **environment})
-    return runner.invoke(app, list(arguments), input=text)
+    return call(*arguments, text=text, COORD_CONTROL=f"sqlite:///{folder / 'control.db'}", **environment)
 
 
 def run(folder: Path, *arguments: str, code: int = 0, text: str | None = None) -> str:

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from typer.testing import CliRunner
 
-from coord_control.cli.main import app
 from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
 from coord_control.durable.files.filesystem import Files, LocalFiles
@@ -24,6 +22,7 @@ from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
 from coord_control.spark.process.repartition import repartition
+from tests.cli_kit import call
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import Dialogue, MakeJob, apply, drain, rows, talk
 from tests.spark.layouts import CHANGELOG
@@ -87,7 +86,7 @@ def test_more_and_fewer_partitions_give_the_same_results(
     more(source, range(3, 6))
 
     # The command starts a Spark of its own.
-    done = CliRunner().invoke(app, ["restore", "job", one, "--root", root, "--shuffle-partitions", "3"])
+    done = call("restore", "job", one, "--root", root, "--shuffle-partitions", "3")
     assert done.exit_code == 0, done.output
     assert lineage_of(tmp_path) == "lineage-000002"
     # Nothing has run since, so a savepoint of it holds what was restored, operators and all.

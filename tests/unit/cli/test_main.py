@@ -7,9 +7,9 @@ from typing import Any
 import click
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from coord_control.cli.main import app
+from tests.cli_kit import call
 
 
 def _names(group: typer.Typer, prefix: str = "") -> list[str]:
@@ -34,7 +34,7 @@ def _options(name: str) -> list[click.Option]:
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_every_option_has_an_environment_variable_that_the_help_shows(name: str) -> None:
-    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
+    shown = call(*name.split(), "--help").stdout
 
     assert _options(name)
     for option in _options(name):
@@ -57,7 +57,7 @@ def test_what_several_commands_take_is_one_option(flag: str) -> None:
 
 
 def test_the_version_is_shown_without_a_command() -> None:
-    result = CliRunner().invoke(app, ["--version"])
+    result = call("--version")
 
     assert result.exit_code == 0
     assert result.stdout.startswith("coordctl ")
@@ -65,7 +65,7 @@ def test_the_version_is_shown_without_a_command() -> None:
 
 @pytest.mark.parametrize(("option", "command"), [("--control", "jobs"), ("--sample=1", "savepoint show")])
 def test_an_option_before_the_command_is_said_to_belong_behind_it(option: str, command: str) -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "x", *command.split()])
+    result = call(option, "x", *command.split())
 
     assert result.exit_code == 2
     assert "after the command, as in: coordctl " in result.output
@@ -73,7 +73,7 @@ def test_an_option_before_the_command_is_said_to_belong_behind_it(option: str, c
 
 
 def test_an_option_that_no_command_has_is_no_option() -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--contrl", "x", "jobs"])
+    result = call("--contrl", "x", "jobs")
 
     assert result.exit_code == 2
     assert "No such option: --contrl" in result.output
@@ -83,7 +83,7 @@ def test_an_option_that_is_no_duration_is_a_usage_error(tmp_path_factory: pytest
     script = tmp_path_factory.mktemp("script") / "script.py"
     script.write_text("")
 
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", "--grace", "soon", str(script)])
+    result = call("run", "--grace", "soon", str(script))
 
     assert result.exit_code == 2
     assert "is not a duration" in result.output

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from coord_control.cli.main import app
 from coord_control.control.client.control_client import ControlClient
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
@@ -19,6 +17,7 @@ from coord_control.durable.job_folder.generations import Holder
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName
+from tests.cli_kit import call
 from tests.unit.durable.restore_kit import OP, QUERIES, RECORD, put_checkpoint, run_spark
 
 DELAYS = QUERIES[0]
@@ -34,13 +33,13 @@ def root(tmp_path: Path) -> str:
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    result = CliRunner(env={"COLUMNS": "300", "COORD_ROOT": None}).invoke(app, list(arguments))
+    result = call(*arguments)
     assert result.exit_code == code, (result.output, result.exception)
     return result.output
 
 
 def run_json(*arguments: str, code: int = 0) -> Any:
-    result = CliRunner(env={"COORD_ROOT": None}).invoke(app, [*arguments, "--json"])
+    result = call(*arguments, "--json")
     assert result.exit_code == code, (result.output, result.exception)
     return json.loads(result.stdout)
 
@@ -180,7 +179,7 @@ def test_a_directory_of_spark_is_adopted_and_given_back(root: str, tmp_path: Pat
 def test_dispose_asks_first(root: str) -> None:
     run("savepoint", "create", "flights", "--root", root)
     arguments = ("savepoint", "dispose", "1", "--job", "flights", "--root", root)
-    result = CliRunner().invoke(app, list(arguments), input="n\n")
+    result = call(*arguments, text="n\n")
     assert result.exit_code == 1
     assert len(run_json("savepoint", "list", "flights", "--root", root)) == 1
 
