@@ -64,6 +64,7 @@ from coord_control.protocol.status import GatewayStatus, JobStatus, OperatorStat
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.storage.database import Database
 from coord_control.storage.store import ControlStore
+from tests.patience import SECONDS
 from tests.unit.durable.metadata_kit import full_metadata
 
 JOB: Final = "flights"
@@ -231,7 +232,7 @@ class ScriptedDriver:
     ) -> CompletedCheckpoint:
         handle = self.submit(request)
         began(handle)
-        return handle.wait(60.0)
+        return handle.wait(SECONDS)
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
         self.is_restarting = self.is_restarting or restart

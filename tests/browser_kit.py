@@ -16,12 +16,13 @@ from typing import Final
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.patience import SECONDS
+
 __all__ = ["Screen", "browser", "chromium"]
 
 _ARTIFACTS: Final = Path(__file__).resolve().parents[1] / "test-artifacts"
 #: The same names as in scripts/requirements.
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_MILLISECONDS: Final = 60_000
 
 
 class Screen:
@@ -33,7 +34,7 @@ class Screen:
 
     def __init__(self, browser: Browser, folder: str) -> None:
         self.page: Page = browser.new_page(viewport={"width": 1280, "height": 900})
-        self.page.set_default_timeout(_MILLISECONDS)
+        self.page.set_default_timeout(SECONDS * 1000)
         self._folder = _ARTIFACTS / folder
         self._folder.mkdir(parents=True, exist_ok=True)
 

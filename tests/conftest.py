@@ -1,8 +1,8 @@
 """What all tiers of tests share: their order, how long one test may hang, and the options of the whole run.
 
 The tiers climb from cheap to dear, and so does a run: what a unit test can find is not left for a Spark test to find
-minutes later. The time limits only end a test that hangs; no test measures anything with them, so they are generous
-enough for a busy machine. A test with a `timeout` marker of its own keeps it.
+minutes later. The time limit only ends a test that hangs; no test measures anything with it, so it is generous enough
+for a machine that is many times slower. A test with a `timeout` marker of its own keeps it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,41 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-# No test finds, or fills, the control database of whoever runs it; those that want one name their own.
-os.environ["COORD_CONTROL"] = "none"
-
 TESTS: Final = Path(__file__).resolve().parent
 
-#: Folder below `tests` and the seconds after which one of its tests counts as hanging; cheap tiers first. A folder
-#: that is not here comes last, with the limit of the last.
-TIERS: Final = {
-    "unit": 60,
-    "machines": 60,
-    "transcripts": 60,
-    "simulation": 600,
-    "deploy": 120,
-    "storage": 120,
-    "ui": 120,
-    "spark": 300,
-    "acceptance": 900,
-}
+# No test finds, or fills, the control database of whoever runs it; those that want one name their own.
+os.environ["COORD_CONTROL"] = "none"
+# JVMs that live for seconds: see there.
+os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "spark_conf"))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-#: The file that takes longest by far; first of the Spark tests, because at the end one process would run it alone.
-LONGEST: Final = "kill/test_standalone.py"
+#: Folders below `tests`, cheap tiers first. A folder that is not here comes last.
+TIERS: Final = ("unit", "machines", "transcripts", "simulation", "deploy", "storage", "ui", "dagster", "spark")
+
+#: Files whose tests take longest together, longest first. They come before all other tests of the dear tiers, because
+#: at the end one process would run them alone.
+LONGEST: Final = (
+    "kill/test_standalone.py",
+    "acceptance/test_flights_demo.py",
+    "acceptance/test_flights_dagster.py",
+    "acceptance/test_dagster_browser.py",
+    "acceptance/test_dagster_runs.py",
+    "acceptance/test_soak.py",
+    "kill/test_agent_kill.py",
+    "spark/test_savepoint_matrix.py",
+    "kill/test_supervised.py",
+    "spark/test_checkpoint_layouts.py",
+    "kill/test_kill.py",
+    "kill/test_kill_saving.py",
+    "spark/test_driver_end.py",
+    "spark/test_stops.py",
+    "acceptance/test_flights_prometheus.py",
+    "spark/test_job_cluster.py",
+    "acceptance/test_coordctl_detached_job.py",
+)
+
+#: The seconds after which a test counts as hanging.
+LIMIT: Final = 3600
 
 # Deadlines measure the machine, not the code: two processes share two cores here. In CI (the variable CI is set)
 # Hypothesis itself chooses derandomized examples, so that a submission is not failed by an unlucky draw.
@@ -46,12 +60,12 @@ def _tier(item: pytest.Item) -> str:
     return item.path.relative_to(TESTS).parts[0]
 
 
-def _place(item: pytest.Item) -> tuple[int, bool]:
+def _place(item: pytest.Item) -> tuple[int, int]:
     """Where an item stands in the order of a run."""
-    tiers = list(TIERS)
-    if item.path == TESTS / LONGEST:
-        return tiers.index("spark"), False
-    return tiers.index(_tier(item)) if _tier(item) in TIERS else len(tiers), True
+    file = item.path.relative_to(TESTS).as_posix()
+    if file in LONGEST:
+        return TIERS.index("spark"), LONGEST.index(file)
+    return TIERS.index(_tier(item)) if _tier(item) in TIERS else len(TIERS), len(LONGEST)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,4 +84,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIERS.get(_tier(item), max(TIERS.values()))))
+            item.add_marker(pytest.mark.timeout(LIMIT))

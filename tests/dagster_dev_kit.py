@@ -26,13 +26,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from tests import dagster_queries as queries
+from tests.patience import SECONDS
 from tests.places import CHECKOUT
 
-__all__ = ["DONE", "SETTINGS", "Check", "DagsterDev", "Entry", "Run", "dagster_dev", "until"]
+__all__ = ["DONE", "SETTINGS", "Check", "DagsterDev", "Entry", "Run", "dagster_dev"]
 
 DONE: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 #: Whatever is waited for must happen; a test that hangs ends here, with the log.
-SECONDS: Final = 120.0
 
 _LOCATION: Final = "definitions.py"
 _REPOSITORY: Final = "__repository__"
@@ -166,7 +166,7 @@ class DagsterDev:
         """
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60.0) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS) as response:
             answer = json.load(response)
         if answer.get("errors"):
             raise DagsterSaysNo(str(answer["errors"]))
@@ -322,14 +322,6 @@ def dagster_dev(folder: Path, code: str, environment: Mapping[str, str]) -> Iter
     """``dagster dev``, loaded; ended afterwards."""
     with DagsterDev(folder, code, environment) as server:
         yield server
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until it is true; it must become so."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.05)
 
 
 _VALUES: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (

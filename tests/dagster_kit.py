@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,7 @@ from coord_control.control.settings import ControlSettings
 from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import ScriptedDriver, control_settings, make_agent, open_store
-
-_SECONDS = 60.0
+from tests.patience import eventually
 
 
 @dataclass
@@ -67,11 +65,3 @@ class Plane:
 def plane_in(folder: Path) -> Iterator[Plane]:
     with contextlib.ExitStack() as cleanup:
         yield Plane(folder, control_settings(folder / "control.db"), cleanup)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until it is true; it must become so."""
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.02)

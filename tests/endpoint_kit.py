@@ -26,9 +26,9 @@ from coord_control.spark.wire import frame_codec
 from coord_control.spark.wire.connection import Address, Patience
 from coord_control.spark.wire.endpoint import Endpoint, Limits
 from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Proceed
+from tests.patience import SECONDS
 
 GENERATION = Generation(3)
-SECONDS = 30.0  # how long a test waits for something that must happen before it fails
 ONCE = Patience(tries=1)
 
 plain_and_tls = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])

@@ -22,6 +22,7 @@ from typing import Any, Final
 import yaml
 
 from tests.deploy_kit import DEPLOY
+from tests.patience import SECONDS
 
 __all__ = [
     "RULES",
@@ -35,7 +36,6 @@ __all__ = [
 ]
 
 RULES: Final = sorted((DEPLOY / "prometheus").glob("*.yml"))
-_SECONDS: Final = 120.0
 #: Nobody wants to wait for the thresholds of production.
 _IMPATIENT: Final = {
     "CoordControlEventsBlocked": ("> 60", "> 0.2"),
@@ -59,7 +59,7 @@ class Prometheus:
     def is_ready(self) -> bool:
         """Whether it answers queries."""
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=_SECONDS):
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=SECONDS):
                 return True
         except OSError:  # refused, or not yet ready
             return False
@@ -72,7 +72,7 @@ class Prometheus:
     def until(self, *queries: str) -> None:
         """Wait until each of them, one after the other, has data."""
         for query in queries:
-            deadline = time.monotonic() + _SECONDS
+            deadline = time.monotonic() + SECONDS
             while not self.now(query):
                 assert time.monotonic() < deadline, f"still without data: {query}"
                 time.sleep(0.05)
@@ -98,7 +98,7 @@ class Prometheus:
     def _get(self, what: str, **parameters: str) -> Any:
         url = f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
@@ -158,7 +158,7 @@ def impatient_rules(folder: Path) -> list[str]:
 
 def await_data(server: Prometheus, job: str) -> None:
     """Wait until all panels and all alerts have had a number; a scrape may still be on its way."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + SECONDS
     while empty := _without_data(server, job):
         assert time.monotonic() < deadline, empty
         time.sleep(1.0)
@@ -187,7 +187,7 @@ def prometheus(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
             started = Prometheus(port)
-            deadline = time.monotonic() + _SECONDS
+            deadline = time.monotonic() + SECONDS
             while not started.is_ready():
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, "it did not start in time"

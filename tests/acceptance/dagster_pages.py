@@ -17,14 +17,14 @@ from playwright.sync_api import TimeoutError as NotThere
 
 from tests.browser_kit import Screen
 from tests.dagster_dev_kit import DagsterDev
+from tests.patience import SECONDS
 
 __all__ = ["Person"]
 
-_SECONDS: Final = 180.0
 _RELOAD_MILLISECONDS: Final = 5_000
 _RUN_PAGE: Final = re.compile("/runs/[0-9a-f]")
 _ENDED: Final = re.compile(r"RUN_(SUCCESS|FAILURE|CANCELED)")
-expect.set_options(timeout=_SECONDS * 1000)  # for all that is expected on a page; it ends as soon as it is there
+expect.set_options(timeout=SECONDS * 1000)  # for all that is expected on a page; it ends as soon as it is there
 _DRAWN: Final = """canvas => {
     const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     return pixels.some(value => value > 0);
@@ -59,7 +59,7 @@ class Person:
 
     def see(self, seen: Locator) -> Locator:
         """Wait until something is shown, and load the page again now and then; it must come."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + SECONDS
         while True:
             try:
                 seen.first.wait_for(timeout=_RELOAD_MILLISECONDS)
@@ -126,7 +126,7 @@ class Person:
     def sees_line(self, text: str | re.Pattern[str]) -> Locator:
         """A line of the run's log."""
         line = self.page.get_by_text(text).first
-        line.wait_for(timeout=_SECONDS * 1000)
+        line.wait_for(timeout=SECONDS * 1000)
         return line
 
     def sees_success(self) -> None:

@@ -22,8 +22,6 @@ import pytest
 from tests.acceptance.conftest import is_running
 from tests.places import CHECKOUT
 
-pytestmark = pytest.mark.timeout(900)
-
 _STOPPABLE = """
     import os, threading
     from coord_control.spark.process import shutdown

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _JOB = """

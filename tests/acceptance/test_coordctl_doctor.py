@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
-
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 

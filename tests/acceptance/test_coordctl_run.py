@@ -8,8 +8,6 @@ import pytest
 
 from tests.acceptance.conftest import Run, Write
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def test_a_script_that_ends_has_finished_the_job(script: Write, start: Run) -> None:
     path = script("""

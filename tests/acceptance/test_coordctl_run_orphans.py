@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import psutil
-import pytest
 
 from tests.acceptance.conftest import STOPPABLE, STUBBORN, Run, Write, await_line
-
-pytestmark = pytest.mark.timeout(900)
 
 # Stops when it is asked to, and takes until its supervisor has been killed.
 _SLOW_TO_STOP = """

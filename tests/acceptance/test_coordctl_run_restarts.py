@@ -8,8 +8,6 @@ import pytest
 
 from tests.acceptance.conftest import FAST, Run, Write
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def test_every_driver_is_told_what_to_restore(script: Write, start: Run, tmp_path: Path) -> None:
     path = script("""

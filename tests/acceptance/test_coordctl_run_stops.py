@@ -9,8 +9,6 @@ import pytest
 
 from tests.acceptance.conftest import STOPPABLE, STUBBORN, Run, Write, await_line, is_running
 
-pytestmark = pytest.mark.timeout(900)
-
 _TAKEN_BY_ANOTHER_THREAD = """
     import signal, threading
     threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -30,10 +30,13 @@ from coord_control.storage.records import CheckpointKind, CheckpointState, JobRe
 from tests.acceptance import delays_job
 from tests.acceptance.dagster_pages import Person
 from tests.browser_kit import Screen, browser
-from tests.dagster_dev_kit import dagster_dev, until
+from tests.dagster_dev_kit import (
+    dagster_dev,
+)
+from tests.patience import SECONDS, eventually
 from tests.places import CHECKOUT
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 _JOB: Final = delays_job.JOB
 _SAVEPOINT: Final = f"{_JOB}/savepoint"
@@ -57,7 +60,6 @@ _CODE: Final = f"""
 #: From the request to end to the kill of the driver and all that it has started.
 _GRACE_SECONDS: Final = 60.0
 #: A driver that does not run by then fails its test.
-_START_SECONDS: Final = 300.0
 
 
 @dataclass
@@ -74,11 +76,11 @@ class World:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One subtask does not end its epoch: a checkpoint that begins now is under way until this is left."""
+        """One subtask does not end its epoch: a checkpoint that begins now is under way eventually this is left."""
         hold, held = self.folder / delays_job.HOLD, self.folder / delays_job.HELD
         hold.touch()
         try:
-            until(held.exists)
+            eventually(held.exists)
             yield
         finally:
             hold.unlink()
@@ -93,8 +95,8 @@ class World:
         return made.checkpoint
 
     def until_running(self, generation: int) -> None:
-        """Wait until a driver of that generation, or a later one, processes something."""
-        deadline = time.monotonic() + _START_SECONDS
+        """Wait eventually a driver of that generation, or a later one, processes something."""
+        deadline = time.monotonic() + SECONDS
         while not self._runs(generation):
             assert time.monotonic() < deadline, (self.folder / _LOG).read_text(errors="replace")[-4000:]
             time.sleep(0.1)

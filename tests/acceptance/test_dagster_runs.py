@@ -22,9 +22,12 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind, CommandState
 from tests.agent_kit import JOB, ScriptedDriver
 from tests.dagster_dev_kit import DagsterDev, dagster_dev
-from tests.dagster_kit import eventually, plane_in
+from tests.dagster_kit import (
+    plane_in,
+)
+from tests.patience import eventually
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kill
 
 _SAVEPOINT: Final = f"{JOB}/savepoint"
 _STEP: Final = f"{JOB}__savepoint"

@@ -23,11 +23,11 @@ import yaml
 
 from coord_control.control.client.control_client import ControlClient
 from tests.deploy_kit import DEPLOY
+from tests.patience import eventually
 from tests.places import CHECKOUT
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
-from tests.spark.jobs import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 JOB: Final = "flights"
 _OF_JOB: Final = f'{{job_name="{JOB}"}}'

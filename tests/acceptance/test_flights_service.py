@@ -18,9 +18,10 @@ import pytest
 
 from coord_control.control.client.control_client import ControlClient
 from tests.deploy_kit import DEPLOY
+from tests.patience import SECONDS
 from tests.places import CHECKOUT
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 HERE: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -71,7 +72,7 @@ def test_it_stays_after_the_last_day_until_it_is_stopped(service: subprocess.Pop
     assert service.stderr is not None
     address = line_with("metrics at http://", service.stderr).split()[-1]
     line_with("day 4 of 4", service.stderr)
-    with urllib.request.urlopen(address.replace("/metrics", "/healthz"), timeout=10) as answer:
+    with urllib.request.urlopen(address.replace("/metrics", "/healthz"), timeout=SECONDS) as answer:
         assert answer.status == 200
     with ControlClient(f"sqlite:///{tmp_path / 'control.db'}") as client:
         assert client.job("flights").is_alive

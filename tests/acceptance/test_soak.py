@@ -21,12 +21,11 @@ from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from coord_control.control.commands import CheckpointResult
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState
 from tests.acceptance.soak_kit import CHECKS, JOB, KEPT, SAVES, Soak, soak
+from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 _MINUTE: Final = 60
-#: Dagster gives up a run that was killed with its daemon after the longest that one can take.
-_SETTLED_SECONDS: Final = 900.0
 #: A driver that is killed here, in the seconds of a minute, is not back when the next tick comes.
 _BEFORE_A_TICK: Final = 50
 _KINDS: Final = {"savepoint": SAVES, "checkpoint": CHECKS}
@@ -57,9 +56,8 @@ _OVER: Final = (CheckpointState.COMPLETED, CheckpointState.DISCARDED)
 _Story = Mapping[int, Callable[[Soak], None]]
 
 
-@pytest.mark.timeout(900)
 def test_every_tick_of_a_schedule_has_its_outcome_while_the_driver_is_killed(tmp_path: Path) -> None:
-    _play(tmp_path, 3, {1: _by_hand, 2: Soak.kill_driver})
+    _play(tmp_path, 2, {1: _by_hand_and_killed})
 
 
 @pytest.mark.slow
@@ -85,16 +83,22 @@ def _play(folder: Path, ticks: int, story: _Story) -> None:
             if number in story:
                 story[number](world)
             _wait_for_tick(world, number + 1)
-        world.wait(lambda: _is_settled(world), _SETTLED_SECONDS)
+        # Dagster gives up a run that was killed with its daemon after the longest that one can take.
+        world.wait(lambda: _is_settled(world), 2 * SECONDS)
         for purpose, schedule in _KINDS.items():
             _check_ticks(world, purpose, schedule, ticks)
             _check_reports(world, purpose)
         _check_retention(world)
 
 
+def _by_hand_and_killed(world: Soak) -> None:
+    _by_hand(world)
+    world.kill_driver()
+
+
 def _by_hand(world: Soak) -> None:
     command = world.client.trigger_savepoint(JOB, label=f"by-hand-{int(time.time())}")
-    assert isinstance(world.client.wait(command, 120.0), CheckpointResult)
+    assert isinstance(world.client.wait(command, SECONDS), CheckpointResult)
 
 
 def _wait_for_tick(world: Soak, number: int) -> None:
@@ -147,7 +151,7 @@ def _check_ticks(world: Soak, purpose: str, schedule: str, least: int) -> None:
         taken.append(made[_label(schedule, tick)].id)
     assert len(taken) == len(set(taken))
     # A slow machine is not done when the next tick comes, and that one is skipped; a very slow one skips two of three.
-    assert len(taken) >= least // 3, [(tick.status, tick.skip_reason) for tick in ticks]
+    assert len(taken) >= max(least // 3, 1), [(tick.status, tick.skip_reason) for tick in ticks]
 
 
 def _label(schedule: str, tick: InstigatorTick) -> str:

@@ -27,6 +27,7 @@ from coord_control.storage.records import CommandKind
 from tests.agent_kit import ScriptedDriver, control_settings, make_agent, open_store
 from tests.browser_kit import Screen, browser
 from tests.control_kit import opened
+from tests.patience import SECONDS
 from tests.ui.story import FAILED, NEWEST, SLOW, put_stopped, put_story
 
 TOKEN: Final = "a token that nobody guesses"
@@ -39,8 +40,6 @@ PAGES: Final = {
     "failed": f"jobs/flights/checkpoints/{FAILED}",
 }
 LEAST_CONTRAST: Final = 4.5
-
-pytestmark = pytest.mark.timeout(300)
 
 
 class HoldingDriver(ScriptedDriver):
@@ -74,7 +73,7 @@ class Place:
 
     def open(self, path: str, **window: Any) -> Page:
         page = self.browser.new_page(**window)
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(SECONDS * 1000)
         page.goto(self.address + path)
         return page
 
@@ -101,7 +100,7 @@ def served(folder: Path) -> Iterator[str]:
             yield found[0]
         finally:
             process.terminate()
-            rest = process.communicate(timeout=60)[0]
+            rest = process.communicate(timeout=SECONDS)[0]
     assert "Traceback" not in rest
     assert TOKEN not in line + rest
 
@@ -152,7 +151,7 @@ def test_a_page_follows_a_checkpoint_that_blocks_events(place: Place, page: Page
     expect(other.locator("#passed")).to_be_visible()
     place.driver.blocked = {}
     place.driver.complete(number)
-    done = place.client.wait(command, timeout=60)
+    done = place.client.wait(command, timeout=SECONDS)
     assert isinstance(done, CheckpointResult)
     expect(notice).to_have_count(0)
     expect(row).to_contain_text("completed")
@@ -179,7 +178,7 @@ def test_a_page_can_be_paused_and_keeps_the_focus(place: Place, page: Page) -> N
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     place.driver.blocked = {}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SECONDS
     while any(each.blocked_now for each in place.client.job(LIVE).operators) and time.monotonic() < deadline:
         page.wait_for_timeout(50)
     expect(page.locator(".blocked-now")).to_be_visible()

@@ -16,7 +16,11 @@ from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import CommandState
 from tests.agent_kit import OPERATOR, ScriptedDriver
 from tests.dagster.action_kit import Actions, Ended, meanwhile, saved_job
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 EVENT: dict[str, Any] = {"operator": OPERATOR, "event_type": "Threshold", "payload": {"minutes": 45}}
 

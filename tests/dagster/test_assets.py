@@ -15,7 +15,11 @@ from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandState
 from tests.dagster.action_kit import meanwhile
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 _JOB = StreamingJobSpec(name="flights", queries=[QuerySpec(name="q")])
 _CHECKPOINT = dg.AssetKey(["flights", "checkpoint"])

@@ -22,9 +22,11 @@ from coord_control.dagster.runs.driver_start import Started, start_job
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.storage.records import CommandState, JobState
 from tests.dagster.action_kit import Actions, meanwhile, silence
-from tests.dagster_kit import Plane, eventually, plane_in
-
-pytestmark = pytest.mark.timeout(300)
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 START: Final = "start_streaming_job"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]

@@ -1,7 +1,6 @@
 """One request for all attempts at a step: which runs go on with which, and which commands are found again."""
 
 # Without "from __future__ import annotations": Dagster reads the type of a step's context, and not as text.
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,11 @@ from coord_control.dagster.runs.idempotency import Asked, ask_once, attempt_key,
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState
 from tests.dagster.action_kit import meanwhile
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 RESUMED: Final = {"dagster/is_resume_retry": "true"}
 ASSETS_RESUMED: Final = {"dagster/is_asset_resume_retry": "true"}

@@ -32,7 +32,11 @@ from coord_control.errors import (
 )
 from coord_control.storage.records import CheckpointState, CommandState
 from tests.dagster.action_kit import FLIGHTS, Actions, meanwhile
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 
 @pytest.fixture

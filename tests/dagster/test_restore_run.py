@@ -17,7 +17,11 @@ from coord_control.storage.records import CheckpointState
 from tests.agent_kit import ScriptedDriver
 from tests.control_kit import put_job
 from tests.dagster.action_kit import Actions, has_run, meanwhile, saved_job, silence
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 from tests.unit.durable.restore_kit import run_spark
 
 RESTORE = "restore_streaming_job"

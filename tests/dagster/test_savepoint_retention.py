@@ -1,7 +1,6 @@
 """What a schedule keeps of its savepoints: the decision alone, and disposals through a real agent on real storage."""
 
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
-
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,11 @@ from coord_control.durable.checkpoints.holds import hold
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind
 from tests.agent_kit import JOB
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _HOURLY = "dagster:schedule:hourly"

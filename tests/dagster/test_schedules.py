@@ -17,7 +17,11 @@ from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.dagster.spec import RetainSpec, ScheduleSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from tests.agent_kit import JOB
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _SAVEPOINTS = ScheduleSpec(cron="0 * * * *", target="/backup/", retain=RetainSpec(count=3), timeout_seconds=30)

@@ -24,7 +24,11 @@ from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import ENDED_TO_RESTART, JobRecord, JobState
 from coord_control.storage.store import ControlStore
 from tests.control_kit import put_job
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SPEC: Final = SuperviseSpec(max_restarts=3, within_seconds=1000.0, delay_seconds=10.0)

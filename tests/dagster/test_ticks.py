@@ -21,7 +21,11 @@ from coord_control.storage.records import CheckpointRecord, CheckpointState, Com
 from examples.flights.definitions import FLIGHTS
 from tests.agent_kit import JOB
 from tests.dagster.action_kit import meanwhile, silence
-from tests.dagster_kit import Plane, eventually, plane_in
+from tests.dagster_kit import (
+    Plane,
+    plane_in,
+)
+from tests.patience import eventually
 from tests.places import CHECKOUT
 
 _NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -1,10 +1,4 @@
-"""A driver with an agent as a process of its own, that kills itself at one named step.
-
-``python -m tests.kill.agent_process ROOT DATABASE [STEP] [under-way]``: runs until the job has ended, with the exit
-code that a supervisor would see. A step is ``before:`` or ``after:`` and the name of what is called then, for the first
-time. With ``under-way`` it begins a checkpoint that never becomes complete by itself. ``CLOCK_SKEW_SECONDS`` in the
-environment sets this driver's clock forward, or back; the database keeps its own.
-"""
+"""A driver with an agent as a process of its own, that kills itself at one named step."""
 
 from __future__ import annotations
 
@@ -12,7 +6,6 @@ import datetime
 import os
 import signal
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable
@@ -77,31 +70,28 @@ def skew_the_clock(seconds: float) -> None:
                     setattr(loaded, attribute, module if value is datetime else Skewed)
 
 
-def main(root: str, database: str, step: str | None = None, checkpoint: str | None = None) -> int:
+def main(root: str, database: str, step: str | None, skew_seconds: float, is_under_way: bool) -> int:
+    """Run until the job has ended, and return the exit code that a supervisor would see.
+
+    Args:
+        step: ``before:`` or ``after:`` and the name of what is called then, for the first time.
+        skew_seconds: sets this driver's clock forward, or back; the database keeps its own.
+        is_under_way: begin a checkpoint that never becomes complete by itself.
+    """
     if step:
         die_at(step)
-    if skew := os.environ.get("CLOCK_SKEW_SECONDS"):
-        skew_the_clock(float(skew))
+    if skew_seconds:
+        skew_the_clock(skew_seconds)
     settings = control_settings(database)
-    driver = ScriptedDriver(root, is_automatic=checkpoint is None)
+    driver = ScriptedDriver(root, is_automatic=not is_under_way)
     agent = make_agent(driver, settings, open_store(settings), is_supervised=True)
     if agent.start() is not None:
         driver.stop()
         return ExitCode.FINISHED
     driver.open_feed()
-    if checkpoint is not None:
+    if is_under_way:
         driver.submit(CheckpointRequest())
-    threading.Thread(target=_parent_is_gone, daemon=True).start()
     while not driver.ended.wait(0.05):
         if driver.feed_status("threshold").waiting:  # type: ignore[arg-type]
             driver.run_epoch()
     return ExitCode.RESTART if driver.is_restarting else ExitCode.FINISHED
-
-
-def _parent_is_gone() -> None:
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

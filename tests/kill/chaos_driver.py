@@ -1,15 +1,7 @@
-"""A driver with an agent on any control database, as a process of its own: ``python -m tests.kill.chaos_driver``.
-
-Arguments: the root, the address of the database, the job's name. It runs epochs whenever events wait, until it is
-killed, asked to end, or fenced; its exit code is what a supervisor would see.
-"""
+"""A driver with an agent on any control database, as a process of its own."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
 from typing import Final
 
 from coord_control.control.settings import ControlSettings
@@ -22,10 +14,14 @@ QUICK: Final = {"heartbeat_seconds": 0.2, "lease_seconds": 3.0}
 
 
 def main(root: str, url: str, job: str) -> int:
+    """Run epochs whenever events wait, until the driver is killed, asked to end, or fenced.
+
+    Returns:
+        The exit code that a supervisor would see.
+    """
     settings = ControlSettings.load(url, **QUICK)
     driver = ScriptedDriver(root, job, waits=True)
     agent = make_agent(driver, settings, open_store(settings), is_supervised=True)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     if agent.start() is not None:
         driver.stop()
         return ExitCode.FINISHED
@@ -36,12 +32,3 @@ def main(root: str, url: str, job: str) -> int:
         if driver.feed_status(OperatorUid(OPERATOR)).waiting:
             driver.run_epoch()
     return ExitCode.RESTART if driver.is_restarting else ExitCode.FINISHED
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -29,14 +29,15 @@ from coord_control.ids import QueryName
 from coord_control.protocol.records import Ack, Begin
 from tests.kill.books import story_folder
 from tests.kill.pausing import PAUSE_VARIABLE, Step, paused_mark
+from tests.patience import SECONDS
 
-__all__ = ["CHECKOUT", "HANG_SECONDS", "Feeder", "Moment", "Trial", "Victim"]
+__all__ = ["CHECKOUT", "Feeder", "Moment", "Trial", "Victim"]
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: A driver that neither dies nor gets on within this time fails its test.
-HANG_SECONDS: Final = 300.0
 _MARK: Final = "COORD_KILL_TRIAL"  # in the environment of everything that a trial starts
-_POLL_SECONDS: Final = 0.001
+_POLL_SECONDS: Final = 0.05
+_CLOSE_SECONDS: Final = 0.001
 _KEYS: Final = 24
 _BACKLOG: Final = 6  # files that the feeder is ahead of the slower query
 
@@ -181,15 +182,15 @@ class Trial:
         python, jvm = json.loads(path.read_text())["holder"]["processes"]
         return int(python["pid"]), int(jvm["pid"])
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll, closely enough to act while it is still true."""
-        until = time.monotonic() + HANG_SECONDS
+    def wait_for(self, condition: Callable[[], bool], what: str, *, closely: bool = False) -> None:
+        """Poll, if need be ``closely`` enough to act while it is still true, which takes most of a core."""
+        until = time.monotonic() + SECONDS
         while not condition():
             if time.monotonic() > until:
-                raise TimeoutError(f"waited {HANG_SECONDS} s for {what}; see {self.log(self.lives)}")
+                raise TimeoutError(f"waited {SECONDS} s for {what}; see {self.log(self.lives)}")
             if notes := self.violations():
                 raise AssertionError("\n".join(notes))
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_CLOSE_SECONDS if closely else _POLL_SECONDS)
 
     def watch_recovery(self, generation: int, committed: int) -> None:
         """Wait until ``generation`` has taken over; ``committed`` is where its predecessor stood when Python died."""
@@ -210,7 +211,7 @@ class Trial:
             case Moment.CLAIMED:
                 return
             case Moment.RECOVERED:
-                self.wait_for(lambda: next(own.glob("*.base"), None) is not None, moment.value)
+                self.wait_for(lambda: next(own.glob("*.base"), None) is not None, moment.value, closely=True)
             case Moment.PLANNED:
                 self._wait_for_next(ledger / "spark" / "offsets")
             case Moment.WRITTEN:
@@ -234,7 +235,7 @@ class Trial:
                 os.kill(jvm, signal.SIGKILL)
             case Victim.GROUP:
                 os.killpg(process.pid, signal.SIGKILL)
-        process.wait(HANG_SECONDS)
+        process.wait(SECONDS)
         died = time.monotonic()
         watcher = threading.Thread(target=self._watch_afterlife, args=(jvm, died), daemon=True)
         watcher.start()
@@ -244,7 +245,7 @@ class Trial:
     def await_afterlives(self) -> None:
         """Wait until every JVM of a driver that was killed is gone."""
         for watcher in self._watchers:
-            watcher.join(HANG_SECONDS)
+            watcher.join(SECONDS)
             assert not watcher.is_alive(), "a JVM outlives its Python for ever"
 
     def violations(self) -> list[str]:
@@ -265,7 +266,7 @@ class Trial:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(jvm)
             while self._is_ours(process):
-                time.sleep(_POLL_SECONDS * 20)
+                time.sleep(_POLL_SECONDS)
         self.longest_afterlife = max(self.longest_afterlife, time.monotonic() - since)
 
     def _arguments(self) -> list[str]:
@@ -277,7 +278,7 @@ class Trial:
 
     def _wait_for_next(self, folder: Path) -> None:
         before = _newest(folder)
-        self.wait_for(lambda: _newest(folder) > before, f"a file after {before} in {folder}")
+        self.wait_for(lambda: _newest(folder) > before, f"a file after {before} in {folder}", closely=True)
 
     def _wait_for_record(self, folder: Path, kind: type[Begin] | type[Ack]) -> None:
         seen = _segments(folder)
@@ -287,7 +288,7 @@ class Trial:
             seen.update(new)
             return any(_holds(folder / name, kind) for name in new)
 
-        self.wait_for(has_come, f"a record of the kind {kind.__name__} in {folder}")
+        self.wait_for(has_come, f"a record of the kind {kind.__name__} in {folder}", closely=True)
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:

@@ -17,11 +17,12 @@ from typing import Final
 import psutil
 import pyspark
 
+from tests.patience import SECONDS
+
 __all__ = ["MEGABYTES", "Standalone", "Worker"]
 
 #: Of an executor.
 MEGABYTES: Final = 600
-_SECONDS: Final = 20.0
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 
@@ -48,7 +49,7 @@ class Worker:
         doomed = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         for process in doomed:
             _kill(process)
-        self.process.wait(_SECONDS)
+        self.process.wait(SECONDS)
 
 
 class Standalone:
@@ -105,7 +106,7 @@ class Standalone:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in (*(worker.process for worker in self.workers), self._master):
-            process.wait(_SECONDS)
+            process.wait(SECONDS)
 
     def _start(self, log: Path, name: str, *arguments: str, host: str = "127.0.0.1") -> subprocess.Popen[bytes]:
         command = [f"{self.home}/bin/spark-class", f"org.apache.spark.deploy.{name}"]

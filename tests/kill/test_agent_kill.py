@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +17,10 @@ from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandRecord, CommandState
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, OPERATOR, control_settings, open_store
+from tests.kill import agent_process
+from tests.kill.forked import Forked
+from tests.patience import eventually
 
-_SECONDS: Final = 60.0
 _KILLED: Final = -9
 
 _COMMON: Final = ("after:claim", "before:finish", "after:finish")
@@ -62,18 +60,13 @@ class Site:
         self._cleanup = cleanup
         cleanup.callback(self.store.close)
 
-    def start(self, *step: str, skew_seconds: float = 0.0) -> subprocess.Popen[bytes]:
-        """A driver; see :mod:`tests.kill.agent_process` for what can follow the step at which it dies."""
-        arguments = [self.root, self.database, *step]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.agent_process", *arguments],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "CLOCK_SKEW_SECONDS": str(skew_seconds or "")},
-        )
+    def start(self, step: str | None = None, *, skew_seconds: float = 0.0, is_under_way: bool = False) -> Forked:
+        """A driver, and the step at which it dies; see :mod:`tests.kill.agent_process`."""
+        process = Forked(agent_process.main, self.root, self.database, step, skew_seconds, is_under_way)
         self._cleanup.callback(_end, process)
         return process
 
-    def running(self, process: subprocess.Popen[bytes], generation: int) -> None:
+    def running(self, process: Forked, generation: int) -> None:
         """Wait until the driver is known, and takes commands."""
 
         def is_there() -> bool:
@@ -83,29 +76,20 @@ class Site:
                 return job.generation == generation and job.is_alive and job.state == "running"
             return False
 
-        _eventually(is_there)
+        eventually(is_there)
 
     def ask(self, kind: CommandKind, **payload: Any) -> str:
         request = CommandRequest(job=JOB, kind=kind, payload=payload, operator=payload.get("operator"))
         return self.store.commands.submit(request).id
 
     def outcome(self, command: str) -> CommandRecord:
-        _eventually(lambda: self.store.commands.get(command).is_finished)
+        eventually(lambda: self.store.commands.get(command).is_finished)
         return self.store.commands.get(command)
 
 
-def _eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.05)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Forked) -> None:
     process.kill()
     process.wait()
-    assert process.stdin is not None
-    process.stdin.close()
 
 
 @pytest.fixture
@@ -122,9 +106,9 @@ def test_a_command_has_one_right_outcome_wherever_its_driver_dies(site: Site, ki
     victim = site.start(step)
     site.running(victim, generation)
     command = site.ask(kind, **_payload(kind, saved))
-    assert victim.wait(_SECONDS) == _KILLED
-    code = _finish(site, command)
-    _check(site, kind, _completed(site, command), code)
+    assert victim.wait() == _KILLED
+    last = _finish(site, command)
+    _check(site, kind, _completed(site, command), last)
 
 
 @pytest.mark.kill
@@ -137,10 +121,10 @@ def test_a_driver_that_dies_while_it_takes_a_command_over_leaves_it_to_the_next(
     first = site.start(step)
     site.running(first, 2 if saved else 1)
     command = site.ask(kind, **_payload(kind, saved))
-    assert first.wait(_SECONDS) == _KILLED
-    assert site.start(when).wait(_SECONDS) == _KILLED
-    code = _finish(site, command)
-    _check(site, kind, _completed(site, command), code)
+    assert first.wait() == _KILLED
+    assert site.start(when).wait() == _KILLED
+    last = _finish(site, command)
+    _check(site, kind, _completed(site, command), last)
 
 
 @pytest.mark.kill
@@ -150,20 +134,20 @@ def test_a_restore_is_done_once_whatever_the_clocks_of_its_drivers_say(site: Sit
     first = site.start("after:restore", skew_seconds=skew_seconds)
     site.running(first, 2)
     command = site.ask(CommandKind.RESTORE, **_payload(CommandKind.RESTORE, saved))
-    assert first.wait(_SECONDS) == _KILLED
-    assert site.start("after:adopt", skew_seconds=-skew_seconds).wait(_SECONDS) == _KILLED
-    code = _finish(site, command)
-    _check(site, CommandKind.RESTORE, _completed(site, command), code)
+    assert first.wait() == _KILLED
+    assert site.start("after:adopt", skew_seconds=-skew_seconds).wait() == _KILLED
+    last = _finish(site, command)
+    _check(site, CommandKind.RESTORE, _completed(site, command), last)
 
 
 @pytest.mark.kill
 @pytest.mark.parametrize("step", _COMMON)
 def test_an_abort_comes_true_wherever_the_driver_of_the_checkpoint_dies(site: Site, step: str) -> None:
-    victim = site.start(step, "under-way")
+    victim = site.start(step, is_under_way=True)
     site.running(victim, 1)
-    _eventually(lambda: [entry.id for entry in site.store.checkpoints.list(JOB)] == [1])
+    eventually(lambda: [entry.id for entry in site.store.checkpoints.list(JOB)] == [1])
     command = site.ask(CommandKind.ABORT, checkpoint=1)
-    assert victim.wait(_SECONDS) == _KILLED
+    assert victim.wait() == _KILLED
     _finish(site, command)
     assert _completed(site, command).result == {"checkpoint": 1}
     assert site.store.checkpoints.get(JOB, 1).state is CheckpointState.FAILED
@@ -175,7 +159,7 @@ def test_an_abort_of_a_checkpoint_that_never_was_is_refused_wherever_its_driver_
     victim = site.start(step)
     site.running(victim, 1)
     command = site.ask(CommandKind.ABORT, checkpoint=17)
-    assert victim.wait(_SECONDS) == _KILLED
+    assert victim.wait() == _KILLED
     _finish(site, command)
     assert site.outcome(command).state is CommandState.REFUSED
 
@@ -187,7 +171,7 @@ def test_an_event_that_is_refused_has_failed_wherever_its_driver_dies(site: Site
     site.running(victim, 1)
     event = {"event_type": "Threshold", "payload": {"minutes": -1}, "subtask": None}
     command = site.ask(CommandKind.SEND_EVENT, operator=OPERATOR, **event)
-    assert victim.wait(_SECONDS) == _KILLED
+    assert victim.wait() == _KILLED
     _finish(site, command)
     done = site.outcome(command)
     assert (done.state, done.error and done.error.code) == (CommandState.FAILED, "COORDINATOR_FAILED")
@@ -208,7 +192,7 @@ def _saved(site: Site) -> str:
     site.running(process, 1)
     done = site.outcome(site.ask(CommandKind.TRIGGER_SAVEPOINT, target=None, label="before"))
     site.outcome(site.ask(CommandKind.STOP, grace_seconds=1.0))
-    assert process.wait(_SECONDS) == ExitCode.FINISHED
+    assert process.wait() == ExitCode.FINISHED
     assert done.result is not None
     return str(done.result["path"])
 
@@ -226,24 +210,23 @@ def _payload(kind: CommandKind, saved: str | None) -> dict[str, Any]:
             return {}
 
 
-def _finish(site: Site, command: str) -> int | None:
-    """Be the supervisor until the command has its outcome; the exit code of the last driver that ended."""
-    code: int | None = None
+def _finish(site: Site, command: str) -> Forked:
+    """Be the supervisor until the command has its outcome; return the last driver."""
     process = site.start()
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
+
+    def is_over() -> bool:
+        nonlocal process
         code = process.poll()
         if code == ExitCode.RESTART:
             process = site.start()
-        elif code is not None or site.store.commands.get(command).is_finished:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(0.5)
-            return None
-        time.sleep(0.05)
-    raise AssertionError("the command never came to its end")
+            return False
+        return code is not None or site.store.commands.get(command).is_finished
+
+    eventually(is_over)
+    return process
 
 
-def _check(site: Site, kind: CommandKind, done: CommandRecord, code: int | None) -> None:
+def _check(site: Site, kind: CommandKind, done: CommandRecord, last: Forked) -> None:
     """What was done was done once, and nothing else was."""
     files, folder = LocalFiles(), join(site.root, JOB)
     entries = Catalog(files, folder).entries()
@@ -264,4 +247,4 @@ def _check(site: Site, kind: CommandKind, done: CommandRecord, code: int | None)
         assert savepoints == [done.result["savepoint"]["path"]]
     if kind is CommandKind.RESTART:
         assert done.result["generation"] > 1
-        assert code is None
+        assert last.wait(0.5) is None, "it was to be started again once"

@@ -13,7 +13,12 @@ from collections import Counter
 import pytest
 
 from tests.kill.audit import Balance, audit, check_counts, check_output, recovered
-from tests.kill.life import HANG_SECONDS, Moment, Trial, Victim
+from tests.kill.life import (
+    Moment,
+    Trial,
+    Victim,
+)
+from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
@@ -26,7 +31,6 @@ _SHORT = [
 _BEFORE_EPOCHS = (Moment.CLAIMED, Moment.RECOVERED, Moment.ANY)
 
 
-@pytest.mark.timeout(600)
 def test_nothing_is_lost_or_seen_twice_when_the_driver_is_killed(trial: Trial) -> None:
     _run(trial, _SHORT, most_epochs=0)
 
@@ -48,7 +52,7 @@ def _run(trial: Trial, kills: list[tuple[Moment, Victim]], most_epochs: int) -> 
         epochs = 0 if moment in _BEFORE_EPOCHS else trial.random.randint(0, most_epochs)
         committed = _live_and_die(trial, life, committed, epochs, moment, victim)
     trial.feeder.stop()
-    assert trial.start("--finish").wait(HANG_SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
+    assert trial.start("--finish").wait(SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
 
     trial.await_afterlives()
     balance = _check_end(trial, len(kills))

@@ -18,9 +18,13 @@ import pytest
 
 from coord_control.ids import CheckpointId
 from tests.kill.audit import audit, check_counts, check_output, recovered
-from tests.kill.life import HANG_SECONDS, Trial, Victim
+from tests.kill.life import (
+    Trial,
+    Victim,
+)
 from tests.kill.pausing import Step, paused_mark
 from tests.kill.saved import Saved, check_nothing_is_left, check_saved
+from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
@@ -34,7 +38,6 @@ _RESTORING = (
 _SAVING = tuple(step for step in Step if step not in _RESTORING)
 
 
-@pytest.mark.timeout(600)
 def test_what_is_complete_can_be_restored_whenever_the_driver_is_killed(trial: Trial) -> None:
     _run(
         trial,
@@ -63,7 +66,7 @@ def _run(trial: Trial, saving: list[Step | None], restoring: list[Step | None]) 
     for step in restoring:
         _live_and_die(trial, step, known)
     trial.feeder.stop()
-    assert trial.start("--finish").wait(HANG_SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
+    assert trial.start("--finish").wait(SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
     trial.await_afterlives()
 
     assert trial.violations() == []

@@ -41,9 +41,13 @@ from coord_control.ids import CheckpointId
 from tests.kill.audit import audit, check_counts, check_output, recovered
 from tests.kill.cut import Cut, Network
 from tests.kill.freezing import Freezer, Stop
-from tests.kill.life import HANG_SECONDS, Trial, Victim
+from tests.kill.life import (
+    Trial,
+    Victim,
+)
 from tests.kill.saved import Saved, check_nothing_is_left, check_saved
 from tests.kill.standalone import Standalone, Worker
+from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
@@ -190,7 +194,6 @@ def world(trial: Trial, tmp_path: Path) -> Iterator[World]:
     world.cluster.close()
 
 
-@pytest.mark.timeout(900)
 def test_a_cluster_that_loses_executors_workers_and_connections_loses_no_row_and_no_event(world: World) -> None:
     _run(world, rounds=1)
 
@@ -237,7 +240,7 @@ def _end(world: World) -> None:
     """The last driver processes what there is, and saves nothing."""
     trial = world.trial
     world.kill_driver()
-    assert trial.start("--finish").wait(HANG_SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
+    assert trial.start("--finish").wait(SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
     trial.await_afterlives()
 
 

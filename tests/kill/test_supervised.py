@@ -13,9 +13,13 @@ from coord_control.control.settings import ControlSettings
 from coord_control.errors import DatabaseError, JobNotFound, JobNotRunning, SupervisorLost
 from coord_control.storage.records import JobRecord, JobState
 from tests.kill.audit import audit, recovered
-from tests.kill.life import HANG_SECONDS, Moment, Trial
+from tests.kill.life import (
+    Moment,
+    Trial,
+)
+from tests.patience import SECONDS
 
-pytestmark = [pytest.mark.kill, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
 _RUN = ["-m", "coord_control.cli", "run", "--backoff-initial", "10ms", "--backoff-max", "20ms", "--grace", "100s"]
 
@@ -33,7 +37,7 @@ def test_a_killed_driver_is_followed_by_another_and_a_request_to_stop_ends_the_j
     trial.processes(3)
     trial.wait_for_epochs(1)
     supervisor.send_signal(signal.SIGTERM)
-    code = supervisor.wait(HANG_SECONDS)
+    code = supervisor.wait(SECONDS)
     log = trial.log(1).read_text()
 
     assert code == 143, log[-4000:]
@@ -127,4 +131,4 @@ def _runs(control: ControlClient, generation: int) -> bool:
 
 def _kill(supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.kill()
-    supervisor.wait(HANG_SECONDS)
+    supervisor.wait(SECONDS)

@@ -30,7 +30,17 @@ from pyspark.sql import SparkSession
 import coord_control as cc
 from coord_control.ids import QueryName
 from coord_control.spark.session import is_local
-from tests.spark.jobs import QUICK, SCHEMA, SECONDS, Dialogue, Memory, apply, eventually, followed, query_status, rows
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    QUICK,
+    SCHEMA,
+    Dialogue,
+    Memory,
+    apply,
+    followed,
+    query_status,
+    rows,
+)
 from tests.spark.jobs import talk as declare
 from tests.spark.streams import FileStream
 

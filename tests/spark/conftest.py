@@ -29,9 +29,6 @@ from tests.spark.streams import FileStream, Probe
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# Generous, because the first test of a process also pays for the start of the JVM.
-TEST_TIMEOUT_SECONDS = 300
-
 
 class MakeStream(Protocol):
     """Makes a `FileStream` in a directory of its own; call it once for each source of a test."""
@@ -39,13 +36,6 @@ class MakeStream(Protocol):
     def __call__(
         self, schema: str = ..., *, file_format: str = ..., session: SparkSession | None = ...
     ) -> FileStream: ...
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
 
 
 @pytest.fixture(scope="session")

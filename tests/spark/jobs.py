@@ -9,7 +9,6 @@ The functions run in Spark's Python workers, which import this module from the c
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -21,11 +20,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
 from coord_control.protocol.status import QueryStatus
+from tests.patience import SECONDS
 
 __all__ = [
     "QUICK",
     "SCHEMA",
-    "SECONDS",
     "Book",
     "Dialogue",
     "MakeJob",
@@ -36,7 +35,6 @@ __all__ = [
     "Trouble",
     "apply",
     "drain",
-    "eventually",
     "follow",
     "followed",
     "query_status",
@@ -46,7 +44,6 @@ __all__ = [
 ]
 
 #: How long a test waits for something that must happen before it fails.
-SECONDS: Final = 100.0
 SCHEMA: Final = "key STRING, value LONG"
 
 #: Quick restarts, and few of them.
@@ -218,11 +215,3 @@ def drain(job: cc.Job, writer: DataStreamWriter, query: str = "q", **options: An
     """Run a query over all that is there and wait for its end."""
     job.start(query, writer.trigger(availableNow=True), **options)
     assert job.await_termination(SECONDS), "the query did not end in time; see its status"
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until ``condition()`` is true; what it waits for must happen."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.02)

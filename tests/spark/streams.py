@@ -27,9 +27,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.patience import SECONDS
+
 __all__ = [
     "MARKER_PROPERTY",
-    "QUERY_TIMEOUT_SECONDS",
     "Call",
     "FileStream",
     "Probe",
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 # A deadlocked query must fail its test and not the whole run; nothing here takes a tenth of this.
-QUERY_TIMEOUT_SECONDS: Final = 120
 
 # What mapInArrow takes.
 Transform = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -171,12 +171,12 @@ def drain(writer: DataStreamWriter) -> StreamingQuery:
 
     Raises:
         StreamingQueryException: the query failed.
-        TimeoutError: it did not end in `QUERY_TIMEOUT_SECONDS`.
+        TimeoutError: it did not end in `SECONDS`.
     """
     query = writer.trigger(availableNow=True).start()
-    if not query.awaitTermination(QUERY_TIMEOUT_SECONDS):
+    if not query.awaitTermination(SECONDS):
         query.stop()
-        raise TimeoutError(f"query {query.id} did not end in {QUERY_TIMEOUT_SECONDS} s; see its last progress")
+        raise TimeoutError(f"query {query.id} did not end in {SECONDS} s; see its last progress")
     return query
 
 

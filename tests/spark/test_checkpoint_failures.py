@@ -22,15 +22,14 @@ from coord_control.errors import (
 from coord_control.ids import OperatorUid
 from coord_control.protocol.statistics import CheckpointStatistics, OperatorStatistics
 from coord_control.spark.checkpoints import checkpoint_service
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Dialogue,
     MakeJob,
     Memory,
     Once,
     Trouble,
     apply,
-    eventually,
     followed,
     rows,
     talk,
@@ -91,7 +90,7 @@ def goes_on(job: cc.Job, source: FileStream, coordinator: Dialogue, *, prompt: b
 
 
 def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, source: FileStream) -> None:
-    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=0.3)), Slow()
+    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=2.0)), Slow()
     run(job, source, coordinator)
     coordinator.is_slow = True
     assert reason(job.trigger_checkpoint()) == "expired"
@@ -107,7 +106,7 @@ def test_one_that_takes_too_long_expires_and_the_job_goes_on(make_job: MakeJob, 
 def test_a_coordinator_that_never_answers_fails_its_checkpoint_and_not_the_later_ones(
     make_job: MakeJob, source: FileStream
 ) -> None:
-    job, coordinator = make_job(snapshot_timeout_seconds=0.3), Slow()
+    job, coordinator = make_job(snapshot_timeout_seconds=2.0), Slow()
     run(job, source, coordinator)
     coordinator.is_slow = True
     assert reason(job.trigger_savepoint()) == "coordinator_timeout"

@@ -24,8 +24,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.durable.spark_layout.layout import layout_of, relocated
 from coord_control.errors import StateFileMissing
 from coord_control.ids import Epoch
+from tests.patience import eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import eventually
 from tests.spark.layouts import (
     BACKGROUND,
     EPOCHS,

@@ -11,7 +11,17 @@ import pytest
 import coord_control as cc
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, decode_metadata
 from coord_control.errors import CheckpointNotCompleted
-from tests.spark.jobs import SECONDS, Dialogue, MakeJob, Memory, Trouble, apply, eventually, rows, talk, write
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    Dialogue,
+    MakeJob,
+    Memory,
+    Trouble,
+    apply,
+    rows,
+    talk,
+    write,
+)
 from tests.spark.streams import FileStream
 
 

@@ -21,7 +21,13 @@ from coord_control.protocol.job_facts import ControlEvent, JobListener, Recovery
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.spark.job.agent_port import AgentPort
-from tests.spark.jobs import MakeJob, Once, Trouble, eventually, rows
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    MakeJob,
+    Once,
+    Trouble,
+    rows,
+)
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import metadata
 
@@ -243,7 +249,7 @@ def test_a_restore_takes_events_back_and_a_fork_has_none_of_its_own(make_job: Ma
         for _ in range(2):
             owner.send()
         eventually(lambda: port.feed_status(OP).waiting == 0)
-        saved = port.submit(CheckpointRequest(label="two", cause="test")).wait(60.0)
+        saved = port.submit(CheckpointRequest(label="two", cause="test")).wait(SECONDS)
         statuses = [each.status for each in owner.checkpoints]
         assert statuses[0] is CheckpointStatus.IN_PROGRESS
         assert statuses[-1] is CheckpointStatus.COMPLETED

@@ -28,7 +28,13 @@ from coord_control.storage.records import (
     JobState,
 )
 from coord_control.storage.store import ControlStore
-from tests.spark.jobs import SCHEMA, SECONDS, MakeJob, eventually, rows, write
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    SCHEMA,
+    MakeJob,
+    rows,
+    write,
+)
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import check_nothing_was_processed_after
 from tests.spark.test_job_refusals import pour

@@ -18,14 +18,13 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder
 from coord_control.ids import QueryName
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Dialogue,
     MakeJob,
     Memory,
     Trouble,
     apply,
-    eventually,
     query_status,
     rows,
     talk,

@@ -26,14 +26,21 @@ from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.ids import Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
 from coord_control.spark.worker.model_codec import EventTypes
+from tests.patience import SECONDS, eventually
 from tests.spark.cluster_driver import OPERATOR, PARALLELISM, Moment
-from tests.spark.jobs import Book, Dialogue, Memory, Number, Report, eventually, rows
+from tests.spark.jobs import (
+    Book,
+    Dialogue,
+    Memory,
+    Number,
+    Report,
+    rows,
+)
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(360)]
+pytestmark = pytest.mark.spark
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: For a busy machine; a quiet one takes a tenth.
-_SECONDS: Final = 300
 _MARK: Final = "COORD_CLUSTER_TRIAL"  # in the environment of everything that the test starts
 _LOG_CHARACTERS: Final = 6_000
 
@@ -57,7 +64,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         folder.mkdir()
         command = [sys.executable, str(Path(__file__).with_name("cluster_driver.py")), str(folder)]
         with (folder / "log").open("wb") as log:
-            ended = subprocess.run(command, env=environment, cwd=folder, stdout=log, stderr=log, timeout=_SECONDS)
+            ended = subprocess.run(command, env=environment, cwd=folder, stdout=log, stderr=log, timeout=SECONDS)
         assert ended.returncode == 0, (folder / "log").read_text()[-_LOG_CHARACTERS:]
         eventually(lambda: not _processes(mark))  # a JVM lives on for moments when its Python or its driver has ended
         result: Mapping[str, Any] = json.loads((folder / "result.json").read_text())

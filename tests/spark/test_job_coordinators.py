@@ -15,15 +15,14 @@ from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Dialogue,
     MakeJob,
     Once,
     Trouble,
     apply,
     drain,
-    eventually,
     query_status,
     rows,
     talk,

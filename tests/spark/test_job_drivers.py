@@ -15,15 +15,14 @@ from coord_control import errors
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
 from coord_control.ids import QueryName
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Dialogue,
     MakeJob,
     Once,
     Trouble,
     apply,
     drain,
-    eventually,
     follow,
     followed,
     query_status,

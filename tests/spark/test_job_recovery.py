@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 import coord_control as cc
 from coord_control import errors
 from coord_control.durable.files.filesystem import LocalFiles
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Book,
     Dialogue,
     MakeJob,
@@ -21,7 +21,6 @@ from tests.spark.jobs import (
     Trouble,
     apply,
     drain,
-    eventually,
     followed,
     query_status,
     rows,

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 
 
@@ -28,7 +29,7 @@ def test_a_job_whose_query_has_not_ended_is_not_released(
     job = cc.Job("job", spark, root=str(tmp_path))
     query = job.start("q", stream.read().writeStream.foreachBatch(hang))
     try:
-        assert entered.wait(120)
+        assert entered.wait(SECONDS)
         job.stop(grace_seconds=0.0)
         assert not released.exists()
     finally:

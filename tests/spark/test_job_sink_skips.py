@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import coord_control as cc
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.offline.offline_savepoint import save
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 from tests.spark.streams import FileStream
 
@@ -72,7 +73,7 @@ def _saved_in_driver(spark: SparkSession, root: Path, stream: FileStream, sink: 
         job.start("q", sink(counted).trigger(availableNow=True))
         assert job.await_termination(120)
         _undo_last_commit(root)
-        return job.trigger_savepoint().wait(60).path
+        return job.trigger_savepoint().wait(SECONDS).path
 
 
 def _undo_last_commit(root: Path) -> None:

@@ -14,8 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import coord_control as cc
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, drain, eventually, follow, rows, talk, write
+from tests.spark.jobs import (
+    SCHEMA,
+    Dialogue,
+    MakeJob,
+    apply,
+    drain,
+    follow,
+    rows,
+    talk,
+    write,
+)
 from tests.spark.streams import FileStream, batch_ids, query_id
 from tests.spark.streams import drain as drain_uncoordinated
 

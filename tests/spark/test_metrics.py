@@ -14,8 +14,8 @@ import coord_control as cc
 from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
 from tests.metrics_kit import Scraped, read
+from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
-    SECONDS,
     Dialogue,
     MakeJob,
     Memory,
@@ -23,7 +23,6 @@ from tests.spark.jobs import (
     Once,
     Trouble,
     apply,
-    eventually,
     followed,
     query_status,
     rows,

@@ -20,9 +20,20 @@ from pyspark.sql import functions as F
 
 import coord_control as cc
 from tests.deploy_kit import DEPLOY
+from tests.patience import eventually
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.conftest import CHECKOUT, MakeStream
-from tests.spark.jobs import SCHEMA, MakeJob, Number, Once, apply, eventually, followed, rows, talk, write
+from tests.spark.jobs import (
+    SCHEMA,
+    MakeJob,
+    Number,
+    Once,
+    apply,
+    followed,
+    rows,
+    talk,
+    write,
+)
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoint_failures import Slow, reason
 from tests.spark.test_metrics import held

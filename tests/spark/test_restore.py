@@ -27,6 +27,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import QueryName
 from coord_control.spark.job.pending_restore import count_sources
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Memory, Number, Report, apply, drain, rows, talk, write
 from tests.spark.streams import FileStream
@@ -53,7 +54,7 @@ def run(job: cc.Job, source: FileStream, results: Results, *, savepoint: str | N
     frame = sums(apply(talk(job, coordinator), source.read()))
     drain(job, collected(frame, results))
     if savepoint is not None:
-        job.trigger_savepoint(target=savepoint).wait(60)
+        job.trigger_savepoint(target=savepoint).wait(SECONDS)
     job.stop()
     return coordinator
 
@@ -134,7 +135,7 @@ def test_a_job_is_restored_after_its_live_directories_were_lost(
     results: Results = {}
     coordinator = Dialogue()
     drain(job, collected(sums(apply(talk(job, coordinator), source.read())), results))
-    completed = job.trigger_checkpoint(label="before").wait(60)
+    completed = job.trigger_checkpoint(label="before").wait(SECONDS)
     job.stop()
     shutil.rmtree(tmp_path / "jobs" / "job" / "queries")
     more(source, range(3, 5))
@@ -250,7 +251,7 @@ def test_a_query_that_was_restored_and_forgotten_is_missed(
     job = make_job()
     job.start("other", write(other.read()).trigger(availableNow=True))
     drain(job, write(source.read()))
-    job.trigger_savepoint(target=target).wait(60)
+    job.trigger_savepoint(target=target).wait(SECONDS)
     job.stop()
     job = make_job(restore_from=target)
     job.start("q", write(source.read()).trigger(availableNow=True))

@@ -15,7 +15,13 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.errors import QueryFailed, RestoreRefused
 from tests import cli_kit
-from tests.spark.jobs import SECONDS, MakeJob, Trouble, drain, write
+from tests.patience import SECONDS
+from tests.spark.jobs import (
+    MakeJob,
+    Trouble,
+    drain,
+    write,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -91,7 +97,7 @@ class Runs:
         job = self._make_job(session=self._session, **options)
         drain(job, self._given.read(self._session, clean).writeStream.foreachBatch(keep))
         if label is not None:
-            job.trigger_savepoint(label=label).wait(60)
+            job.trigger_savepoint(label=label).wait(SECONDS)
         job.stop()
 
     def values(self) -> list[int]:
@@ -230,7 +236,7 @@ def test_a_source_without_files_is_said_to_be_unseen(
     job = make_job(session=session)
     rate = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().select("value")
     drain(job, write(rate.union(given.read(session))))
-    job.trigger_savepoint(label="early").wait(60)
+    job.trigger_savepoint(label="early").wait(SECONDS)
     job.stop()
     of_rate, of_files = runs.checks("early")
     assert (of_rate["subject"], of_rate["verdict"]) == ("q/0", "warning")

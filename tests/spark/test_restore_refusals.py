@@ -28,6 +28,7 @@ from coord_control.errors import (
 )
 from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.ids import QueryName
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (
     SCHEMA,
@@ -37,7 +38,6 @@ from tests.spark.jobs import (
     Number,
     Report,
     apply,
-    eventually,
     follow,
     rows,
     talk,
@@ -82,7 +82,7 @@ def savepoint(make_job: MakeJob, source: FileStream, other: FileStream, tmp_path
     with make_job() as job:
         for query in (first(job, source), second(job, other)):
             query.processAllAvailable()
-        job.trigger_savepoint(target=path).wait(60)
+        job.trigger_savepoint(target=path).wait(SECONDS)
     source.add(rows(3))
     other.add(rows(3))
     with make_job() as job:
@@ -292,7 +292,7 @@ def test_one_stream_in_two_branches_is_restored(make_job: MakeJob, source: FileS
     path = str(tmp_path / "branches")
     with make_job() as job:
         job.start("q", write(branches(job, Dialogue()))).processAllAvailable()
-        job.trigger_savepoint(target=path).wait(60)
+        job.trigger_savepoint(target=path).wait(SECONDS)
     source.add(rows(3))
     coordinator = Dialogue()
     with make_job(restore_from=path) as job:
@@ -318,7 +318,7 @@ def test_a_renamed_field_of_a_state_is_refused_by_a_restore_and_by_a_restart(
     path = str(tmp_path / "savepoint")
     with make_job() as job:
         query(job, Memory).processAllAvailable()
-        job.trigger_savepoint(target=path).wait(60)
+        job.trigger_savepoint(target=path).wait(SECONDS)
     source.add(rows(3))
     with (
         make_job(restore_from=path) as job,
@@ -341,7 +341,7 @@ def test_a_refused_fork_leaves_nothing(make_job: MakeJob, source: FileStream, tm
     path = tmp_path / "savepoint"
     with make_job() as job:
         job.start("q", counts(source.read())).processAllAvailable()
-        job.trigger_savepoint(target=str(path)).wait(60)
+        job.trigger_savepoint(target=str(path)).wait(SECONDS)
     fork = tmp_path / "jobs" / "fork"
     with (
         make_job("fork", restore_from=str(path)) as job,

@@ -23,6 +23,7 @@ from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
 from coord_control.spark.process.repartition import repartition
 from tests.cli_kit import call
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import Dialogue, MakeJob, apply, drain, rows, talk
 from tests.spark.layouts import CHANGELOG
@@ -59,7 +60,7 @@ def run(make_job: MakeJob, source: FileStream, session: SparkSession, savepoint:
     """Run an operator and an aggregation over all that is there, take a savepoint, and end the job."""
     job, coordinator, results = make_job(session=session), Dialogue(), Results()
     drain(job, collected(sums(apply(talk(job, coordinator), source.read(session))), results))
-    job.trigger_savepoint(target=savepoint).wait(60)
+    job.trigger_savepoint(target=savepoint).wait(SECONDS)
     job.stop()
     return results, coordinator
 
@@ -123,7 +124,7 @@ def test_what_spark_cannot_rewrite_is_refused_and_nothing_has_happened(
     source.add(rows(0))
     job = make_job(session=session)
     drain(job, collected(total(source.read(session)), {}))
-    job.trigger_savepoint(target=target).wait(60)
+    job.trigger_savepoint(target=target).wait(SECONDS)
     job.stop()
     with pytest.raises(RestoreRefused, match=r"nothing was changed: shuffle .*q: .* aggregation without keys"):
         restored(session, root, target, 5)
@@ -142,7 +143,7 @@ def test_the_reason_is_that_of_spark(
     target = str(tmp_path / "savepoint")
     job = make_job(session=own_session)
     drain(job, collected(sums(source.read(own_session)), {}))
-    job.trigger_savepoint(target=target).wait(60)
+    job.trigger_savepoint(target=target).wait(SECONDS)
     job.stop()
     with pytest.raises(RestoreRefused, match=r"HDFSBackedStateStoreProvider; Spark rewrites that of RocksDB only"):
         restored(own_session, str(tmp_path / "jobs"), target, 3)

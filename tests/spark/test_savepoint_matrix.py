@@ -23,8 +23,14 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.ids import QueryName
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SECONDS, Dialogue, MakeJob, follow, talk
+from tests.spark.jobs import (
+    Dialogue,
+    MakeJob,
+    follow,
+    talk,
+)
 from tests.spark.layouts import (
     CHANGELOG,
     SCHEMA,
@@ -166,7 +172,13 @@ def references() -> dict[tuple[Build, bool], Results]:
     return {}
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Each stands beside one with an operator, which does all that it does.
+PLAIN: Final = ("stateless", "aggregation-hdfs", "aggregation-rocksdb", "transform-with-state")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each in PLAIN else each for each in CASES]
+)
 def test_what_is_saved_under_load_gives_the_same_results_when_it_is_restored(
     name: str,
     own_session: SparkSession,

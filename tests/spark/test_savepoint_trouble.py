@@ -34,7 +34,15 @@ from coord_control.errors import (
     StoreError,
 )
 from coord_control.ids import QueryName
-from tests.spark.jobs import SECONDS, Dialogue, MakeJob, apply, drain, eventually, rows, talk
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    Dialogue,
+    MakeJob,
+    apply,
+    drain,
+    rows,
+    talk,
+)
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark

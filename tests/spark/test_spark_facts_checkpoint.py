@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 from tests.spark.streams import (
-    QUERY_TIMEOUT_SECONDS,
     FileStream,
     Probe,
     batch_ids,
@@ -262,7 +262,7 @@ def test_a_second_query_with_the_id_of_an_active_one_stops_that_one_without_an_e
     first, copy = active_query_and_copy(stream, checkpoint, tmp_path / "copy")
     second = to_nowhere(stream.read(spark if same_session else own_session), copy).start()
     assert second.id == first.id
-    assert first.awaitTermination(QUERY_TIMEOUT_SECONDS)
+    assert first.awaitTermination(SECONDS)
     assert first.exception() is None
     stream.add(ROWS)
     second.processAllAvailable()

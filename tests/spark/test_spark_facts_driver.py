@@ -22,8 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.patience import SECONDS
 from tests.spark.conftest import CHECKOUT, MakeStream
-from tests.spark.streams import QUERY_TIMEOUT_SECONDS, batch_ids, drain
+from tests.spark.streams import (
+    batch_ids,
+    drain,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -79,7 +83,7 @@ def test_a_listener_gets_the_raw_event_and_finds_the_commit_file_written(
     manager.addListener(wrapper)
     try:
         query = drain(stream.read().writeStream.format("noop").option("checkpointLocation", str(checkpoint)))
-        assert listener.done.wait(QUERY_TIMEOUT_SECONDS)
+        assert listener.done.wait(SECONDS)
     finally:
         manager.removeListener(wrapper)
     assert listener.seen == [(str(query.runId), batch, True) for batch in range(4)]
@@ -177,7 +181,7 @@ def test_pydantic_models_of_the_driver_script_travel_with_the_function_that_uses
         env=environment,
         capture_output=True,
         text=True,
-        timeout=QUERY_TIMEOUT_SECONDS,
+        timeout=SECONDS,
         check=False,
     )
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]

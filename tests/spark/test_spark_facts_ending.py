@@ -17,9 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coord_control.spark.queries.epoch_end import end_after_epoch
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import eventually
-from tests.spark.streams import QUERY_TIMEOUT_SECONDS, batch_ids
+from tests.spark.streams import (
+    batch_ids,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +43,7 @@ class Sink:
         frame.collect()
         if epoch == self._waits_in:
             self.is_there.set()
-            assert self.go_on.wait(QUERY_TIMEOUT_SECONDS)
+            assert self.go_on.wait(SECONDS)
         self.left.append(epoch)
 
 
@@ -72,13 +74,13 @@ def test_a_query_that_is_no_longer_active_commits_its_epoch_and_begins_no_other(
         stream.add(ROWS)
     writer = stream.read().writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     query = (writer.trigger(**trigger) if trigger else writer).start()
-    assert sink.is_there.wait(QUERY_TIMEOUT_SECONDS)
+    assert sink.is_there.wait(SECONDS)
     assert not end_after_epoch(query)
     assert not has_ended(query), "its epoch goes on"
     with ThreadPoolExecutor(1) as aside:
         told = aside.submit(end, query)
         sink.go_on.set()
-        told.result(QUERY_TIMEOUT_SECONDS)
+        told.result(SECONDS)
     query.awaitTermination()
     assert (sink.entered, sink.left) == ([0, 1], [0, 1])
     assert batch_ids(checkpoint, "offsets") == batch_ids(checkpoint, "commits") == [0, 1]
@@ -119,15 +121,15 @@ def test_a_query_that_fails_in_its_last_epoch_says_so(
 
     def fail(frame: DataFrame, epoch: int) -> None:
         reached.set()
-        assert go_on.wait(QUERY_TIMEOUT_SECONDS)
+        assert go_on.wait(SECONDS)
         raise ZeroDivisionError("on purpose")
 
     query = stream.read().writeStream.foreachBatch(fail).option("checkpointLocation", str(checkpoint)).start()
-    assert reached.wait(QUERY_TIMEOUT_SECONDS)
+    assert reached.wait(SECONDS)
     with ThreadPoolExecutor(1) as aside:
         told = aside.submit(end, query)
         go_on.set()
-        told.result(QUERY_TIMEOUT_SECONDS)
+        told.result(SECONDS)
     with pytest.raises(StreamingQueryException, match="on purpose"):
         query.awaitTermination()
     assert batch_ids(checkpoint, "commits") == []

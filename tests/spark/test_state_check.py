@@ -15,6 +15,7 @@ from coord_control.durable.offline.offline_savepoint import adopt
 from coord_control.durable.restore.export import export_query
 from coord_control.ids import QueryName
 from coord_control.spark.process.state_check import load_states
+from tests.patience import SECONDS
 from tests.spark import layouts
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, drain, rows
@@ -41,7 +42,7 @@ def test_every_state_of_a_savepoint_is_loaded(
     job.start("joined", left.join(right, near).writeStream.format("noop").trigger(availableNow=True))
     summed = source.read().groupBy("key").agg(F.sum("value"))
     drain(job, summed.writeStream.format("noop").outputMode("update"))
-    job.trigger_savepoint(target=target).wait(60)
+    job.trigger_savepoint(target=target).wait(SECONDS)
     job.stop()
     with open_checkpoint(LocalFiles(), target) as opened:
         found = {(each.query, each.state): each for each in load_states(spark, opened)}

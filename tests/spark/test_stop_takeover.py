@@ -9,7 +9,11 @@ import pytest
 
 from coord_control.driver_process import SUPERVISED_VARIABLE
 from coord_control.storage.records import CheckpointState, CommandKind
-from tests.spark.jobs import SECONDS, MakeJob, eventually, rows
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    MakeJob,
+    rows,
+)
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import check_nothing_was_processed_after
 from tests.spark.test_control_plane import Client, Listening, _start, client, url

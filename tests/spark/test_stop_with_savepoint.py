@@ -17,7 +17,17 @@ from coord_control.ids import CheckpointKind, OperatorUid
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.spark.checkpoints import stop
 from coord_control.spark.loop import runtime
-from tests.spark.jobs import SECONDS, Dialogue, MakeJob, Trouble, apply, eventually, query_status, rows, talk, write
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import (
+    Dialogue,
+    MakeJob,
+    Trouble,
+    apply,
+    query_status,
+    rows,
+    talk,
+    write,
+)
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoints import committed, metadata, run
 

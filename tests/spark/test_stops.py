@@ -23,13 +23,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
 from coord_control.durable.checkpoints.metadata_file import decode_metadata
-from tests.spark.jobs import SCHEMA, SECONDS, Dialogue, MakeJob, apply, rows, talk
+from tests.patience import SECONDS
+from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, apply, rows, talk
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
 
 #: Of three jobs each.
-STOPS: Final = 7
+STOPS: Final = 4
 STOPS_LONG: Final = 67
 
 

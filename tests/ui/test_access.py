@@ -17,7 +17,11 @@ from coord_control.storage.store import ControlStore
 from coord_control.ui.access import Token, read_token
 from coord_control.ui.app import make_app
 from tests.agent_kit import ScriptedDriver, control_settings, make_agent, open_store
-from tests.ui.visitor import Visitor, text_of, until
+from tests.patience import SECONDS, eventually
+from tests.ui.visitor import (
+    Visitor,
+    text_of,
+)
 
 TOKEN = "correct horse battery staple"
 PAGE = "/jobs/flights"
@@ -39,7 +43,7 @@ def driver(tmp_path: Path) -> Iterator[ScriptedDriver]:
 @pytest.fixture
 def client(tmp_path: Path, driver: ScriptedDriver) -> Iterator[ControlClient]:
     with ControlClient(settings=control_settings(tmp_path / "control.db")) as client:
-        until(lambda: client.jobs())
+        eventually(lambda: client.jobs())
         yield client
 
 
@@ -119,22 +123,22 @@ def test_a_savepoint_is_taken_once_however_often_the_button_is_pressed(
     [command] = client.commands("flights")
     assert pressed[0].headers["location"] == pressed[1].headers["location"] == f"{PAGE}?asked={command.id}#asked"
     assert (command.kind, command.payload["label"]) == (CommandKind.TRIGGER_SAVEPOINT, "before-upgrade")
-    until(lambda: client.checkpoints("flights"))
+    eventually(lambda: client.checkpoints("flights"))
     assert "Trigger savepoint: claimed" in actor.text(f"{PAGE}?asked={command.id}")
     driver.complete(1)
-    client.wait(command, timeout=60)
+    client.wait(command, timeout=SECONDS)
     assert "Trigger savepoint: completed checkpoint 1" in actor.text(f"{PAGE}?asked={command.id}")
 
 
 def test_a_checkpoint_under_way_can_be_aborted(actor: Visitor, client: ControlClient) -> None:
     actor.post(ACTIONS, data=form("checkpoint"))
-    until(lambda: client.checkpoints("flights", state=CheckpointState.IN_PROGRESS))
+    eventually(lambda: client.checkpoints("flights", state=CheckpointState.IN_PROGRESS))
     assert 'value="abort:1"' in actor.get(PAGE).text
     assert 'value="abort:1"' in actor.get(f"{PAGE}/checkpoints/1").text
     actor.post(ACTIONS, data=form("abort:1"))
     [abort] = client.commands("flights", kind=CommandKind.ABORT)
-    client.wait(abort, timeout=60)
-    until(lambda: client.checkpoint("flights", 1).state is not CheckpointState.IN_PROGRESS)
+    client.wait(abort, timeout=SECONDS)
+    eventually(lambda: client.checkpoint("flights", 1).state is not CheckpointState.IN_PROGRESS)
     assert "It was aborted on request" in actor.text(f"{PAGE}/checkpoints/1")
     assert 'value="abort:1"' not in actor.get(PAGE).text
 
@@ -186,7 +190,7 @@ def test_the_same_form_with_another_label_is_not_taken_for_the_first(actor: Visi
 
 def test_a_job_without_a_driver_says_so(actor: Visitor, client: ControlClient, driver: ScriptedDriver) -> None:
     driver.stop()
-    until(lambda: not client.job("flights").is_alive)
+    eventually(lambda: not client.job("flights").is_alive)
     answer = actor.post(ACTIONS, data=form("checkpoint"))
     assert answer.status_code == 409
     [command] = client.commands("flights")

@@ -11,8 +11,12 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.storage.records import CheckpointState
 from coord_control.ui.app import make_app
 from tests.control_kit import JOB, NASTY, opened, put_checkpoint, put_job, put_recovery, settings
+from tests.patience import eventually
 from tests.ui.story import FAILED, NEWEST, SAVEPOINT, SLOW, put_gateways
-from tests.ui.visitor import Visitor, text_of, until
+from tests.ui.visitor import (
+    Visitor,
+    text_of,
+)
 
 
 def checkpoint_path(number: int) -> str:
@@ -183,7 +187,7 @@ def test_blocked_events_of_a_driver_that_is_gone_are_not_shown(tmp_path: Path) -
         put_job(store, generation=3, lease_seconds=0.001)
         put_gateways(store, {1: 5}, None)
     with ControlClient(settings=settings(tmp_path)) as client:
-        until(lambda: not client.job(JOB).is_alive)
+        eventually(lambda: not client.job(JOB).is_alive)
         visitor = Visitor(make_app(client))
         assert "Events blocked now 0" in visitor.text("/")
         text = visitor.text("/jobs/flights")

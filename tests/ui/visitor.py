@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import httpx
 from starlette.applications import Starlette
 
-__all__ = ["Visitor", "text_of", "until"]
+__all__ = ["Visitor", "text_of"]
 
 _HOME: Final = "http://127.0.0.1:8765"
-_PATIENCE_SECONDS: Final = 60.0
 
 
 class Visitor:
@@ -46,11 +43,3 @@ def text_of(answer: httpx.Response) -> str:
     """The words of a page's main part, one space apart."""
     main = answer.text.partition("<main")[2].partition(">")[2].partition("</main>")[0]
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", main))).strip()
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something has happened."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it has not happened"
-        time.sleep(0.02)

@@ -12,8 +12,7 @@ import time
 import pytest
 
 from coord_control.signal_wakeup import signals_wake_main_thread
-
-_SECONDS = 60.0
+from tests.patience import SECONDS
 
 _WAITS = {
     "an event": "threading.Event().wait()",
@@ -48,7 +47,7 @@ def test_each_signal_is_handled_once_wherever_the_main_thread_waits(wait: str) -
     program = textwrap.dedent(_PROGRAM).format(wait=wait)
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        patience = threading.Timer(_SECONDS, process.kill)
+        patience = threading.Timer(SECONDS, process.kill)
         patience.start()
         try:
             assert process.stdout.readline() == "ready\n"
@@ -73,7 +72,7 @@ def test_a_signal_that_another_thread_takes_ends_a_wait() -> None:
     try:
         with signals_wake_main_thread():
             threading.Thread(target=take).start()
-            assert waited.wait(10.0), "the handler has run only after the wait"
+            assert waited.wait(SECONDS), "the handler has run only after the wait"
     finally:
         signal.signal(signal.SIGUSR1, before)
 

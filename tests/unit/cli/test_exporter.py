@@ -16,8 +16,8 @@ from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run
 from tests.metrics_kit import read
+from tests.patience import SECONDS
 
-SECONDS = 60.0
 UNKNOWN = "there is no job 'flihgts' yet, so it has no metrics; coordctl jobs lists all jobs\n"
 
 

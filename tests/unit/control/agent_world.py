@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CommandKind, CommandRecord
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent, open_store
-
-_SECONDS = 30.0
+from tests.patience import SECONDS, eventually
 
 
 @dataclass
@@ -29,7 +27,6 @@ class World:
     store: ControlStore
     cleanup: contextlib.ExitStack
     stores: list[ControlStore] = field(default_factory=list)
-    expires_seconds: float = 600.0  #: of what is asked for
 
     def driver(
         self, *, is_supervised: bool = False, is_ready_to_start: bool = True, **options: Any
@@ -55,7 +52,7 @@ class World:
             payload=payload,
             requested_by="ada",
             requested_from="here",
-            expires_seconds=self.expires_seconds,
+            expires_seconds=SECONDS,
         )
         return self.store.commands.submit(request).id
 
@@ -66,6 +63,11 @@ class World:
     def outcome(self, command: str) -> CommandRecord:
         eventually(lambda: self.store.commands.get(command).is_finished)
         return self.store.commands.get(command)
+
+    def expire(self, command: str) -> None:
+        """Let the time of a command be over, as if it had been requested long ago."""
+        with contextlib.closing(sqlite3.connect(self.folder / "control.db", timeout=SECONDS)) as database, database:
+            database.execute("UPDATE commands SET expires_at = requested_at WHERE id = ?", (command,))
 
     def away(self) -> None:
         """There is something else where the database should be, and connections are lost."""
@@ -79,14 +81,6 @@ class World:
         (self.folder / "control.db").rmdir()
         for path in self.folder.glob("away-control.db*"):
             path.rename(path.with_name(path.name.removeprefix("away-")))
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until it is true; it must become so."""
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.02)
 
 
 def submit_periodic(driver: ScriptedDriver, count: int) -> None:

@@ -16,7 +16,11 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
 from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent, open_store
-from tests.unit.control.agent_world import World, eventually, submit_periodic
+from tests.patience import eventually
+from tests.unit.control.agent_world import (
+    World,
+    submit_periodic,
+)
 
 
 def test_a_job_is_known_with_its_queries_and_operators(world: World) -> None:

@@ -10,7 +10,10 @@ import pytest
 from coord_control.storage.records import CommandKind, CommandState
 from coord_control.storage.retention import RetentionPolicy, prune
 from tests.agent_kit import JOB, OPERATOR
-from tests.unit.control.agent_world import World, eventually
+from tests.patience import eventually
+from tests.unit.control.agent_world import (
+    World,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,11 @@ import pytest
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
 from tests.agent_kit import JOB, ScriptedDriver, damage_state
-from tests.unit.control.agent_world import World, eventually, submit_periodic
+from tests.patience import SECONDS, eventually
+from tests.unit.control.agent_world import (
+    World,
+    submit_periodic,
+)
 
 
 def test_the_database_comes_back_and_everything_is_there_in_order(world: World) -> None:
@@ -166,19 +169,18 @@ def test_a_job_whose_driver_died_of_a_stop_while_the_database_was_away_ends_all_
     first, agent = world.driver(is_supervised=True, supervisor="s")
     has_died = threading.Event()
     first.stop = lambda *_, **__: has_died.set()  # type: ignore[method-assign]
-    world.expires_seconds = 1.0
     command = world.ask(kind)
-    assert has_died.wait(10.0)
+    assert has_died.wait(SECONDS)
+    world.expire(command)
     if has_failed:
         agent.close(JobState.FAILED, "Spark is gone")
         assert world.store.commands.get(command).state is CommandState.CLAIMED
     world.away()
     agent.close(is_fenced=True)
     second, _ = world.driver(is_supervised=True, supervisor="s")
-    time.sleep(1.0)
     world.back()
     done = world.outcome(command)
     assert done.state is CommandState.COMPLETED
-    assert second.ended.wait(10.0)
+    assert second.ended.wait(SECONDS)
     assert done.result is not None
     assert (done.result.get("savepoint") is not None) == (kind is CommandKind.STOP_WITH_SAVEPOINT)

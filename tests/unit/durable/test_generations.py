@@ -28,6 +28,7 @@ from coord_control.durable.job_folder.generations import (
 )
 from coord_control.errors import DamagedRecord, StoreUnavailable, UnsupportedFormat
 from coord_control.ids import Generation
+from tests.patience import SECONDS
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 
 FOLDER = "/job/generations"
@@ -207,7 +208,7 @@ class TestCheckThenPut:
             def before_write(self, path: str) -> None:
                 if path == f"{FOLDER}/1.json":
                     looked.set()
-                    assert written.wait(30)
+                    assert written.wait(SECONDS)
 
             def after_write(self, path: str) -> None:
                 pass
@@ -215,7 +216,7 @@ class TestCheckThenPut:
         slow: list[Claim] = []
         thread = threading.Thread(target=lambda: slow.append(claim(disk.seen_by(Slow()), FOLDER, holder(1))))
         thread.start()
-        assert looked.wait(30)
+        assert looked.wait(SECONDS)
         fast = claim(disk, FOLDER, holder(2))
         assert fast.is_current()
         written.set()

@@ -7,8 +7,7 @@ import json
 import logging
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from coord_control.metrics.families import Families
 from coord_control.metrics.http_server import THREADS, MetricsServer, Page
 from coord_control.metrics.subtasks import MAX_SUBTASKS
 from tests.metrics_kit import read
+from tests.patience import SECONDS, eventually
 
-SECONDS = 30.0
 ANY = Address(port=0, is_named=True)
 
 
@@ -51,13 +50,6 @@ def get(address: Address, path: str = "/metrics", **headers: str) -> tuple[int, 
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     finally:
         connection.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def coord_threads() -> set[str]:

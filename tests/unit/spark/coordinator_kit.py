@@ -26,9 +26,9 @@ from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import FIRST_GENERATION, FIRST_RUN, OP, QUERY, QUERY_ID, attempt
+from tests.patience import SECONDS
 
 PARALLELISM = 2
-PATIENCE_SECONDS = 30.0  # how long a test waits for what must happen; only a failing test takes as long
 
 
 class Number(BaseModel):
@@ -105,7 +105,7 @@ class Subtask:
         self._answers.put(answer)
 
     def answered(self) -> Answer:
-        return self._answers.get(timeout=PATIENCE_SECONDS)
+        return self._answers.get(timeout=SECONDS)
 
     def inputs(self) -> list[int]:
         welcome = self.answered()
@@ -156,8 +156,8 @@ class Rig:
 
     def close(self) -> None:
         self.bound.close()
-        self.thread.close(PATIENCE_SECONDS)
-        self.runtime.writer.close(PATIENCE_SECONDS)
+        self.thread.close(SECONDS)
+        self.runtime.writer.close(SECONDS)
         self.runtime.endpoint.close()
 
     def start(self, committed: int = NO_EPOCH, planned: int = NO_EPOCH) -> None:
@@ -193,7 +193,7 @@ class Rig:
     def settle(self) -> None:
         """Everything that was posted, and everything that follows from it, has happened."""
         for _ in range(3):  # a callback posts, what it posted notifies, and that is a callback again
-            assert self.thread.drain(PATIENCE_SECONDS)
+            assert self.thread.drain(SECONDS)
             self.runtime.call(lambda core, now: None)
 
     @contextlib.contextmanager
@@ -205,7 +205,7 @@ class Rig:
         is_over.set()
 
     def failure(self) -> CoordinatorFailed:
-        error = self.failures.get(timeout=PATIENCE_SECONDS)
+        error = self.failures.get(timeout=SECONDS)
         assert isinstance(error, CoordinatorFailed)
         return error
 
@@ -218,7 +218,7 @@ def on_another_thread(function: Callable[[], None]) -> None:
     """Run ``function`` on a thread of its own, and wait for it."""
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(PATIENCE_SECONDS)
+    thread.join(SECONDS)
     assert not thread.is_alive()
 
 
@@ -227,8 +227,8 @@ def boom(*arguments: object) -> None:
 
 
 def assert_set(event: threading.Event) -> None:
-    assert event.wait(PATIENCE_SECONDS)
+    assert event.wait(SECONDS)
 
 
 def assert_met(barrier: threading.Barrier) -> None:
-    barrier.wait(PATIENCE_SECONDS)
+    barrier.wait(SECONDS)

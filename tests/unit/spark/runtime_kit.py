@@ -24,8 +24,8 @@ from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.wire.connection import Connection, connect
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import FIRST_RUN, OP, QUERY, QUERY_ID, attempt, spec
+from tests.patience import SECONDS
 
-SECONDS = 30.0
 EMPTY = Facts((), NO_EPOCH, NO_EPOCH)
 T = TypeVar("T")
 

@@ -12,7 +12,12 @@ from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import OP
-from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Number, Recorder, Rig
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    Number,
+    Recorder,
+    Rig,
+)
 
 # Delivery and notification.
 
@@ -82,12 +87,12 @@ def test_calls_that_wait_when_a_reset_comes_do_not_reach_the_coordinator_any_mor
 
     def block() -> None:
         inside.set()
-        assert may_go.wait(PATIENCE_SECONDS)
+        assert may_go.wait(SECONDS)
 
     rig.start()
     rig.settle()
     rig.coordinator.context.call_soon(block)
-    assert inside.wait(PATIENCE_SECONDS)
+    assert inside.wait(SECONDS)
     rig.bound.complete(BarrierId(1))
     rig.restart(planned=NO_EPOCH)
     rig.bound.complete(BarrierId(2))
@@ -105,10 +110,10 @@ def test_a_result_of_an_earlier_incarnation_closes_nothing(rig: Rig) -> None:
     rig.coordinator.then["checkpoint_coordinator"] = asked.put
     rig.start()
     rig.hello(0, 0, task=1)
-    late = asked.get(timeout=PATIENCE_SECONDS)
+    late = asked.get(timeout=SECONDS)
     rig.restart(planned=NO_EPOCH)
     waiting = rig.hello(0, 0, task=2, run="run-2")
-    current = asked.get(timeout=PATIENCE_SECONDS)
+    current = asked.get(timeout=SECONDS)
     late.complete(b"late")
     rig.coordinator.context.send(0, Number(value=1))
     current.complete(b"current")

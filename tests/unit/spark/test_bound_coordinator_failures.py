@@ -8,7 +8,11 @@ import pytest
 
 from coord_control.ids import NO_EPOCH, BarrierId
 from tests.core_kit import OP
-from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Rig, boom
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    Rig,
+    boom,
+)
 
 
 def reach(rig: Rig, callback: str) -> None:
@@ -85,10 +89,10 @@ def test_a_start_that_a_reset_overtakes_is_made_up_for(rig: Rig) -> None:
 
     def block() -> None:
         inside.set()
-        assert may_go.wait(PATIENCE_SECONDS)
+        assert may_go.wait(SECONDS)
 
     rig.thread.submit("another operator", "start", block)
-    assert inside.wait(PATIENCE_SECONDS)
+    assert inside.wait(SECONDS)
     rig.start()
     rig.restart(planned=NO_EPOCH)
     may_go.set()
@@ -103,7 +107,7 @@ def test_an_exit_in_a_callback_does_not_end_the_thread(rig: Rig) -> None:
     rig.coordinator.then["start"] = leave
     rig.start()
     assert rig.failure().callback == "start"
-    assert rig.thread.drain(PATIENCE_SECONDS)
+    assert rig.thread.drain(SECONDS)
 
 
 def test_an_exception_in_close_is_logged_and_fails_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,14 @@ import queue
 
 from coord_control.coordinators.contract import SnapshotResult
 from coord_control.protocol.messages import Welcome
-from tests.unit.spark.coordinator_kit import DOWN, PATIENCE_SECONDS, Number, Other, Rig, on_another_thread
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    DOWN,
+    Number,
+    Other,
+    Rig,
+    on_another_thread,
+)
 
 
 def test_a_thread_that_completes_and_instantly_sends_while_the_call_still_blocks(rig: Rig) -> None:
@@ -36,7 +43,7 @@ def test_a_burst_before_a_late_completion_is_delivered_as_snapshotted_and_in_ord
     rig.coordinator.then["checkpoint_coordinator"] = asked.put
     rig.start()
     waiting = rig.hello(0, 0, task=1)
-    result = asked.get(timeout=PATIENCE_SECONDS)
+    result = asked.get(timeout=SECONDS)
 
     def burst() -> None:
         for value in range(100):
@@ -49,7 +56,7 @@ def test_a_burst_before_a_late_completion_is_delivered_as_snapshotted_and_in_ord
     assert waiting.inputs() == list(range(100))
     rig.ack(0, 0, task=1)
     following = rig.hello(0, 1, task=2)
-    asked.get(timeout=PATIENCE_SECONDS).complete(b"150")
+    asked.get(timeout=SECONDS).complete(b"150")
     assert following.inputs() == list(range(100, 150))
 
 

@@ -30,9 +30,9 @@ from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
+from tests.patience import SECONDS
 from tests.unit.durable.checkpoint_kit import run_epoch
 
-SECONDS = 30.0
 SLOW, PURGED = QueryName("slow"), QueryName("purged")
 ID = CheckpointId(1)
 

@@ -24,6 +24,7 @@ from coord_control.spark.wire.connection import Address, Connection, Patience, W
 from coord_control.spark.wire.handshake import NONCE_BYTES, Proceed, ServerHandshake
 from coord_control.spark.wire.peer import Peer
 from tests import endpoint_kit as kit
+from tests.patience import SECONDS
 
 SECRET = b"s" * 32
 
@@ -43,14 +44,14 @@ class ScriptedDriver:
         for act in self._script:
             sock, _ = self._listener.accept()
             with sock:
-                sock.settimeout(kit.SECONDS)
+                sock.settimeout(SECONDS)
                 act(sock)
 
     def __enter__(self) -> ScriptedDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(kit.SECONDS)
+        self._thread.join(SECONDS)
         self._listener.close()
         assert not self._thread.is_alive()
 
@@ -241,7 +242,7 @@ def test_a_welcome_is_no_answer_to_an_ack() -> None:
 def test_a_driver_that_does_not_read_is_given_up() -> None:
     def deaf(sock: socket.socket) -> None:
         authenticate(sock)
-        done.wait(kit.SECONDS)
+        done.wait(SECONDS)
 
     done = threading.Event()
     with ScriptedDriver(deaf) as driver:
@@ -378,7 +379,7 @@ def test_a_connection_that_the_driver_ended_is_replaced(handler: kit.Recorder, t
         token = handler.next_token()
         assert isinstance(token, Peer)
         endpoint.call_soon_threadsafe(token.abort)
-        handler.gone.get(timeout=kit.SECONDS)
+        handler.gone.get(timeout=SECONDS)
         kit.settle(endpoint)
         second = shared(endpoint.address)
         assert second is not first

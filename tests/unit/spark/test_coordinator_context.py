@@ -16,7 +16,11 @@ from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.coordinator_context import Context, Post
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
-from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Number, Other
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    Number,
+    Other,
+)
 
 DOWN = EventTypes("op", "down", [Number, Other])
 
@@ -143,7 +147,7 @@ def test_threads_that_send_while_the_loop_delivers_lose_nothing_and_keep_their_o
     while any(sender.is_alive() for sender in senders):
         loop.run()
     for sender in senders:
-        sender.join(PATIENCE_SECONDS)
+        sender.join(SECONDS)
     loop.run_all()
     for subtask in range(3):
         for number in range(threads):

@@ -13,7 +13,14 @@ from coord_control.ids import BarrierId
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.wire.endpoint import THREAD_NAME
 from tests.core_kit import OP
-from tests.unit.spark.coordinator_kit import PARALLELISM, PATIENCE_SECONDS, Number, Rig, assert_set, numbers
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    PARALLELISM,
+    Number,
+    Rig,
+    assert_set,
+    numbers,
+)
 
 
 class Undeclared(BaseModel):
@@ -59,17 +66,17 @@ def test_callbacks_of_two_operators_never_run_at_once() -> None:
 
     def first() -> None:
         inside.set()
-        assert first_may_go.wait(PATIENCE_SECONDS)
+        assert first_may_go.wait(SECONDS)
         order.append("first")
 
     thread.submit("a", "start", first)
     thread.submit("b", "start", lambda: order.append("second"))
-    assert inside.wait(PATIENCE_SECONDS)
+    assert inside.wait(SECONDS)
     assert order == []
     first_may_go.set()
-    assert thread.drain(PATIENCE_SECONDS)
+    assert thread.drain(SECONDS)
     assert order == ["first", "second"]
-    thread.close(PATIENCE_SECONDS)
+    thread.close(SECONDS)
 
 
 def test_events_can_be_sent_from_any_thread_and_keep_the_order_of_each(rig: Rig) -> None:
@@ -85,7 +92,7 @@ def test_events_can_be_sent_from_any_thread_and_keep_the_order_of_each(rig: Rig)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(SECONDS)
     seen = rig.hello(0, 0, task=1).inputs()
     assert len(seen) == 150
     for first in (0, 100, 200):
@@ -147,17 +154,17 @@ def test_a_callback_that_takes_long_is_reported_once_with_its_name() -> None:
 
     def block() -> None:
         inside.set()
-        assert may_go.wait(PATIENCE_SECONDS)
+        assert may_go.wait(SECONDS)
 
     thread.submit(OP, "start", block)
-    assert inside.wait(PATIENCE_SECONDS)
+    assert inside.wait(SECONDS)
     slow = thread.slow()
     assert slow is not None
     assert (slow.operator, slow.callback) == (OP, "start")
     assert thread.slow() is None
     assert thread.slow_callbacks == 1
     may_go.set()
-    thread.close(PATIENCE_SECONDS)
+    thread.close(SECONDS)
 
 
 def test_a_fast_callback_is_not_reported() -> None:
@@ -167,13 +174,13 @@ def test_a_fast_callback_is_not_reported() -> None:
 
     def block() -> None:
         inside.set()
-        assert may_go.wait(PATIENCE_SECONDS)
+        assert may_go.wait(SECONDS)
 
     thread.submit(OP, "start", block)
-    assert inside.wait(PATIENCE_SECONDS)
+    assert inside.wait(SECONDS)
     assert thread.slow() is None
     may_go.set()
-    thread.close(PATIENCE_SECONDS)
+    thread.close(SECONDS)
 
 
 def test_waiting_for_callbacks_ends_when_one_hangs() -> None:
@@ -183,4 +190,4 @@ def test_waiting_for_callbacks_ends_when_one_hangs() -> None:
     thread.submit(OP, "start", lambda: assert_set(may_go))
     assert not thread.drain(0.0)
     may_go.set()
-    thread.close(PATIENCE_SECONDS)
+    thread.close(SECONDS)

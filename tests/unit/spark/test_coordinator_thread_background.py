@@ -7,7 +7,13 @@ import sys
 import threading
 
 from coord_control.ids import NO_EPOCH
-from tests.unit.spark.coordinator_kit import PATIENCE_SECONDS, Rig, assert_met, assert_set, boom
+from tests.patience import SECONDS
+from tests.unit.spark.coordinator_kit import (
+    Rig,
+    assert_met,
+    assert_set,
+    boom,
+)
 
 
 def test_background_work_comes_back_to_the_coordinator_thread(rig: Rig) -> None:
@@ -26,7 +32,7 @@ def test_background_work_comes_back_to_the_coordinator_thread(rig: Rig) -> None:
         done.set()
 
     rig.coordinator.context.run_in_background(work, back)
-    assert done.wait(PATIENCE_SECONDS)
+    assert done.wait(SECONDS)
     assert threads[0].startswith("coord-background")
     assert threads[1] == "coord-coordinators"
 
@@ -36,7 +42,7 @@ def test_background_work_without_a_continuation_just_ends(rig: Rig) -> None:
     rig.settle()
     done = threading.Event()
     rig.coordinator.context.run_in_background(done.set)
-    assert done.wait(PATIENCE_SECONDS)
+    assert done.wait(SECONDS)
     rig.assert_no_failure()
 
 
@@ -52,7 +58,7 @@ def test_background_work_that_ends_after_a_reset_does_not_come_back(rig: Rig) ->
     rig.settle()
     may_end = threading.Event()
     came_back: list[bool] = []
-    rig.coordinator.context.run_in_background(lambda: may_end.wait(PATIENCE_SECONDS), came_back.append)
+    rig.coordinator.context.run_in_background(lambda: may_end.wait(SECONDS), came_back.append)
     rig.restart(planned=NO_EPOCH)
     may_end.set()
     all_are_here = threading.Barrier(5)  # a background thread that comes here has ended what it did before
@@ -77,11 +83,11 @@ def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: Rig) -> N
         rig.coordinator.context.run_in_background(block)
     rig.coordinator.context.run_in_background(lambda: begun.append(True))
     assert_met(all_are_here)
-    rig.thread.close(PATIENCE_SECONDS)
+    rig.thread.close(SECONDS)
     may_end.set()
     for thread in threading.enumerate():
         if thread.name.startswith("coord-background"):
-            thread.join(PATIENCE_SECONDS)
+            thread.join(SECONDS)
             assert not thread.is_alive()
     assert begun == []
 
@@ -99,7 +105,5 @@ is_stuck.wait()
 thread.close(1.0)
 print("the last line")
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", driver], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
-    )
+    ended = subprocess.run([sys.executable, "-c", driver], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert ended.stdout == "the last line\n"

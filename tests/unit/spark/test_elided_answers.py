@@ -12,8 +12,12 @@ from coord_control.durable.job_folder.generations import LEASE_SECONDS, UNSEEN_S
 from coord_control.errors import Fenced, StoreUnavailable
 from coord_control.protocol.messages import Acknowledge, Hello
 from tests.core_kit import attempt
+from tests.patience import SECONDS
 from tests.simulation.memory_files import MemoryFiles
-from tests.unit.spark.runtime_kit import SECONDS, Driver, refused
+from tests.unit.spark.runtime_kit import (
+    Driver,
+    refused,
+)
 
 
 @pytest.fixture

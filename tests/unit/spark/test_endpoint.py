@@ -14,6 +14,7 @@ from coord_control.spark.wire import frame_codec
 from coord_control.spark.wire.connection import connect
 from coord_control.spark.wire.endpoint import THREAD_NAME, Endpoint
 from tests import endpoint_kit as kit
+from tests.patience import SECONDS
 
 
 @kit.plain_and_tls
@@ -24,7 +25,7 @@ def test_a_subtask_says_hello_and_acknowledges(tls: bool) -> None:
         assert connection.hello(kit.hello()) == kit.welcome(kit.hello())
         connection.acknowledge(kit.acknowledge())
         connection.ended(kit.ended())
-        received = [handler.messages.get(timeout=kit.SECONDS) for _ in range(3)]
+        received = [handler.messages.get(timeout=SECONDS) for _ in range(3)]
         assert [message for message, _ in received] == [kit.hello(), kit.acknowledge(), kit.ended()]
         assert len({id(token) for _, token in received}) == 1
         assert handler.threads == {THREAD_NAME}
@@ -32,7 +33,7 @@ def test_a_subtask_says_hello_and_acknowledges(tls: bool) -> None:
         assert (stats.connections, stats.strangers, stats.accepted) == (1, 0, 1)
         assert (stats.frames_in, stats.frames_out, stats.rejected) == (3, 2, {})
         connection.close()
-        assert handler.gone.get(timeout=kit.SECONDS) is received[0][1]
+        assert handler.gone.get(timeout=SECONDS) is received[0][1]
 
 
 @kit.plain_and_tls
@@ -124,11 +125,11 @@ def test_connections_that_are_just_being_accepted_are_closed_too() -> None:
 
     def work() -> None:
         busy.set()
-        go_on.wait(kit.SECONDS)
+        go_on.wait(SECONDS)
 
     with kit.running(kit.Recorder()) as endpoint:
         endpoint.call_soon_threadsafe(work)
-        assert busy.wait(kit.SECONDS)
+        assert busy.wait(SECONDS)
         clients = [kit.RawClient(endpoint.address) for _ in range(5)]
         endpoint.call_soon_threadsafe(endpoint._leave)  # as close() does; the loop accepts and stops in one turn
         go_on.set()
@@ -159,7 +160,7 @@ def test_the_log_shows_who_said_what_and_no_secret(caplog: pytest.LogCaptureFixt
         connection = connect(endpoint.address)
         connection.hello(kit.hello())
         connection.close()
-        handler.gone.get(timeout=kit.SECONDS)
+        handler.gone.get(timeout=SECONDS)
         secret = endpoint.address.secret
     lines = [record.getMessage() for record in caplog.records if record.name == "coord_control.endpoint"]
     assert [line[0] for line in lines] == ["=", "=", "<", ">", "x"]

@@ -11,6 +11,7 @@ from coord_control.spark.wire import frame_codec
 from coord_control.spark.wire.connection import connect
 from coord_control.spark.wire.endpoint import Rejection
 from tests import endpoint_kit as kit
+from tests.patience import SECONDS
 
 
 def test_a_handler_that_raises_is_reported_and_the_others_go_on() -> None:
@@ -76,7 +77,7 @@ def test_an_answer_to_a_connection_that_is_gone_is_dropped() -> None:
         with kit.RawClient(endpoint.address).authenticate() as client:
             client.send(frame_codec.encode(kit.hello()))
             token = handler.next_token()
-        assert handler.gone.get(timeout=kit.SECONDS) is token
+        assert handler.gone.get(timeout=SECONDS) is token
         endpoint.call_soon_threadsafe(endpoint.answer, token, Accepted())
         kit.settle(endpoint)
         assert endpoint.stats().dropped_answers == 1

@@ -15,6 +15,7 @@ from coord_control.spark.wire import frame_codec
 from coord_control.spark.wire.connection import connect
 from coord_control.spark.wire.endpoint import Limits, Rejection
 from tests import endpoint_kit as kit
+from tests.patience import SECONDS
 
 
 def test_a_second_request_before_the_answer_ends_the_connection() -> None:
@@ -24,7 +25,7 @@ def test_a_second_request_before_the_answer_ends_the_connection() -> None:
         token = handler.next_token()
         client.send(frame_codec.encode(kit.acknowledge()))
         assert client.until_closed() == []
-        assert handler.gone.get(timeout=kit.SECONDS) is token
+        assert handler.gone.get(timeout=SECONDS) is token
         assert handler.messages.empty()
         assert endpoint.stats().rejected == {Rejection.PIPELINED: 1}
 
@@ -34,7 +35,7 @@ def test_two_requests_in_one_packet_end_the_connection_even_with_a_prompt_driver
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
         client.send(frame_codec.encode(kit.hello()) * 2)
         # Nothing is read before: who reads at once may have the whole answer before the second request is looked at.
-        assert handler.gone.get(timeout=kit.SECONDS) is handler.next_token()
+        assert handler.gone.get(timeout=SECONDS) is handler.next_token()
         assert endpoint.stats().rejected == {Rejection.PIPELINED: 1}
 
 
@@ -53,7 +54,7 @@ def test_a_peer_that_does_not_read_its_answer_is_dropped() -> None:
     limits = Limits(slow_seconds=0.01)
     with kit.running(handler, limits=limits) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
         client.send(frame_codec.encode(kit.hello()))
-        assert handler.gone.get(timeout=kit.SECONDS) is handler.next_token()
+        assert handler.gone.get(timeout=SECONDS) is handler.next_token()
         assert endpoint.stats().rejected == {Rejection.SLOW: 1}
         assert endpoint.stats().held_bytes == 0
 
@@ -139,7 +140,7 @@ def test_a_malformed_request_ends_the_connection(data: bytes) -> None:
     with kit.running(handler) as endpoint, kit.RawClient(endpoint.address).authenticate() as client:
         client.send(data)
         assert client.until_closed() == []
-        handler.gone.get(timeout=kit.SECONDS)
+        handler.gone.get(timeout=SECONDS)
         assert endpoint.stats().rejected == {Rejection.FRAME: 1}
         assert endpoint.stats().held_bytes == 0
 
@@ -180,6 +181,6 @@ def test_an_orderly_end_of_tls_is_an_ordinary_goodbye() -> None:
         assert isinstance(encrypted, ssl.SSLSocket)
         with pytest.raises(OSError, match=r"EOF|reset|closed"):
             encrypted.unwrap()
-        handler.gone.get(timeout=kit.SECONDS)
+        handler.gone.get(timeout=SECONDS)
         assert endpoint.stats().rejected == {}
         connection.close()

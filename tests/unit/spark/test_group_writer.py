@@ -15,8 +15,8 @@ from coord_control.protocol.messages import Batch, Persist
 from coord_control.protocol.records import Record
 from coord_control.spark.loop.group_writer import GroupWriter, Work
 from tests.core_kit import ack
+from tests.patience import SECONDS
 
-SECONDS = 30.0
 Q = QueryName("q")
 
 

@@ -19,8 +19,7 @@ from coord_control.spark.checkpoints.stop import savepoint_and_pause
 from coord_control.spark.queries import query as module
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.restart_policy import RestartPolicy
-
-SECONDS = 30.0
+from tests.patience import SECONDS
 
 
 class Query(ManagedQuery):

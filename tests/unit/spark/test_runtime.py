@@ -10,7 +10,13 @@ from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch
 from coord_control.protocol.recovery import Facts
 from tests.core_kit import QUERY, attempt
-from tests.unit.spark.runtime_kit import SECONDS, Counting, Driver, Ping, ping
+from tests.patience import SECONDS
+from tests.unit.spark.runtime_kit import (
+    Counting,
+    Driver,
+    Ping,
+    ping,
+)
 
 
 def test_a_hello_is_answered_when_its_begin_record_is_durable(driver: Driver) -> None:

@@ -22,7 +22,12 @@ from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin
 from coord_control.protocol.recovery import Facts
 from tests.core_kit import FIRST_RUN, QUERY, attempt
-from tests.unit.spark.runtime_kit import SECONDS, Counting, Driver, refused
+from tests.patience import SECONDS
+from tests.unit.spark.runtime_kit import (
+    Counting,
+    Driver,
+    refused,
+)
 
 
 def test_a_lost_connection_is_a_failed_attempt(driver: Driver, coordinator: Counting) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from coord_control.errors import SupervisorLost
 from coord_control.spark.process.shutdown import StopRegistry
+from tests.patience import SECONDS
 
 
 class Clock:
@@ -32,7 +33,7 @@ def test_the_functions_run_at_the_same_time() -> None:
     registry, together = StopRegistry(), threading.Barrier(2)
 
     def meet(seconds: float) -> None:
-        together.wait(60.0)
+        together.wait(SECONDS)
 
     registry.register(meet)
     registry.register(meet)
@@ -91,7 +92,7 @@ def test_what_begins_after_the_request_is_stopped_with_the_time_that_is_left() -
 
     registry.register(stop)
 
-    assert called.wait(60.0)
+    assert called.wait(SECONDS)
     assert got == [18.0]
 
 
