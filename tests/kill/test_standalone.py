@@ -91,7 +91,7 @@ class World:
         """The job commits epochs, and a savepoint becomes complete, on as many executors as there are workers."""
         trial, before = self.trial, _newest_savepoint(self.trial)
         trial.wait_for(lambda: len(self.network.executors()) == _WORKERS, f"{_WORKERS} executors at work")
-        trial.wait_for_epochs(3)
+        trial.wait_for_epochs(1)
         trial.wait_for(lambda: _newest_savepoint(trial) > before, f"a savepoint after {before}")
 
     def kill_executor(self) -> None:
@@ -212,9 +212,9 @@ def _run(world: World, rounds: int) -> None:
     def passed(what: str) -> None:
         print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
 
-    world.begin()
-    passed("the first driver gets on")
     for number in range(rounds):
+        world.begin()
+        passed(f"driver {number + 1} gets on")
         what = list(Frozen)[number % len(Frozen)]
         world.freeze(what)
         passed(f"given up, and came back: {what.name}")
@@ -228,18 +228,15 @@ def _run(world: World, rounds: int) -> None:
         world.kill_driver()
         audit(trial)
         check_saved(trial, known)
-        world.begin()
-        passed("the driver was killed, and the next one has taken over")
+        passed("the driver was killed")
     trial.feeder.stop()
-    _end(world)
-    passed("the job has ended")
-    _check_end(world, known, drivers=rounds + 2)
+    _end(trial)
+    passed("the last driver has taken over, and the job has ended")
+    _check_end(world, known, drivers=rounds + 1)
 
 
-def _end(world: World) -> None:
+def _end(trial: Trial) -> None:
     """The last driver processes what there is, and saves nothing."""
-    trial = world.trial
-    world.kill_driver()
     assert trial.start("--finish").wait(SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]
     trial.await_afterlives()
 

@@ -1,4 +1,4 @@
-"""One bug that is put into the code on purpose; the lists of them are in :mod:`.run`."""
+"""One bug that is put into the code on purpose; the lists are in :mod:`.run` and :mod:`.tested`."""
 
 from __future__ import annotations
 import __future__
@@ -7,11 +7,13 @@ import contextlib
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Mutation"]
+import pytest
+
+__all__ = ["Mutation", "is_noticed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +49,14 @@ class Mutation:
         module = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec", flags, dont_inherit=True)
         [code] = [constant for constant in module.co_consts if isinstance(constant, types.CodeType)]
         return code
+
+
+def is_noticed(bug: Mutation, rules: Iterable[Callable[[], None]]) -> bool:
+    """Whether any of these rules fails with the bug."""
+    with bug.applied():
+        for rule in rules:
+            try:
+                rule()
+            except (Exception, pytest.fail.Exception):
+                return True
+    return False

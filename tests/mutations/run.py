@@ -1,5 +1,5 @@
 """Does the simulation find bugs? ``python -m tests.mutations.run`` puts bugs in, one at a time, and looks.
-Rules that the simulation does not have (:mod:`.restore_mutations`) are held against tests.
+Rules that the simulation does not have (:mod:`.tested`) are held against tests.
 
 A mutation replaces a piece of text in the source of one function, for the length of a ``with`` block. When the code
 changes and the text is not there any more, that is an error: the mutation must be carried over to the new code.
@@ -28,7 +28,7 @@ from coord_control.protocol.operator import OperatorRun
 from tests.mutations.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from tests.mutations.control_mutations import CONTROL_MUTATIONS
 from tests.mutations.mutation import Mutation
-from tests.mutations.restore_mutations import RESTORE_MUTATIONS, fails
+from tests.mutations.tested import TESTED_MUTATIONS, fails
 from tests.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
@@ -342,8 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     words = options.explain or ""
     chosen = [number for number, each in enumerate(MUTATIONS) if words in each.name]
-    tested = [number for number, (each, _) in enumerate(RESTORE_MUTATIONS) if words in each.name]
-    names = [MUTATIONS[number].name for number in chosen] + [RESTORE_MUTATIONS[number][0].name for number in tested]
+    tested = [number for number, (each, _) in enumerate(TESTED_MUTATIONS) if words in each.name]
+    names = [MUTATIONS[number].name for number in chosen] + [TESTED_MUTATIONS[number][0].name for number in tested]
     width = max(map(len, names), default=0)
     escaped = 0
     with ProcessPoolExecutor(_PROCESSES) as pool:
@@ -355,10 +355,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if history:
                 print(history, end="\n\n")
     if tested and fails(None):
-        print("the tests of restores fail without a mutation: mend that first")
+        print("the tests fail without a mutation: mend that first")
         return 1
     for number in tested:
-        mutation, tests = RESTORE_MUTATIONS[number]
+        mutation, tests = TESTED_MUTATIONS[number]
         is_caught = fails(number)
         escaped += not is_caught
         print(f"{mutation.name:{width}}  {tests if is_caught else 'NOT CAUGHT'}", flush=True)

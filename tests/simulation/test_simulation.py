@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mutations import run as mutations
-from tests.mutations.restore_mutations import RESTORE_MUTATIONS
+from tests.mutations.tested import TESTED_MUTATIONS
 from tests.simulation import histories
 from tests.simulation import run as simulate
 
@@ -56,7 +56,7 @@ def test_a_bug_is_found_and_its_history_is_short_and_readable() -> None:
 
 
 def test_a_mutation_is_gone_after_its_block() -> None:
-    for mutation in (*mutations.MUTATIONS, *(each for each, _ in RESTORE_MUTATIONS)):
+    for mutation in (*mutations.MUTATIONS, *(each for each, _ in TESTED_MUTATIONS)):
         before = mutation.function.__code__
         with mutation.applied():
             assert mutation.function.__code__ is not before

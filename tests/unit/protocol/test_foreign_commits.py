@@ -12,8 +12,7 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import FailQuery, Refused, Welcome
 from coord_control.protocol.operator import OperatorRun
 from tests.core_kit import QUERY, Stage, answer_to, of_type, spec
-from tests.mutation_kit import is_noticed
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import Mutation, is_noticed
 
 
 def begun(acked: int | None = 0) -> Stage:

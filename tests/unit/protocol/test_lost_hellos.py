@@ -10,8 +10,7 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import AttemptFailed, Batch, SubtaskReset
 from coord_control.protocol.operator import OperatorRun
 from tests.core_kit import Stage, of_type, spec
-from tests.mutation_kit import is_noticed
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import Mutation, is_noticed
 
 
 def observed() -> Stage:

@@ -14,8 +14,7 @@ import pytest
 from coord_control.ids import Epoch
 from coord_control.spark.queries import own_commits
 from coord_control.spark.queries.own_commits import OwnCommits
-from tests.mutation_kit import is_noticed
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import Mutation, is_noticed
 
 
 def spark_query(run: str = "run-1", kept: Sequence[Mapping[str, Any]] = ()) -> Any:

@@ -19,8 +19,7 @@ from coord_control.spark.checkpoints import stop
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.restart_policy import RestartPolicy
-from tests.mutation_kit import is_noticed
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import Mutation, is_noticed
 
 #: Within this something happens; and for so long it is seen that nothing does.
 SOON: Final = 5.0

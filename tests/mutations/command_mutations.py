@@ -1,0 +1,46 @@
+"""What commands do to a job that ends or does not run.
+
+Each rule is left out or turned round, with the tests that have to notice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final
+
+from coord_control.cli import job_places
+from coord_control.control.agent.ending_commands import RestoreExecution
+from tests.mutations.mutation import Mutation
+
+__all__ = ["COMMAND_MUTATIONS"]
+
+_ENDING: Final = "tests/unit/control/test_agent.py"
+_KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
+
+#: Each with the tests that catch it.
+COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "restore a job that nothing starts again",
+            RestoreExecution.job_ended,
+            "is not None:\n        return outcome",
+            "is not None:\n        pass",
+        ),
+        _ENDING,
+    ),
+    (
+        Mutation(
+            "drop the key of what is done on the storage", job_places.refuse_key, "if key is not None:", "if False:"
+        ),
+        _KEYS,
+    ),
+    (
+        Mutation(
+            "look for a key only while the job runs",
+            inspect.unwrap(job_places.running_job),
+            " or (key is not None and client.command_of_key(job, key) is not None)",
+            "",
+        ),
+        _KEYS,
+    ),
+)

@@ -1,0 +1,78 @@
+"""How a job and its program end, by signals, by commands, and by both at once.
+
+Each rule is left out or turned round, with the tests that have to notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control import signal_wakeup
+from coord_control.spark.job.job import Job
+from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.process.shutdown import StopRegistry
+from tests.mutations.mutation import Mutation
+
+__all__ = ["ENDING_MUTATIONS"]
+
+_SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
+_DRIVER_END: Final = "tests/spark/test_driver_end.py"
+_AFTERWARDS: Final = f"{_DRIVER_END}::test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed"
+
+#: Each with the tests that catch it.
+ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "let a signal cut off the last moments of a job",
+            Job.stop,
+            "self._driver.close()",
+            "shutdown.unregister(self.stop); self._driver.close()",
+        ),
+        f"{_DRIVER_END}::test_a_job_is_registered_for_signals_until_its_end_is_written",
+    ),
+    (
+        Mutation(
+            "let a signal decide what comes after a stop by command",
+            StopRegistry.is_end_commanded,
+            "self._was_commanded and",
+            "False and",
+        ),
+        _SHUTDOWN,
+    ),
+    (
+        Mutation(
+            "let a command decide for the job that a signal has stopped",
+            StopRegistry.is_end_commanded,
+            " and not self._has_stopped",
+            "",
+        ),
+        _SHUTDOWN,
+    ),
+    (
+        Mutation(
+            "take the end that was requested for an error of the program",
+            JobDriver.closed_error,
+            "self.is_ended_by_command or shutdown.is_requested()",
+            "False",
+        ),
+        _AFTERWARDS,
+    ),
+    (
+        Mutation(
+            "let a job fail whose program met the end that was requested",
+            Job.__exit__,
+            " and not isinstance(error, SystemExit)",
+            "",
+        ),
+        _AFTERWARDS,
+    ),
+    (
+        Mutation(
+            "wake the main thread for no signal",
+            signal_wakeup._Nudger.run,
+            "number != _NUDGE for",
+            "False for",
+        ),
+        "tests/unit/test_signal_wakeup.py::test_a_signal_that_another_thread_takes_ends_a_wait",
+    ),
+)

@@ -1,0 +1,40 @@
+"""Where a query stands, and which states it passes.
+
+Each rule is left out or turned round, with the tests that have to notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control.protocol import query_state
+from coord_control.storage import jobs
+from tests.mutations.mutation import Mutation
+
+__all__ = ["QUERY_MUTATIONS"]
+
+_PROGRESS: Final = (
+    "tests/storage/test_jobs.py::test_a_new_driver_does_not_show_where_the_queries_stood_under_an_older_one"
+)
+
+#: Each with the tests that catch it.
+QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "show where the queries stood under an older driver",
+            jobs._register_job,
+            "_forget_progress(transaction, job)",
+            "pass",
+        ),
+        _PROGRESS,
+    ),
+    (
+        Mutation(
+            "let a query that has ended run again",
+            query_state.next_state,
+            "return TRANSITIONS[state, input_]",
+            "return TRANSITIONS.get((state, input_), QueryState.RUNNING)",
+        ),
+        "tests/unit/protocol/test_query_state.py",
+    ),
+)

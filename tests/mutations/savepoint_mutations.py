@@ -1,0 +1,38 @@
+"""What a savepoint shares with others, and what goes with it.
+
+Each rule is left out or turned round, with the tests that have to notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control.durable.checkpoints import removal, shared_files
+from tests.mutations.mutation import Mutation
+
+__all__ = ["SAVEPOINT_MUTATIONS"]
+
+_SAVEPOINTS: Final = "tests/unit/durable/test_checkpoint_store_savepoints.py"
+_DISPOSING: Final = "tests/unit/durable/test_catalog.py"
+
+#: Each with the tests that catch it.
+SAVEPOINT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "take a file that Spark has replaced for the one that the last savepoint read",
+            shared_files._live_name,
+            "{info.path}.{_version(info)}",
+            "{info.path}",
+        ),
+        _SAVEPOINTS,
+    ),
+    (
+        Mutation(
+            "compare a checkpoint with those of another job",
+            removal.dispose_without_owner,
+            "job_folder_of(entry.path)",
+            "job_folder",
+        ),
+        _DISPOSING,
+    ),
+)
