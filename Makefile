@@ -11,8 +11,9 @@ VENV ?= .venv
 DEMO_ARGS ?=
 # Arguments of pytest, for example: make test PYTEST_ARGS="tests/unit -x"
 PYTEST_ARGS ?=
-# Processes of the test run. Each that meets a Spark test starts one JVM and shares it among its tests.
-PYTEST_WORKERS ?= 2
+# Processes of the test run, for a machine with two cores: tests wait for much. Each that meets a Spark test starts one
+# JVM and shares it among its tests.
+PYTEST_WORKERS ?= 3
 # Seeds of the nightly simulation.
 SEEDS ?= 10000
 
