@@ -28,7 +28,7 @@ from coord_control.protocol.operator import OperatorRun
 from tests.mutations.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from tests.mutations.control_mutations import CONTROL_MUTATIONS
 from tests.mutations.mutation import Mutation
-from tests.mutations.tested import TESTED_MUTATIONS, fails
+from tests.mutations.tested import TESTED_MUTATIONS, fails, passes
 from tests.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{MUTATIONS[number].name:{width}}  {what}", flush=True)
             if history:
                 print(history, end="\n\n")
-    if tested and fails(None):
+    if tested and not passes(tested):
         print("the tests fail without a mutation: mend that first")
         return 1
     for number in tested:

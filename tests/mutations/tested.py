@@ -6,10 +6,13 @@ tests pass without it and fail with it; they are run in a process of their own, 
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
+
+import pytest
 
 from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.command_mutations import COMMAND_MUTATIONS
@@ -21,11 +24,12 @@ from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
 
-__all__ = ["TESTED_MUTATIONS", "fails", "main"]
+__all__ = ["TESTED_MUTATIONS", "fails", "main", "passes"]
 
 # Exit codes of pytest.
 _PASSED: Final = 0
 _FAILED: Final = 1
+_BROKEN: Final = "--broken"
 
 #: Each with the tests that catch it.
 TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
@@ -40,30 +44,40 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
 )
 
 
-def fails(number: int | None) -> bool:
-    """Run the tests of a mutation with it, or with ``None`` all tests without any; return whether one fails.
+def passes(numbers: Sequence[int]) -> bool:
+    """Run the tests of these mutations without any; return whether all of them pass.
 
     Raises:
         subprocess.CalledProcessError: they could not be run.
     """
-    arguments = [] if number is None else [str(number)]
+    return _exit_code(*map(str, numbers)) == _PASSED
+
+
+def fails(number: int) -> bool:
+    """Run the tests of a mutation with it; return whether one fails.
+
+    Raises:
+        subprocess.CalledProcessError: they could not be run.
+    """
+    return _exit_code(_BROKEN, str(number)) == _FAILED
+
+
+def _exit_code(*arguments: str) -> int:
     command = [sys.executable, "-m", "tests.mutations.tested", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (_PASSED, _FAILED):
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    return done.returncode == _FAILED
+    return done.returncode
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run tests in this process; returns pytest's exit code."""
-    import pytest  # who uses the rest of this package need not have it
-
-    options = ["-x", "-q", "-p", "no:cacheprovider"]
-    if not arguments:
-        return pytest.main([*options, *sorted({tests for _, tests in TESTED_MUTATIONS})])
-    mutation, tests = TESTED_MUTATIONS[int(arguments[0])]
-    with mutation.applied():
-        return pytest.main([*options, tests])
+    """Run the tests of numbered mutations in this process, after ``--broken`` with the mutation; return their code."""
+    chosen = [TESTED_MUTATIONS[int(number)] for number in arguments if number != _BROKEN]
+    with contextlib.ExitStack() as stack:
+        if _BROKEN in arguments:
+            [(mutation, _)] = chosen
+            stack.enter_context(mutation.applied())
+        return pytest.main(["-x", "-q", "-p", "no:cacheprovider", *sorted({tests for _, tests in chosen})])
 
 
 if __name__ == "__main__":
