@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 import coord_control
+from tests.conftest import LONGEST, TESTS
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PROTOCOL: Final = CHECKOUT / "coord_control" / "protocol"
@@ -161,3 +162,7 @@ def test_every_dependency_has_a_row_in_the_documentation_and_every_row_a_depende
 def test_every_row_about_a_dependency_is_complete() -> None:
     incomplete = [name for name, cells in documented_dependencies().items() if len(cells) != 4 or not all(cells)]
     assert not incomplete
+
+
+def test_the_files_that_come_first_among_the_dear_tests_exist() -> None:
+    assert [name for name in LONGEST if not (TESTS / name).is_file()] == []
