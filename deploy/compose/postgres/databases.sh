@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run once by the image of PostgreSQL, when its volume is empty: a user and a database of its own for each.
+# Run once by the image of PostgreSQL, when its volume is empty: a separate user and database for each.
 set -euo pipefail
 
 secrets=${SECRETS:-/run/secrets}
