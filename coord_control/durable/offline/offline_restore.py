@@ -108,7 +108,7 @@ def check_restore(files: Files, storage: Storage, request: RestoreRequest) -> tu
 def restore_job(
     files: Files, storage: Storage, request: RestoreRequest, *, repartition: Repartition | None = None
 ) -> OfflineRestore:
-    """Restore a job; its driver is started afterwards, as ever.
+    """Restore a stopped job. Start its driver afterwards.
 
     Args:
         repartition: has Spark rewrite states; needed for another number of shuffle partitions.
