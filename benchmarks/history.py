@@ -32,6 +32,15 @@ _ON_STORAGE = 20  #: completed ones that are not discarded yet
 _REPEATS = 7
 _GOAL_SECONDS = 0.05
 
+_STATISTICS = {
+    "metadata_bytes": 4000,
+    "channel_bytes": 0,
+    "linked_bytes": 10**6,
+    "copied_bytes": 10**6,
+    "subtasks": 8,
+    "passed_subtasks": 8,
+}
+
 _Read = Callable[[ControlStore, str], object]
 
 _READS: dict[str, _Read] = {
@@ -106,7 +115,8 @@ def _fill(store: ControlStore, names: Sequence[str], each: int) -> None:
     while batch := list(itertools.islice(rows, _BATCH)):
         with store.database.transaction() as transaction:
             transaction.execute(insert(tables.checkpoints), batch)
-            details = [{"job_id": row["job_id"], "checkpoint": row["checkpoint"], "queries": []} for row in batch]
+            keys = [(row["job_id"], row["checkpoint"]) for row in batch]
+            details = [{"job_id": job, "checkpoint": each, "queries": [], "subtasks": []} for job, each in keys]
             transaction.execute(insert(tables.checkpoint_details), details)
     with store.database.transaction() as transaction:
         _count_all(transaction.connection)
@@ -141,17 +151,12 @@ def _rows(jobs: Sequence[int], each: int) -> Iterator[dict[str, Any]]:
             "duration_seconds": seconds,
             "state_bytes": dice.randrange(10**9),
             "new_bytes": dice.randrange(10**7),
-            "channel_bytes": 0,
-            "linked_bytes": 0,
-            "copied_bytes": 0,
             "blocked_events": dice.randrange(100),
             "blocked_seconds": seconds / 10,
             "snapshot_seconds": seconds / 20,
-            "subtasks": 8,
-            "passed_subtasks": 8,
             "path": f"/jobs/flights/checkpoints/{number}",
             "message": "",
-            "metadata_bytes": 4000,
+            "statistics": _STATISTICS,
         }
 
 

@@ -35,11 +35,9 @@ from coord_control.storage.records import (
     LiveOperator,
     LiveQuery,
     LiveStatus,
-    OperatorCheckpoint,
-    QueryCheckpoint,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
 
 __all__ = ["benchmark"]
 
@@ -157,7 +155,7 @@ def _ended(names: Sequence[str], number: int) -> CheckpointRecord:
 
 
 def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
-    operator = OperatorCheckpoint(operator="op", coordinator_bytes=64, subtasks=subtasks, passed_subtasks=subtasks)
+    operator = operator_part(operator="op", coordinator_bytes=64, subtasks=subtasks, passed_subtasks=subtasks)
     return CheckpointRecord(
         job=job,
         id=number,
@@ -169,14 +167,14 @@ def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
         generation=1,
         subtasks=subtasks,
         passed_subtasks=subtasks,
-        queries=(QueryCheckpoint(query="q", boundary=number, operators=(operator,)),),
+        queries=(query_part(query="q", boundary=number, operators=(operator,)),),
     )
 
 
 def _keep(store: ControlStore, job: str, number: int, subtasks: int) -> float:
-    parts = [SubtaskRecord(operator="op", subtask=each, passed_seconds=0.1, state_bytes=64) for each in range(subtasks)]
+    parts = [subtask_part(operator="op", subtask=each, passed_seconds=0.1, state_bytes=64) for each in range(subtasks)]
     began = time.perf_counter()
-    store.checkpoints.save(job, _checkpoint(job, number, subtasks), parts)
+    store.checkpoints.save(job, with_subtasks(_checkpoint(job, number, subtasks), parts))
     return time.perf_counter() - began
 
 

@@ -28,15 +28,13 @@ from coord_control.storage.records import (
     LiveOperator,
     LiveQuery,
     LiveStatus,
-    OperatorCheckpoint,
     OperatorRecord,
     Outcome,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
 
 JOB = "flights"
 OPERATOR = "delay-threshold"
@@ -92,7 +90,7 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
 
 
 def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
-    operator = OperatorCheckpoint(operator=OPERATOR, subtasks=4, passed_subtasks=4, blocked_events=12, state_bytes=100)
+    operator = operator_part(operator=OPERATOR, subtasks=4, passed_subtasks=4, blocked_events=12, subtask_bytes=100)
     values: dict[str, Any] = {
         "job": JOB,
         "id": number,
@@ -111,16 +109,16 @@ def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
         "cause": "command",
         "generation": 1,
         "queries": (
-            QueryCheckpoint(
+            query_part(
                 query="alerts", boundary=40 + number, offsets={"0": {"logOffset": 40 + number}}, operators=(operator,)
             ),
         ),
     }
     parts = [
-        SubtaskRecord(operator=OPERATOR, subtask=index, passed_seconds=0.1, ack_seconds=0.04, blocked_events=3)
+        subtask_part(operator=OPERATOR, subtask=index, passed_seconds=0.1, ack_seconds=0.04, blocked_events=3)
         for index in range(4)
     ]
-    store.checkpoints.save(JOB, CheckpointRecord(**{**values, **changes}), parts)
+    store.checkpoints.save(JOB, with_subtasks(CheckpointRecord(**{**values, **changes}), parts))
 
 
 def put_recovery(store: ControlStore, message: str) -> None:

@@ -12,14 +12,13 @@ from typing import Final
 from rich.table import Table
 
 from coord_control.cli.output import human_bytes, human_seconds, human_time, print_table, say, text_table
+from coord_control.protocol.statistics import OperatorStatistics, QueryStatistics
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
-    OperatorCheckpoint,
     Percentiles,
-    QueryCheckpoint,
     SubtaskRecord,
 )
 
@@ -108,7 +107,7 @@ def _print_parts(one: CheckpointRecord) -> None:
             (
                 operator.operator,
                 query.query,
-                f"{operator.passed_subtasks} of {operator.subtasks}",
+                f"{operator.passed_subtasks} of {operator.totals.subtasks}",
                 human_seconds(operator.snapshot_seconds) if one.reason is None else _answered(operator),
                 human_bytes(operator.coordinator_bytes),
                 human_bytes(operator.state_bytes),
@@ -121,11 +120,11 @@ def _print_parts(one: CheckpointRecord) -> None:
     )
 
 
-def _reached(query: QueryCheckpoint) -> str:
+def _reached(query: QueryStatistics) -> str:
     return "not reached" if query.boundary_seconds is None else human_seconds(query.boundary_seconds)
 
 
-def _answered(operator: OperatorCheckpoint) -> str:
+def _answered(operator: OperatorStatistics) -> str:
     if operator.snapshot_seconds is not None:
         return human_seconds(operator.snapshot_seconds)
     return "not asked" if operator.asked_seconds is None else "no answer"

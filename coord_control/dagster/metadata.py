@@ -19,11 +19,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import dagster as dg
 
+from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     JobRecord,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
     SubtaskRecord,
@@ -206,7 +206,7 @@ def _longest(seconds: Any) -> float | None:
     return max((float(each) for each in seconds if each is not None), default=None)
 
 
-def _coordinator_bytes(queries: Sequence[QueryCheckpoint]) -> int | None:
+def _coordinator_bytes(queries: Sequence[QueryStatistics]) -> int | None:
     if not queries:
         return None
     return sum(operator.coordinator_bytes for query in queries for operator in query.operators)
@@ -222,7 +222,7 @@ def _table(columns: Mapping[str, str], rows: Sequence[Sequence[_Cell]]) -> dg.Me
     )
 
 
-def _query_row(query: QueryCheckpoint) -> Sequence[_Cell]:
+def _query_row(query: QueryStatistics) -> Sequence[_Cell]:
     offsets = json.dumps(query.offsets, ensure_ascii=False) if query.offsets else None
     return (
         query.query,

@@ -30,7 +30,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, OperatorUid, QueryName, SubtaskIndex
@@ -42,11 +42,14 @@ from coord_control.protocol.records import size
 from coord_control.protocol.recovery import in_sequence
 
 __all__ = [
+    "CheckpointFacts",
     "CheckpointStatistics",
     "CheckpointStatus",
+    "CheckpointTotals",
     "OperatorStatistics",
     "QueryStatistics",
     "SubtaskStatistics",
+    "SubtaskTotals",
     "offsets_within_limit",
     "operator_statistics",
     "statistics_so_far",
@@ -82,6 +85,41 @@ class SubtaskStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SubtaskTotals:
+    """What the subtasks of one operator amount to; known also where their list is left out, because it is long.
+
+    Attributes:
+        passed_subtasks: those that have passed the boundary.
+        latest_passed_seconds: from the trigger until the last one so far passed the boundary.
+        subtask_bytes: their own states.
+        channel_bytes: events in transit, in both directions.
+        blocked_events: events that waited behind this checkpoint, at all gateways.
+        blocked_seconds: the longest that a gateway was closed.
+    """
+
+    subtasks: int = 0
+    passed_subtasks: int = 0
+    latest_passed_seconds: float | None = None
+    subtask_bytes: int = 0
+    channel_bytes: int = 0
+    blocked_events: int = 0
+    blocked_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, subtasks: Sequence[SubtaskStatistics]) -> SubtaskTotals:
+        """Add up."""
+        return cls(
+            subtasks=len(subtasks),
+            passed_subtasks=sum(each.passed_seconds is not None for each in subtasks),
+            latest_passed_seconds=_latest(each.passed_seconds for each in subtasks),
+            subtask_bytes=sum(each.state_bytes for each in subtasks),
+            channel_bytes=sum(each.down_bytes + each.up_bytes for each in subtasks),
+            blocked_events=sum(each.blocked_events for each in subtasks),
+            blocked_seconds=max((each.blocked_seconds for each in subtasks), default=0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorStatistics:
     """One operator's part.
 
@@ -89,7 +127,9 @@ class OperatorStatistics:
         asked_seconds: from the trigger until the coordinator was asked for its state; None if it was not.
         snapshot_seconds: from then until it answered; None if it has not.
         coordinator_bytes: its state.
+        subtasks: its subtasks; empty also where they were left out.
         applied_events: the number of the last event from outside that the state contains, by job, once known.
+        totals: of the subtasks; computed from them unless they were left out.
     """
 
     operator: OperatorUid
@@ -98,36 +138,41 @@ class OperatorStatistics:
     coordinator_bytes: int = 0
     subtasks: tuple[SubtaskStatistics, ...] = ()
     applied_events: Mapping[str, int] | None = None
+    totals: SubtaskTotals = SubtaskTotals()
+
+    def __post_init__(self) -> None:
+        if self.subtasks:
+            object.__setattr__(self, "totals", SubtaskTotals.of(self.subtasks))
 
     @property
     def passed_subtasks(self) -> int:
         """Those that have passed the boundary."""
-        return sum(subtask.passed_seconds is not None for subtask in self.subtasks)
+        return self.totals.passed_subtasks
 
     @property
     def latest_passed_seconds(self) -> float | None:
         """From the trigger until the last one so far passed the boundary."""
-        return _latest(subtask.passed_seconds for subtask in self.subtasks)
+        return self.totals.latest_passed_seconds
 
     @property
     def channel_bytes(self) -> int:
         """The bytes of events in transit, in both directions."""
-        return sum(subtask.down_bytes + subtask.up_bytes for subtask in self.subtasks)
+        return self.totals.channel_bytes
 
     @property
     def state_bytes(self) -> int:
         """The bytes of the coordinator's state, the subtasks' states and the events in transit."""
-        return self.coordinator_bytes + self.channel_bytes + sum(subtask.state_bytes for subtask in self.subtasks)
+        return self.coordinator_bytes + self.channel_bytes + self.totals.subtask_bytes
 
     @property
     def blocked_events(self) -> int:
         """Events that waited behind this checkpoint, at all gateways."""
-        return sum(subtask.blocked_events for subtask in self.subtasks)
+        return self.totals.blocked_events
 
     @property
     def blocked_seconds(self) -> float:
         """The longest that a gateway was closed."""
-        return max((subtask.blocked_seconds for subtask in self.subtasks), default=0.0)
+        return self.totals.blocked_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +212,10 @@ class QueryStatistics:
         own = sum(operator.state_bytes for operator in self.operators)
         return self.linked_bytes + self.copied_bytes + own
 
+    def without_subtasks(self) -> QueryStatistics:
+        """Return the same without the lists of subtasks; their totals stay."""
+        return replace(self, operators=tuple(replace(operator, subtasks=()) for operator in self.operators))
+
 
 class CheckpointStatus(enum.Enum):
     """How far a checkpoint is."""
@@ -177,16 +226,54 @@ class CheckpointStatus(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointStatistics:
+class CheckpointFacts:
+    """What is known of a checkpoint or savepoint itself, in the driver and in the control database.
+
+    Attributes:
+        key: of the request, when it had one; a command's is ``command:<id>``.
+        cause: what triggered it: the schedule, a command, a stop.
+        duration_seconds: from the trigger until it ended; None if it has not.
+        message: why it failed, for people.
+        path: where it lies, when it is complete.
+        metadata_bytes: of its ``_metadata``.
+    """
+
+    label: str | None = None
+    key: str | None = None
+    cause: str = ""
+    requested_by: str | None = None
+    duration_seconds: float | None = None
+    message: str = ""
+    path: str | None = None
+    metadata_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTotals(CheckpointFacts):
+    """What the parts of a checkpoint amount to, where the parts are left out.
+
+    Each is a property of :class:`CheckpointStatistics`, and a number in the control database.
+    """
+
+    state_bytes: int = 0
+    new_bytes: int = 0
+    channel_bytes: int = 0
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+    blocked_events: int = 0
+    blocked_seconds: float = 0.0
+    snapshot_seconds: float = 0.0
+    subtasks: int = 0
+    passed_subtasks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStatistics(CheckpointFacts):
     """One checkpoint or savepoint.
 
     Attributes:
         triggered_at_seconds: when it was started.
-        duration_seconds: from then until it ended; None if it has not.
         reason: why it failed.
-        message: the same for people.
-        path: where it lies, when it is complete.
-        metadata_bytes: of its ``_metadata``.
         discarded: it was complete and has been removed since.
     """
 
@@ -194,18 +281,14 @@ class CheckpointStatistics:
     kind: CheckpointKind
     triggered_at_seconds: float
     periodic: bool = False
-    label: str | None = None
-    key: str | None = None
-    cause: str = ""
-    requested_by: str | None = None
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
-    duration_seconds: float | None = None
     reason: FailureReason | None = None
-    message: str = ""
-    path: str | None = None
-    metadata_bytes: int = 0
     discarded: bool = False
     queries: tuple[QueryStatistics, ...] = ()
+
+    def totals(self) -> dict[str, Any]:
+        """Return the values of the fields of :class:`CheckpointTotals`."""
+        return {each.name: getattr(self, each.name) for each in fields(CheckpointTotals)}
 
     @property
     def operators(self) -> tuple[OperatorStatistics, ...]:
@@ -214,7 +297,7 @@ class CheckpointStatistics:
 
     @property
     def subtasks(self) -> int:
-        return sum(len(operator.subtasks) for operator in self.operators)
+        return sum(operator.totals.subtasks for operator in self.operators)
 
     @property
     def passed_subtasks(self) -> int:
@@ -347,7 +430,7 @@ def offsets_within_limit(offsets: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 def to_json(value: object) -> Any:
     """Return plain values for JSON: fields first, then what is derived from them, by name; enums by their code."""
     if is_dataclass(value):
-        names = [field.name for field in fields(value)]
+        names = [field.name for field in fields(value) if field.name != "totals"]  # these are derived
         names += [name for name in _derived(type(value)) if name not in names and name != "operators"]
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, FailureReason):

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
 
 from coord_control.errors import RecordNotFound
+from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
@@ -26,7 +28,6 @@ from coord_control.storage.records import (
     CheckpointRecord,
     CheckpointState,
     CheckpointSummary,
-    QueryCheckpoint,
     SubtaskRecord,
     to_json,
 )
@@ -34,7 +35,7 @@ from coord_control.storage.sequences import take_sequence
 
 __all__ = ["Checkpoints", "checkpoint_record"]
 
-_checkpoints = tables.checkpoints.c
+_checkpoints, _details = tables.checkpoints.c, tables.checkpoint_details.c
 _Conditions: TypeAlias = Sequence[ColumnElement[bool]]
 
 #: From the first to the last; a row is only replaced by one that is at least as far.
@@ -45,19 +46,21 @@ _ORDER: Final = {
     CheckpointState.DISCARDED: 3,
 }
 
-#: Columns that are a field of the same name.
-_SAME: Final = tuple(
-    name for name in _checkpoints.keys() if name not in ("job_id", "checkpoint", "kind", "settled_sequence")
-)
+#: Fields of the record that are neither a column of the same name nor in the document of measurements.
+_OTHER: Final = ("job", "id", "queries", "sequence")
+_FIELDS: Final = tuple(each.name for each in fields(CheckpointRecord) if each.name not in _OTHER)
+_COLUMNS: Final = tuple(name for name in _FIELDS if name in _checkpoints)
+_DOCUMENT: Final = tuple(name for name in _FIELDS if name not in _checkpoints)
 
-_MEASURED: Final = (
-    _checkpoints.duration_seconds,
-    _checkpoints.state_bytes,
-    _checkpoints.new_bytes,
-    _checkpoints.blocked_seconds,
-    _checkpoints.blocked_events,
-    _checkpoints.snapshot_seconds,
-)
+#: What the summary is of, by its field; these have to be columns.
+_MEASURED: Final = {
+    "duration": _checkpoints.duration_seconds,
+    "state_bytes": _checkpoints.state_bytes,
+    "new_bytes": _checkpoints.new_bytes,
+    "blocked_seconds": _checkpoints.blocked_seconds,
+    "blocked_events": _checkpoints.blocked_events,
+    "snapshot_seconds": _checkpoints.snapshot_seconds,
+}
 
 
 class Checkpoints:
@@ -66,11 +69,10 @@ class Checkpoints:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def save(self, job: str, checkpoint: CheckpointRecord, subtasks: Iterable[SubtaskRecord] = ()) -> bool:
+    def save(self, job: str, checkpoint: CheckpointRecord) -> bool:
         """Write what is known of a checkpoint, unless more is known already.
 
-        Args:
-            subtasks: they replace those that are there, unless there are none.
+        Its queries, and the subtasks of their operators, replace those that are there, unless there are none.
 
         Returns:
             False: the row is further than ``checkpoint``, and was left as it is.
@@ -87,7 +89,6 @@ class Checkpoints:
                 _count(transaction, job_id, checkpoint.kind.value, before, checkpoint.state)
             if checkpoint.queries:
                 _save_details(transaction, job_id, checkpoint)
-            _save_subtasks(transaction, job_id, checkpoint.id, list(subtasks))
             if _is_change(before, checkpoint.state):
                 _place(transaction, job_id, checkpoint.id)
             return True
@@ -141,9 +142,8 @@ class Checkpoints:
             row = transaction.execute(select(tables.checkpoints).where(*where)).one_or_none()
             if row is None:
                 raise RecordNotFound(f"checkpoint {checkpoint}", job, _near(transaction, job_id))
-            details = tables.checkpoint_details.c
             queries = transaction.execute(
-                select(details.queries).where(details.job_id == job_id, details.checkpoint == checkpoint)
+                select(_details.queries).where(_details.job_id == job_id, _details.checkpoint == checkpoint)
             ).scalar()
         return checkpoint_record(job, row, queries)
 
@@ -153,15 +153,10 @@ class Checkpoints:
         Raises:
             JobNotFound: there is no such job.
         """
-        table = tables.checkpoint_subtasks
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
-            query = (
-                select(table)
-                .where(table.c.job_id == job_id, table.c.checkpoint == checkpoint)
-                .order_by(table.c.operator, table.c.subtask)
-            )
-            return tuple(_subtask(row) for row in transaction.execute(query))
+            where = (_details.job_id == job_id, _details.checkpoint == checkpoint)
+            return _subtasks(transaction.execute(select(_details.subtasks).where(*where)).scalar())
 
     def subtasks_of(self, checkpoints: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[SubtaskRecord, ...]]:
         """Return what is known of the subtasks in many checkpoints at once.
@@ -169,25 +164,20 @@ class Checkpoints:
         Args:
             checkpoints: job and number; of one that is not there, as of one without operators, there are no subtasks.
         """
-        wanted: dict[tuple[str, int], builtins.list[SubtaskRecord]] = {each: [] for each in checkpoints}
+        wanted = dict.fromkeys(checkpoints, ())
         if not wanted:
             return {}
-        jobs, table = tables.jobs.c, tables.checkpoint_subtasks
+        jobs = tables.jobs.c
         with self._database.reading() as transaction:
-            names = builtins.list({job for job, _ in wanted})
+            names = {job for job, _ in wanted}
             ids = {
                 row.name: row.id for row in transaction.execute(select(jobs.id, jobs.name).where(jobs.name.in_(names)))
             }
-            found = {ids[job]: job for job in names if job in ids}
-            keys = [(ids[job], checkpoint) for job, checkpoint in wanted if job in ids]
-            query = (
-                select(table)
-                .where(tuple_(table.c.job_id, table.c.checkpoint).in_(keys))
-                .order_by(table.c.operator, table.c.subtask)
-            )
-            for row in transaction.execute(query):
-                wanted[found[row.job_id], row.checkpoint].append(_subtask(row))
-        return {each: tuple(subtasks) for each, subtasks in wanted.items()}
+            keys = {(ids[job], checkpoint): (job, checkpoint) for job, checkpoint in wanted if job in ids}
+            place = tuple_(_details.job_id, _details.checkpoint)
+            query = select(_details.job_id, _details.checkpoint, _details.subtasks).where(place.in_(keys))
+            found = {keys[row.job_id, row.checkpoint]: _subtasks(row.subtasks) for row in transaction.execute(query)}
+        return {**wanted, **found}
 
     def list(
         self,
@@ -234,30 +224,25 @@ class Checkpoints:
             job_id = find(transaction, job, self._database.display_url)
             counts = _counts(transaction, job_id, kind)
             measured = _measured(transaction, job_id, kind, was_completed, window)
-            duration, state_bytes, new_bytes, blocked_seconds, blocked_events, snapshot = spreads(transaction, measured)
-        return CheckpointSummary(
-            counts=counts,
-            window=window,
-            duration=duration,
-            state_bytes=state_bytes,
-            new_bytes=new_bytes,
-            blocked_seconds=blocked_seconds,
-            blocked_events=blocked_events,
-            snapshot_seconds=snapshot,
-        )
+            spread = dict(zip(_MEASURED, spreads(transaction, measured), strict=True))
+        return CheckpointSummary(counts=counts, window=window, **spread)
 
 
 def checkpoint_record(job: str, row: Row[Any], queries: Sequence[Any] | None = None) -> CheckpointRecord:
     """Return a checkpoint of ``job`` as its row says; ``queries``: what its details say, when they were read."""
-    values = {name: row._mapping[name] for name in _SAME}
+    values = {name: row._mapping[name] for name in _COLUMNS}
+    values |= {name: row.statistics[name] for name in _DOCUMENT if name in row.statistics}
     return CheckpointRecord(
-        **{**values, "state": CheckpointState(row.state)},
+        **{**values, "state": CheckpointState(row.state), "kind": CheckpointKind(row.kind)},
         job=job,
         id=row.checkpoint,
-        kind=CheckpointKind(row.kind),
-        queries=msgspec.convert(queries or [], tuple[QueryCheckpoint, ...]),
+        queries=msgspec.convert(queries or [], tuple[QueryStatistics, ...]),
         sequence=row.settled_sequence,
     )
+
+
+def _subtasks(document: Any) -> tuple[SubtaskRecord, ...]:
+    return msgspec.convert(document or [], tuple[SubtaskRecord, ...])
 
 
 def _newest(
@@ -287,7 +272,7 @@ def _measured(
     oldest = select(ids.c.checkpoint).order_by(ids.c.checkpoint.desc()).offset(window - 1).limit(1)
     first = transaction.execute(oldest).scalar()
     branches = [
-        select(*_MEASURED).where(
+        select(*_MEASURED.values()).where(
             _checkpoints.job_id == job,
             _checkpoints.kind == each.value,
             _checkpoints.state == state,
@@ -349,8 +334,15 @@ def _place(transaction: Transaction, job: int, checkpoint: int) -> None:
 
 
 def _values(job: int, checkpoint: CheckpointRecord) -> dict[str, Any]:
-    values = {name: getattr(checkpoint, name) for name in _SAME}
-    return {**values, "job_id": job, "checkpoint": checkpoint.id, "kind": checkpoint.kind.value}
+    values = {name: getattr(checkpoint, name) for name in _COLUMNS}
+    statistics = {name: to_json(getattr(checkpoint, name)) for name in _DOCUMENT}
+    return {
+        **values,
+        "job_id": job,
+        "checkpoint": checkpoint.id,
+        "kind": checkpoint.kind.value,
+        "statistics": statistics,
+    }
 
 
 def _count(
@@ -379,26 +371,19 @@ def _counts(transaction: Transaction, job: int, kind: CheckpointKind | None) -> 
 
 
 def _save_details(transaction: Transaction, job: int, checkpoint: CheckpointRecord) -> None:
-    queries = to_json(checkpoint.queries)
-    insert = transaction.insert(tables.checkpoint_details).values(job_id=job, checkpoint=checkpoint.id, queries=queries)
-    transaction.execute(
-        insert.on_conflict_do_update(index_elements=["job_id", "checkpoint"], set_={"queries": insert.excluded.queries})
-    )
-
-
-def _save_subtasks(transaction: Transaction, job: int, checkpoint: int, subtasks: builtins.list[SubtaskRecord]) -> None:
-    if not subtasks:
-        return
-    table = tables.checkpoint_subtasks
-    transaction.execute(delete(table).where(table.c.job_id == job, table.c.checkpoint == checkpoint))
-    rows = [{**to_json(subtask), "job_id": job, "checkpoint": checkpoint} for subtask in subtasks]
-    transaction.execute(table.insert(), rows)
-
-
-def _subtask(row: Row[Any]) -> SubtaskRecord:
-    return SubtaskRecord(
-        **{name: value for name, value in row._mapping.items() if name not in ("job_id", "checkpoint")}
-    )
+    parts = {"queries": to_json(checkpoint.without_subtasks().queries)}
+    subtasks = [
+        {"operator": operator.operator, **to_json(subtask)}
+        for query in checkpoint.queries
+        for operator in query.operators
+        for subtask in operator.subtasks
+    ]
+    subtasks.sort(key=lambda each: (each["operator"], each["subtask"]))
+    if subtasks:
+        parts["subtasks"] = subtasks
+    values = {"job_id": job, "checkpoint": checkpoint.id, "subtasks": [], **parts}
+    insert = transaction.insert(tables.checkpoint_details).values(values)
+    transaction.execute(insert.on_conflict_do_update(index_elements=["job_id", "checkpoint"], set_=parts))
 
 
 def _near(transaction: Transaction, job: int) -> builtins.list[str]:

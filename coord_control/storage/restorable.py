@@ -50,8 +50,12 @@ def is_in_every_restorable_state(transaction: Transaction, job: int) -> ColumnEl
 
 def _of_checkpoints(transaction: Transaction, job: int) -> Iterator[Mapping[str, int]]:
     checkpoints, details = tables.checkpoints.c, tables.checkpoint_details.c
-    newest = select(tables.jobs.c.generation).where(tables.jobs.c.id == job).scalar_subquery()
-    is_under_way = and_(checkpoints.state == CheckpointState.IN_PROGRESS, checkpoints.generation >= newest)
+    row = transaction.execute(
+        select(tables.jobs.c.name, tables.jobs.c.generation).where(tables.jobs.c.id == job)
+    ).one_or_none()
+    if row is None:  # forgotten meanwhile, with its commands
+        return
+    is_under_way = and_(checkpoints.state == CheckpointState.IN_PROGRESS, checkpoints.generation >= row.generation)
     query = (
         select(details.queries)
         .select_from(tables.checkpoints)
@@ -63,7 +67,7 @@ def _of_checkpoints(transaction: Transaction, job: int) -> Iterator[Mapping[str,
     )
     for queries in transaction.execute(query).scalars():
         yield {
-            part["operator"]: part.get("applied_number") or 0
+            part["operator"]: (part.get("applied_events") or {}).get(row.name, 0)
             for each in queries or ()
             for part in each.get("operators", ())
         }

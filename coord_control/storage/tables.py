@@ -40,7 +40,6 @@ __all__ = [
     "audit",
     "checkpoint_counts",
     "checkpoint_details",
-    "checkpoint_subtasks",
     "checkpoints",
     "commands",
     "counters",
@@ -164,18 +163,14 @@ checkpoints: Final = Table(
     Column("duration_seconds", Float),
     Column("state_bytes", BigInteger, nullable=False),
     Column("new_bytes", BigInteger, nullable=False),
-    Column("channel_bytes", BigInteger, nullable=False),
-    Column("linked_bytes", BigInteger, nullable=False),
-    Column("copied_bytes", BigInteger, nullable=False),
     Column("blocked_events", BigInteger, nullable=False),
     Column("blocked_seconds", Float, nullable=False),
     Column("snapshot_seconds", Float, nullable=False),
-    Column("subtasks", Integer, nullable=False),
-    Column("passed_subtasks", Integer, nullable=False),
     Column("path", Name(MAX_PATH)),
     Column("reason", Name(64)),
     Column("message", Message, nullable=False),
-    Column("metadata_bytes", BigInteger, nullable=False),
+    # What else was measured: a column is only what SQL looks at, or a text that has to be made to fit.
+    Column("statistics", JSON, nullable=False),
     # The place of its end among the changes of all jobs; given by the transaction that writes it, just before it ends.
     Column("settled_sequence", BigInteger),
     _one_of("kind", CheckpointKind),
@@ -186,32 +181,15 @@ checkpoints: Final = Table(
     Index("uq_checkpoints_settled_sequence", "settled_sequence", unique=True),
 )
 
-#: Beside the checkpoints, because percentiles read ten thousand rows, which should be short.
+#: The parts of a checkpoint. Not in its row, because percentiles read ten thousand rows, which should be short. The
+#: subtasks have a column to themselves, because there may be ten thousand, and most readers need only their totals.
 checkpoint_details: Final = Table(
     "checkpoint_details",
     metadata,
     Column("job_id", Id, primary_key=True, autoincrement=False),
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
     Column("queries", JSON, nullable=False),
-    ForeignKeyConstraint(
-        ["job_id", "checkpoint"], ["checkpoints.job_id", "checkpoints.checkpoint"], ondelete="CASCADE"
-    ),
-)
-
-checkpoint_subtasks: Final = Table(
-    "checkpoint_subtasks",
-    metadata,
-    Column("job_id", Id, primary_key=True, autoincrement=False),
-    Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
-    Column("operator", Name(MAX_NAME), primary_key=True),
-    Column("subtask", Integer, primary_key=True, autoincrement=False),
-    Column("passed_seconds", Float),
-    Column("state_bytes", BigInteger, nullable=False),
-    Column("blocked_events", BigInteger, nullable=False),
-    Column("blocked_seconds", Float, nullable=False),
-    Column("down_bytes", BigInteger, nullable=False),
-    Column("up_bytes", BigInteger, nullable=False),
-    Column("ack_seconds", Float),
+    Column("subtasks", JSON, nullable=False),
     ForeignKeyConstraint(
         ["job_id", "checkpoint"], ["checkpoints.job_id", "checkpoints.checkpoint"], ondelete="CASCADE"
     ),

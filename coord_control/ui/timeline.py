@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coord_control.control.wording import human_seconds
-from coord_control.storage.records import CheckpointRecord, OperatorCheckpoint, QueryCheckpoint, SubtaskRecord
+from coord_control.protocol.statistics import OperatorStatistics, QueryStatistics
+from coord_control.storage.records import CheckpointRecord, SubtaskRecord
 from coord_control.ui.scales import Scale, seconds_scale
 
 __all__ = ["MOST_SUBTASKS", "Bar", "Lane", "Timeline", "timeline_of"]
@@ -165,14 +166,14 @@ def _lanes(
             yield _subtask_lane(subtask, None, scale, height)
 
 
-def _answered(operator: OperatorCheckpoint) -> float | None:
+def _answered(operator: OperatorStatistics) -> float | None:
     """Return when the coordinator had returned its state."""
     if operator.asked_seconds is None or operator.snapshot_seconds is None:
         return None
     return operator.asked_seconds + operator.snapshot_seconds
 
 
-def _query_lane(query: QueryCheckpoint, scale: Scale) -> Lane:
+def _query_lane(query: QueryStatistics, scale: Scale) -> Lane:
     bar, text = None, f"query {query.query}"
     if query.boundary_seconds is not None and query.pin_seconds is not None:
         bar = _bar("files", query.boundary_seconds, query.boundary_seconds + query.pin_seconds, scale, "files")
@@ -187,9 +188,9 @@ def _query_lane(query: QueryCheckpoint, scale: Scale) -> Lane:
     return Lane(kind="query", label=query.query, y=0.0, height=_ROW, text=text, bar=bar)
 
 
-def _operator_lane(operator: OperatorCheckpoint, scale: Scale) -> Lane:
-    answered, label, text = _answered(operator), operator.operator, f"operator {operator.operator}"
-    bar = None
+def _operator_lane(operator: OperatorStatistics, scale: Scale) -> Lane:
+    answered, text = _answered(operator), f"operator {operator.operator}"
+    label, bar = str(operator.operator), None
     if operator.asked_seconds is None:
         text += ": its coordinator was not asked for its state"
     elif answered is None:

@@ -37,14 +37,12 @@ from coord_control.storage.records import (
     JobRegistration,
     LiveQuery,
     LiveStatus,
-    OperatorCheckpoint,
     OperatorRecord,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
 
 JOB = "flights"
 QUERY = "alerts"
@@ -94,9 +92,7 @@ class Jobs:
         """One that has just ended, or a while ago."""
         number = self.numbers[job] = changes.get("id", self.numbers.get(job, 0) + 1)
         finished = datetime.now(UTC) - age
-        operator = OperatorCheckpoint(
-            operator=OPERATOR, coordinator_bytes=7, subtasks=subtasks, passed_subtasks=subtasks
-        )
+        operator = operator_part(operator=OPERATOR, coordinator_bytes=7, subtasks=subtasks, passed_subtasks=subtasks)
         values: dict[str, Any] = {
             "job": job,
             "id": number,
@@ -112,15 +108,15 @@ class Jobs:
             "path": f"/jobs/{job}/checkpoints/{number}",
             "cause": "interval",
             "generation": 1,
-            "queries": (QueryCheckpoint(query=QUERY, boundary=40 + number, operators=(operator,)),),
+            "queries": (query_part(query=QUERY, boundary=40 + number, operators=(operator,)),),
         }
         record = CheckpointRecord(**{**values, **changes})
         passed = subtasks if record.reason is None else subtasks - 1
         parts = [
-            SubtaskRecord(operator=OPERATOR, subtask=each, passed_seconds=0.1 if each < passed else None)
+            subtask_part(operator=OPERATOR, subtask=each, passed_seconds=0.1 if each < passed else None)
             for each in range(subtasks)
         ]
-        self.store.checkpoints.save(job, record, parts)
+        self.store.checkpoints.save(job, with_subtasks(record, parts))
         return record
 
     def checkpoint_of_run(self, run_id: str) -> CheckpointRecord:

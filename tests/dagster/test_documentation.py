@@ -43,20 +43,16 @@ from coord_control.storage.records import (
     CheckpointState,
     JobRecord,
     JobState,
-    OperatorCheckpoint,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
-    SubtaskRecord,
 )
+from tests.statistics_kit import operator_part, query_part, subtask_part
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
-OPERATOR: Final = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=1, passed_subtasks=1)
-QUERY: Final = QueryCheckpoint(
-    query="alerts", boundary=41, boundary_seconds=1.5, pin_seconds=0.5, operators=(OPERATOR,)
-)
+OPERATOR: Final = operator_part(operator="threshold", coordinator_bytes=21, subtasks=1, passed_subtasks=1)
+QUERY: Final = query_part(query="alerts", boundary=41, boundary_seconds=1.5, pin_seconds=0.5, operators=(OPERATOR,))
 CHECKPOINT: Final = CheckpointRecord(
     job="flights",
     id=7,
@@ -105,12 +101,12 @@ QUERY_NOW: Final = QueryRecord(
 )
 
 COMPLETED: Final = checkpoint_metadata(
-    CHECKPOINT, [SubtaskRecord(operator="threshold", subtask=0)], job=JOB, recovery=RECOVERY, sequence=1, note="why"
+    CHECKPOINT, [subtask_part(operator="threshold", subtask=0)], job=JOB, recovery=RECOVERY, sequence=1, note="why"
 )
 #: Everything that Dagster shows of these, by what introduces the table in the page.
 TABLES: Final[dict[str, Metadata]] = {
     "A completed checkpoint or savepoint": COMPLETED,
-    "One that failed": failure_metadata(CHECKPOINT, [SubtaskRecord(operator="threshold", subtask=0)], sequence=1),
+    "One that failed": failure_metadata(CHECKPOINT, [subtask_part(operator="threshold", subtask=0)], sequence=1),
     "A recovery": recovery_metadata(RECOVERY, sequence=1),
     "A query whose epoch has moved": query_metadata(QUERY_NOW),
 }

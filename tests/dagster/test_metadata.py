@@ -19,19 +19,17 @@ from coord_control.storage.records import (
     CheckpointState,
     JobRecord,
     JobState,
-    OperatorCheckpoint,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
-    SubtaskRecord,
 )
+from tests.statistics_kit import operator_part, query_part, subtask_part
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def _record(**changes: Any) -> CheckpointRecord:
-    operator = OperatorCheckpoint(operator="threshold", coordinator_bytes=21, subtasks=2, passed_subtasks=2)
-    other = OperatorCheckpoint(operator="router", coordinator_bytes=4, subtasks=2, passed_subtasks=2)
+    operator = operator_part(operator="threshold", coordinator_bytes=21, subtasks=2, passed_subtasks=2)
+    other = operator_part(operator="router", coordinator_bytes=4, subtasks=2, passed_subtasks=2)
     values: dict[str, Any] = {
         "job": "flights",
         "id": 7,
@@ -54,7 +52,7 @@ def _record(**changes: Any) -> CheckpointRecord:
         "passed_subtasks": 4,
         "path": "/jobs/flights/savepoints/7",
         "queries": (
-            QueryCheckpoint(
+            query_part(
                 query="alerts",
                 boundary=41,
                 boundary_seconds=1.5,
@@ -64,7 +62,7 @@ def _record(**changes: Any) -> CheckpointRecord:
                 offsets={"events": {"0": 17}},
                 operators=(operator, other),
             ),
-            QueryCheckpoint(query="counts", boundary=12, boundary_seconds=0.5, pin_seconds=0.75, files=1),
+            query_part(query="counts", boundary=12, boundary_seconds=0.5, pin_seconds=0.75, files=1),
         ),
     }
     return CheckpointRecord(**{**values, **changes})
@@ -117,7 +115,7 @@ def _rows(value: object) -> list[dict[str, Any]]:
 
 
 def test_durations_are_shown_to_the_microsecond() -> None:
-    part = SubtaskRecord(operator="threshold", subtask=0, passed_seconds=0.00040694099880056456, ack_seconds=0.2 / 3)
+    part = subtask_part(operator="threshold", subtask=0, passed_seconds=0.00040694099880056456, ack_seconds=0.2 / 3)
     values = _values(checkpoint_metadata(_record(duration_seconds=1.0782546420014114), [part]))
     assert values["duration_seconds"] == 1.078255
     [row] = _rows(checkpoint_metadata(_record(), [part])["coord_control/subtask_table"])
@@ -125,7 +123,7 @@ def test_durations_are_shown_to_the_microsecond() -> None:
 
 
 def test_a_savepoint_says_all_of_itself() -> None:
-    parts = [SubtaskRecord(operator="threshold", subtask=index, passed_seconds=0.1) for index in range(2)]
+    parts = [subtask_part(operator="threshold", subtask=index, passed_seconds=0.1) for index in range(2)]
     metadata = checkpoint_metadata(
         _record(), parts, job=_job((2, 3)), recovery=_recovery(), sequence=99, note="until 11:00", reported_by="sensor"
     )
@@ -210,8 +208,8 @@ def test_each_query_has_a_row_with_its_boundary_and_its_offsets() -> None:
 
 def test_each_subtask_has_a_row_in_order() -> None:
     parts = [
-        SubtaskRecord(operator="b", subtask=1, passed_seconds=None),
-        SubtaskRecord(
+        subtask_part(operator="b", subtask=1, passed_seconds=None),
+        subtask_part(
             operator="b",
             subtask=0,
             passed_seconds=0.5,
@@ -220,7 +218,7 @@ def test_each_subtask_has_a_row_in_order() -> None:
             blocked_events=2,
             blocked_seconds=0.25,
         ),
-        SubtaskRecord(operator="a", subtask=0, passed_seconds=0.1),
+        subtask_part(operator="a", subtask=0, passed_seconds=0.1),
     ]
     rows = _rows(checkpoint_metadata(_record(), parts)["coord_control/subtask_table"])
 
@@ -239,8 +237,8 @@ def test_each_subtask_has_a_row_in_order() -> None:
 
 
 def test_of_very_many_subtasks_the_slowest_are_shown() -> None:
-    parts = [SubtaskRecord(operator="a", subtask=index, passed_seconds=float(index)) for index in range(700)]
-    parts[3] = SubtaskRecord(operator="a", subtask=3, passed_seconds=None)
+    parts = [subtask_part(operator="a", subtask=index, passed_seconds=float(index)) for index in range(700)]
+    parts[3] = subtask_part(operator="a", subtask=3, passed_seconds=None)
     rows = _rows(checkpoint_metadata(_record(subtasks=700), parts)["coord_control/subtask_table"])
 
     assert len(rows) == 500

@@ -11,11 +11,10 @@ from coord_control.storage.records import (
     Change,
     CheckpointKind,
     CheckpointState,
-    QueryCheckpoint,
     RecoveryRecord,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import query_part, subtask_part, with_subtasks
 from tests.storage.kit import JOB, NOW, checkpoint, register
 
 _RECOVERY = RecoveryRecord(job=JOB, generation=1, cause="driver_died", started_at=NOW, query="q")
@@ -53,7 +52,7 @@ def test_what_ends_gets_the_next_place_and_what_is_under_way_none(store: Control
 
 
 def test_a_change_tells_everything_of_its_checkpoint_or_recovery(store: ControlStore) -> None:
-    queries = (QueryCheckpoint(query="q", boundary=3, offsets={"rate": 7}),)
+    queries = (query_part(query="q", boundary=3, offsets={"rate": 7}),)
     store.checkpoints.save(JOB, checkpoint(1, queries=queries, requested_by="ada"))
     store.recoveries.add(_RECOVERY)
     ended, recovered = store.changes.list()
@@ -118,9 +117,9 @@ def test_history_that_was_removed_leaves_the_log_and_its_places_are_not_given_ag
 
 def test_the_subtasks_of_many_checkpoints(store: ControlStore) -> None:
     register(store, "orders")
-    parts = [SubtaskRecord(operator="op", subtask=number, passed_seconds=0.5) for number in range(2)]
-    store.checkpoints.save(JOB, checkpoint(1), parts)
-    store.checkpoints.save("orders", checkpoint(1, job="orders"), parts[:1])
+    parts = [subtask_part(operator="op", subtask=number, passed_seconds=0.5) for number in range(2)]
+    store.checkpoints.save(JOB, with_subtasks(checkpoint(1), parts))
+    store.checkpoints.save("orders", with_subtasks(checkpoint(1, job="orders"), parts[:1]))
     store.checkpoints.save("orders", checkpoint(2, job="orders"))
     wanted = [(JOB, 1), ("orders", 1), ("orders", 2), ("orders", 3), ("nobody", 1)]
     assert store.checkpoints.subtasks_of(wanted) == {

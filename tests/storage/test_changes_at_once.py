@@ -16,9 +16,10 @@ from sqlalchemy import Connection, Engine, event
 from coord_control.errors import JobNotFound
 from coord_control.storage.database import Database
 from coord_control.storage.jobs import find
-from coord_control.storage.records import Change, CheckpointState, RecoveryRecord, SubtaskRecord
+from coord_control.storage.records import Change, CheckpointState, RecoveryRecord
 from coord_control.storage.sequences import take_sequence
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import subtask_part, with_subtasks
 from tests.storage.kit import JOB, NOW, checkpoint, register
 
 _WRITERS: Final = 6
@@ -43,12 +44,12 @@ def write(url: str, name: str, dice: random.Random) -> None:
     """Checkpoints and recoveries of one job, each written again now and then, and some writes that fail."""
     store = ControlStore(Database(url, application=name))
     recovery = RecoveryRecord(job=name, generation=1, cause="query_failed", started_at=NOW)
-    parts = [SubtaskRecord(operator="op", subtask=number) for number in range(20)]
+    parts = [subtask_part(operator="op", subtask=number) for number in range(20)]
     for number in range(1, _EACH + 1):
         ended = checkpoint(number, dice.choice([CheckpointState.COMPLETED, CheckpointState.FAILED]), job=name)
         store.checkpoints.save(name, replace(ended, state=CheckpointState.IN_PROGRESS))
         for _ in range(dice.randint(1, 2)):
-            store.checkpoints.save(name, ended, parts)
+            store.checkpoints.save(name, with_subtasks(ended, parts))
         for _ in range(dice.randint(1, 2)):
             store.recoveries.add(replace(recovery, started_at=NOW + timedelta(seconds=number)))
         if dice.random() < 0.3:

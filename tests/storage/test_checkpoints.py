@@ -11,16 +11,15 @@ from functools import partial
 import pytest
 
 from coord_control.errors import JobNotFound, RecordNotFound
+from coord_control.protocol.statistics import SubtaskTotals
 from coord_control.storage.percentiles import percentiles
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointState,
-    OperatorCheckpoint,
     Percentiles,
-    QueryCheckpoint,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
 from tests.storage.kit import JOB, NOW, checkpoint, register
 
 STATES = list(CheckpointState)
@@ -31,18 +30,21 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: Control
     begun = checkpoint(1, CheckpointState.IN_PROGRESS, label="nightly", cause="command", requested_by="ada", subtasks=2)
     assert store.checkpoints.save(JOB, begun)
     assert store.checkpoints.get(JOB, 1) == begun
-    operators = (OperatorCheckpoint(operator="op", snapshot_seconds=0.1, state_bytes=7, subtasks=2, passed_subtasks=2),)
-    queries = (QueryCheckpoint(query="q", boundary=4, files=3, operators=operators),)
+    operators = (operator_part(operator="op", snapshot_seconds=0.1, coordinator_bytes=7),)
+    queries = (query_part(query="q", boundary=4, files=3, operators=operators),)
     done = checkpoint(
         1, label="nightly", cause="command", requested_by="ada", subtasks=2, passed_subtasks=2, path="/jobs/1",
         finished_at=NOW, duration_seconds=1.5, state_bytes=2**40, queries=queries,
     )  # fmt: skip
     subtasks = (
-        SubtaskRecord(operator="op", subtask=0, passed_seconds=0.2, ack_seconds=0.1),
-        SubtaskRecord(operator="op", subtask=1),
+        subtask_part(operator="op", subtask=0, passed_seconds=0.2, ack_seconds=0.1),
+        subtask_part(operator="op", subtask=1),
     )
-    assert store.checkpoints.save(JOB, done, subtasks)
-    assert store.checkpoints.get(JOB, 1) == replace(done, sequence=1)
+    done = with_subtasks(done, subtasks)
+    assert store.checkpoints.save(JOB, done)
+    assert store.checkpoints.get(JOB, 1) == replace(done.without_subtasks(), sequence=1)
+    [query] = store.checkpoints.get(JOB, 1).queries
+    assert query.operators[0].totals == SubtaskTotals(subtasks=2, passed_subtasks=1, latest_passed_seconds=0.2)
     assert store.checkpoints.subtasks(JOB, 1) == subtasks
     assert store.checkpoints.latest(JOB) is not None
     assert store.checkpoints.discarded(JOB, [1, 2]) == 1
@@ -67,13 +69,14 @@ def test_a_state_never_goes_back(store: ControlStore, first: CheckpointState, se
 
 def test_what_an_earlier_write_knew_stays(store: ControlStore) -> None:
     register(store)
-    subtasks = (SubtaskRecord(operator="op", subtask=0),)
-    queries = (QueryCheckpoint(query="q"),)
-    store.checkpoints.save(JOB, checkpoint(1, requested_by="ada", duration_seconds=2.0, queries=queries), subtasks)
+    subtasks = (subtask_part(operator="op", subtask=0),)
+    queries = (query_part(query="q"),)
+    known = checkpoint(1, requested_by="ada", duration_seconds=2.0, metadata_bytes=9, queries=queries)
+    store.checkpoints.save(JOB, with_subtasks(known, subtasks))
     store.checkpoints.save(JOB, checkpoint(1, path="/found/on/storage"))
     found = store.checkpoints.get(JOB, 1)
     assert (found.requested_by, found.duration_seconds, found.path) == ("ada", 2.0, "/found/on/storage")
-    assert found.queries == queries
+    assert [each.query for each in found.queries] == ["q"]
     assert store.checkpoints.subtasks(JOB, 1) == subtasks
 
 

@@ -15,11 +15,11 @@ from coord_control.storage.records import (
     LagTrend,
     LiveQuery,
     LiveStatus,
-    QueryCheckpoint,
     QuerySample,
     RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import query_part
 from tests.storage.kit import JOB, checkpoint, register, statements
 
 
@@ -52,7 +52,7 @@ def test_these_jobs_only(store: ControlStore) -> None:
 
 def test_the_newest_checkpoints_of_each_kind(store: ControlStore) -> None:
     register(store)
-    queries = (QueryCheckpoint(query="q"),)
+    queries = (query_part(query="q"),)
     store.checkpoints.save(JOB, checkpoint(1, kind=CheckpointKind.SAVEPOINT))
     store.checkpoints.save(JOB, checkpoint(2, kind=CheckpointKind.SAVEPOINT, label="best", queries=queries))
     store.checkpoints.save(JOB, checkpoint(3, CheckpointState.FAILED))

@@ -16,17 +16,15 @@ from coord_control.storage.records import (
     CheckpointState,
     CommandKind,
     CommandState,
-    OperatorCheckpoint,
     OperatorRecord,
     Outcome,
-    QueryCheckpoint,
     QuerySample,
     RecoveryRecord,
     SavepointRecord,
-    SubtaskRecord,
 )
 from coord_control.storage.retention import RetentionPolicy, prune
 from coord_control.storage.store import ControlStore
+from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
 from tests.storage.kit import JOB, NOW, checkpoint, register, request
 
 #: Everything that the tests write is older than this allows.
@@ -60,11 +58,11 @@ def numbers(store: ControlStore) -> list[int]:
 def test_old_checkpoints_go_with_what_belongs_to_them(store: ControlStore) -> None:
     register(store)
     for number, state in enumerate([CheckpointState.FAILED, CheckpointState.DISCARDED, CheckpointState.COMPLETED], 1):
-        store.checkpoints.save(JOB, checkpoint(number, state), [SubtaskRecord(operator="op", subtask=0)])
+        store.checkpoints.save(JOB, with_subtasks(checkpoint(number, state), [subtask_part()]))
     report = prune(store.database, NOTHING)
     assert (report.is_leader, report.removed["checkpoints"]) == (True, 2)
     assert ids(store) == [3]
-    assert rows(store, "checkpoint_subtasks") == 1
+    assert rows(store, "checkpoint_details") == 1
     assert store.checkpoints.summary(JOB).counts["total"] == 3  # they were there all the same
     assert prune(store.database, NOTHING).removed["checkpoints"] == 0
 
@@ -181,8 +179,9 @@ def durable(store: ControlStore, number: int, job: str = JOB) -> None:
 
 def containing(number: int, events: int | None, **values: Any) -> CheckpointRecord:
     """A checkpoint that contains the events up to a number."""
-    operators = (OperatorCheckpoint(operator="op", applied_number=events),)
-    return checkpoint(number, queries=(QueryCheckpoint(query="q", boundary=1, operators=operators),), **values)
+    applied = None if events is None else {values.get("job", JOB): events}
+    operators = (operator_part(operator="op", applied_events=applied),)
+    return checkpoint(number, queries=(query_part(query="q", boundary=1, operators=operators),), **values)
 
 
 @pytest.mark.parametrize("at", [NOW, LATER])

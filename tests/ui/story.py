@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from coord_control.control.commands import Refusal
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -25,16 +26,15 @@ from coord_control.storage.records import (
     LiveOperator,
     LiveQuery,
     LiveStatus,
-    OperatorCheckpoint,
     OperatorRecord,
     Outcome,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
     SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
 from tests.control_kit import refused
+from tests.statistics_kit import operator_part, query_part, subtask_part
 
 JOB: Final = "flights"
 NEWEST: Final = 31  #: the one under way
@@ -184,7 +184,6 @@ def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: ra
             queries=queries if is_complete else tuple(_not_captured(query) for query in queries),
             **values,
         ),
-        subtasks,
     )
 
 
@@ -200,7 +199,7 @@ def _subtasks(seconds: float, chance: random.Random, *, slow: bool) -> list[Subt
             early = index == 3 and uid == "carrier-rank"  # the coordinator was slower than this subtask
             opened = answered if early else acknowledged
             found.append(
-                SubtaskRecord(
+                subtask_part(
                     operator=uid,
                     subtask=index,
                     passed_seconds=opened,
@@ -226,32 +225,29 @@ def _subtasks_with_one_missing(seconds: float) -> list[SubtaskRecord]:
     ]
 
 
-def _not_captured(query: QueryCheckpoint) -> QueryCheckpoint:
-    return QueryCheckpoint(query=query.query, boundary=query.boundary, operators=query.operators)
+def _not_captured(query: QueryStatistics) -> QueryStatistics:
+    return query_part(query=query.query, boundary=query.boundary, operators=query.operators)
 
 
 def _queries(
     number: int, seconds: float, operators: dict[str, list[SubtaskRecord]]
-) -> tuple[QueryCheckpoint, QueryCheckpoint]:
+) -> tuple[QueryStatistics, QueryStatistics]:
     parts = {
-        uid: OperatorCheckpoint(
-            operator=uid,
-            asked_seconds=0.02,
-            snapshot_seconds=0.08 if uid == "delay-threshold" else 0.16,
-            coordinator_bytes=812,
-            state_bytes=24_000,
-            channel_bytes=620,
-            blocked_events=sum(each.blocked_events for each in subtasks),
-            blocked_seconds=max(each.blocked_seconds for each in subtasks),
-            subtasks=len(subtasks),
-            passed_subtasks=sum(each.passed_seconds is not None for each in subtasks),
+        uid: replace(
+            operator_part(
+                operator=uid,
+                asked_seconds=0.02,
+                snapshot_seconds=0.08 if uid == "delay-threshold" else 0.16,
+                coordinator_bytes=812,
+            ),
+            subtasks=tuple(subtasks),
         )
         for uid, subtasks in operators.items()
     }
     made = []
     for query, uid, share in (("alerts", "delay-threshold", 0.9), ("ranks", "carrier-rank", 0.74)):
         made.append(
-            QueryCheckpoint(
+            query_part(
                 query=query,
                 boundary=1800 + number,
                 boundary_seconds=seconds * share,

@@ -9,18 +9,17 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
-    OperatorCheckpoint,
-    QueryCheckpoint,
     SubtaskRecord,
 )
 from coord_control.ui.timeline import MOST_SUBTASKS, Lane, Timeline, timeline_of
+from tests.statistics_kit import operator_part, query_part, subtask_part
 
-QUERY = QueryCheckpoint(
+QUERY = query_part(
     query="q",
     boundary=7,
     boundary_seconds=3.0,
     pin_seconds=0.5,
-    operators=(OperatorCheckpoint(operator="op", asked_seconds=0.5, snapshot_seconds=0.5),),
+    operators=(operator_part(operator="op", asked_seconds=0.5, snapshot_seconds=0.5),),
 )
 
 
@@ -39,7 +38,7 @@ def checkpoint(**changes: Any) -> CheckpointRecord:
 
 def subtask(number: int = 0, **changes: Any) -> SubtaskRecord:
     values: dict[str, Any] = {"passed_seconds": 3.0, "blocked_seconds": 2.0, "ack_seconds": 3.0}
-    return SubtaskRecord(operator="op", subtask=number, **{**values, **changes})
+    return subtask_part(operator="op", subtask=number, **{**values, **changes})
 
 
 def drawn(*subtasks: SubtaskRecord, **changes: Any) -> Timeline:
@@ -80,8 +79,8 @@ def test_a_subtask_without_an_ack_opens_with_the_commit() -> None:
 
 
 def failed(*subtasks: SubtaskRecord, asked: float | None = 0.5, took: float | None = 0.5) -> Timeline:
-    part = OperatorCheckpoint(operator="op", asked_seconds=asked, snapshot_seconds=took)
-    query = QueryCheckpoint(query="q", boundary=7, operators=(part,))
+    part = operator_part(operator="op", asked_seconds=asked, snapshot_seconds=took)
+    query = query_part(query="q", boundary=7, operators=(part,))
     return drawn(*subtasks, state=CheckpointState.FAILED, queries=(query,))
 
 
@@ -126,7 +125,7 @@ def test_of_many_that_have_not_passed_the_first_are_named() -> None:
 
 
 def test_a_query_at_its_boundary_whose_files_were_not_durable_says_so() -> None:
-    query = QueryCheckpoint(query="q", boundary=7, boundary_seconds=3.0, operators=QUERY.operators)
+    query = query_part(query="q", boundary=7, boundary_seconds=3.0, operators=QUERY.operators)
     assert drawn(subtask(), queries=(query,)).lanes[0].text == "query q: at its boundary, epoch 7, after 3.0 s"
 
 
@@ -164,11 +163,11 @@ def test_the_first_subtasks_are_drawn_and_the_others_counted() -> None:
 
 def test_nothing_is_drawn_of_a_checkpoint_of_which_nothing_is_known() -> None:
     assert timeline_of(checkpoint(queries=()), ()) is None
-    assert timeline_of(checkpoint(queries=(QueryCheckpoint(query="q"),)), ()) is None
+    assert timeline_of(checkpoint(queries=(query_part(query="q"),)), ()) is None
 
 
 def test_a_query_without_operators_has_its_files() -> None:
-    query = QueryCheckpoint(query="q", boundary=1, boundary_seconds=0.1, pin_seconds=0.2)
+    query = query_part(query="q", boundary=1, boundary_seconds=0.1, pin_seconds=0.2)
     assert [each.kind for each in drawn(queries=(query,)).lanes] == ["query"]
 
 

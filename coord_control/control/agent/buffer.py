@@ -18,7 +18,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from coord_control.errors import RecordNotFound
@@ -31,7 +31,6 @@ from coord_control.storage.records import (
     QuerySample,
     RecoveryRecord,
     SavepointRecord,
-    SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
 
@@ -75,14 +74,14 @@ class CheckpointEnded(Fact):
     """A checkpoint has completed or failed."""
 
     record: CheckpointRecord
-    subtasks: tuple[SubtaskRecord, ...] = ()
     savepoint: SavepointRecord | None = None  #: if it is a complete savepoint
 
     def without_detail(self) -> CheckpointEnded | None:
-        return CheckpointEnded(self.record, savepoint=self.savepoint) if self.subtasks else None
+        smaller = self.record.without_subtasks()
+        return None if smaller == self.record else replace(self, record=smaller)
 
     def write(self, store: ControlStore) -> None:
-        store.checkpoints.save(self.record.job, self.record, self.subtasks)
+        store.checkpoints.save(self.record.job, self.record)
         if self.savepoint is not None:
             store.savepoints.save(self.savepoint)
 

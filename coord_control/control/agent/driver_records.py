@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
-from coord_control.protocol.statistics import (
-    CheckpointStatistics,
-    CheckpointStatus,
-    OperatorStatistics,
-    QueryStatistics,
-)
+from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.storage.records import (
     CheckpointRecord,
@@ -23,13 +18,10 @@ from coord_control.storage.records import (
     LiveOperator,
     LiveQuery,
     LiveStatus,
-    OperatorCheckpoint,
     OperatorRecord,
-    QueryCheckpoint,
     QueryRecord,
     RecoveryRecord,
     SavepointRecord,
-    SubtaskRecord,
 )
 
 __all__ = [
@@ -39,7 +31,6 @@ __all__ = [
     "query_records",
     "recovery_record",
     "savepoint_record",
-    "subtask_records",
 ]
 
 _STATES = {
@@ -53,7 +44,7 @@ _STATES = {
 
 
 def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> CheckpointRecord:
-    """Return the record of a checkpoint, with totals per query and operator."""
+    """Return the record of a checkpoint."""
     triggered = _utc(each.triggered_at_seconds)
     finished = None
     if each.duration_seconds is not None:
@@ -64,47 +55,11 @@ def checkpoint_record(job: str, generation: int, each: CheckpointStatistics) -> 
         kind=each.kind,
         state=CheckpointState.DISCARDED if each.discarded else _STATES[each.status],
         triggered_at=triggered,
-        label=each.label,
-        key=each.key,
-        cause=each.cause,
-        requested_by=each.requested_by,
         generation=generation,
         finished_at=finished,
-        duration_seconds=each.duration_seconds,
-        state_bytes=each.state_bytes,
-        new_bytes=each.new_bytes,
-        channel_bytes=each.channel_bytes,
-        linked_bytes=each.linked_bytes,
-        copied_bytes=each.copied_bytes,
-        blocked_events=each.blocked_events,
-        blocked_seconds=each.blocked_seconds,
-        snapshot_seconds=each.snapshot_seconds,
-        subtasks=each.subtasks,
-        passed_subtasks=each.passed_subtasks,
-        path=each.path,
         reason=None if each.reason is None else each.reason.code,
-        message=each.message,
-        metadata_bytes=each.metadata_bytes,
-        queries=tuple(_query_part(job, query) for query in each.queries),
-    )
-
-
-def subtask_records(each: CheckpointStatistics) -> tuple[SubtaskRecord, ...]:
-    """Return the records of a checkpoint's subtasks."""
-    return tuple(
-        SubtaskRecord(
-            operator=operator.operator,
-            subtask=subtask.subtask,
-            passed_seconds=subtask.passed_seconds,
-            state_bytes=subtask.state_bytes,
-            blocked_events=subtask.blocked_events,
-            blocked_seconds=subtask.blocked_seconds,
-            down_bytes=subtask.down_bytes,
-            up_bytes=subtask.up_bytes,
-            ack_seconds=subtask.ack_seconds,
-        )
-        for operator in each.operators
-        for subtask in operator.subtasks
+        queries=each.queries,
+        **each.totals(),
     )
 
 
@@ -115,7 +70,11 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
     if record.path is None:
         return None
     epochs = {query.query: query.boundary for query in record.queries}
-    numbers = {part.operator: part.applied_number for query in record.queries for part in query.operators}
+    numbers = {
+        part.operator: None if part.applied_events is None else part.applied_events.get(record.job, 0)
+        for query in record.queries
+        for part in query.operators
+    }
     return SavepointRecord(
         path=record.path,
         job=record.job,
@@ -124,37 +83,6 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
         size=record.state_bytes,
         created_at=record.finished_at,
         summary={"queries": epochs, "applied_numbers": numbers},
-    )
-
-
-def _query_part(job: str, query: QueryStatistics) -> QueryCheckpoint:
-    return QueryCheckpoint(
-        query=query.query,
-        boundary=query.boundary,
-        boundary_seconds=query.boundary_seconds,
-        pin_seconds=query.pin_seconds,
-        files=query.files,
-        file_bytes=query.file_bytes,
-        linked_bytes=query.linked_bytes,
-        copied_bytes=query.copied_bytes,
-        offsets=dict(query.offsets),
-        operators=tuple(_operator_part(job, operator) for operator in query.operators),
-    )
-
-
-def _operator_part(job: str, operator: OperatorStatistics) -> OperatorCheckpoint:
-    return OperatorCheckpoint(
-        operator=operator.operator,
-        asked_seconds=operator.asked_seconds,
-        snapshot_seconds=operator.snapshot_seconds,
-        coordinator_bytes=operator.coordinator_bytes,
-        state_bytes=operator.state_bytes,
-        channel_bytes=operator.channel_bytes,
-        blocked_events=operator.blocked_events,
-        blocked_seconds=operator.blocked_seconds,
-        subtasks=len(operator.subtasks),
-        passed_subtasks=operator.passed_subtasks,
-        applied_number=None if operator.applied_events is None else operator.applied_events.get(job, 0),
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from coord_control.control.agent.driver_port import DriverPort
-from coord_control.control.agent.driver_records import checkpoint_record, savepoint_record, subtask_records
+from coord_control.control.agent.driver_records import checkpoint_record, savepoint_record
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState as StoredState
@@ -62,7 +62,7 @@ def reconcile(port: DriverPort, store: ControlStore) -> None:
     for record in unfinished:
         entry_of = stored.get(record.id)
         if (record.generation or 0) < generation and not (entry_of is not None and entry_of.is_completed):
-            store.checkpoints.save(job, _failed(record), ())
+            store.checkpoints.save(job, _failed(record))
 
 
 def _is_kept(entry: CheckpointEntry | None) -> bool:
@@ -80,7 +80,7 @@ def _complete(catalog: Catalog, store: ControlStore, job: str, entry: Checkpoint
         _log.warning("= job %s: the history lacks checkpoint %s: %s", job, entry.checkpoint, error)
         return
     record = checkpoint_record(job, metadata.generation, statistics)
-    store.checkpoints.save(job, record, subtask_records(statistics))
+    store.checkpoints.save(job, record)
     if (savepoint := savepoint_record(record)) is not None:
         store.savepoints.save(savepoint)
 

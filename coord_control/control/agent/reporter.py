@@ -20,12 +20,7 @@ from coord_control.control.agent.buffer import (
     Fact,
     Recovered,
 )
-from coord_control.control.agent.driver_records import (
-    checkpoint_record,
-    recovery_record,
-    savepoint_record,
-    subtask_records,
-)
+from coord_control.control.agent.driver_records import checkpoint_record, recovery_record, savepoint_record
 from coord_control.errors import DatabaseError, RecordRefused
 from coord_control.ids import CheckpointId
 from coord_control.protocol.job_facts import JobFacts, JobListener, RecoveryFact
@@ -67,7 +62,7 @@ class Reporter(JobListener):
             if self.current == statistics.checkpoint:
                 self.current = None
             record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
-            self._buffer.add(CheckpointEnded(record, subtask_records(statistics), savepoint_record(record)))
+            self._buffer.add(CheckpointEnded(record, savepoint_record(record)))
         self._wake()
 
     def on_checkpoint_discarded(self, checkpoint: CheckpointId) -> None:
@@ -105,7 +100,7 @@ class Reporter(JobListener):
         try:
             for statistics in current:
                 record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
-                store.checkpoints.save(record.job, record, ())
+                store.checkpoints.save(record.job, record.without_subtasks())
         except DatabaseError:
             self._buffer.put_back(current)
             raise

@@ -23,8 +23,10 @@ def to_json(value: object) -> Any:
 
     JSON has no NaN and no infinity: such numbers become null.
     """
+    if isinstance(value, Record):
+        return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
+        return _by_field(value)
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, datetime):
@@ -45,5 +47,8 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values for JSON."""
-        document: dict[str, Any] = to_json(self)
-        return document
+        return _by_field(self)
+
+
+def _by_field(value: Any) -> dict[str, Any]:
+    return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}

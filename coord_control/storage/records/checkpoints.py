@@ -1,4 +1,4 @@
-"""Checkpoints and savepoints, as the control database tells them.
+"""Checkpoints and savepoints, as the control database tells them; what was measured are the protocol's statistics.
 
 Values; any thread.
 """
@@ -6,20 +6,20 @@ Values; any thread.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from coord_control.ids import CheckpointKind
-from coord_control.storage.records.base import Record
+from coord_control.protocol import statistics
+from coord_control.protocol.statistics import CheckpointTotals, OperatorStatistics, QueryStatistics, SubtaskStatistics
+from coord_control.storage.records.base import Record, to_json
 
 __all__ = [
     "CheckpointRecord",
     "CheckpointState",
     "CheckpointSummary",
-    "OperatorCheckpoint",
     "Percentiles",
-    "QueryCheckpoint",
     "SavepointRecord",
     "SubtaskRecord",
 ]
@@ -35,80 +35,21 @@ class CheckpointState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCheckpoint(Record):
-    """One operator's part of a checkpoint, in totals.
-
-    Attributes:
-        applied_number: of the last control event of the job that the coordinator's state contains, if known.
-    """
+class SubtaskRecord(SubtaskStatistics, Record):
+    """One subtask's part of a checkpoint, and of which operator it is; times are from its trigger."""
 
     operator: str
-    asked_seconds: float | None = None
-    snapshot_seconds: float | None = None
-    coordinator_bytes: int = 0
-    state_bytes: int = 0
-    channel_bytes: int = 0
-    blocked_events: int = 0
-    blocked_seconds: float = 0.0
-    subtasks: int = 0
-    passed_subtasks: int = 0
-    applied_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryCheckpoint(Record):
-    """One query's part of a checkpoint, in totals; ``boundary`` is the epoch at whose end it is cut.
-
-    Attributes:
-        offsets: by source, what it had been read up to at the boundary, as the source says it; where that is long,
-            ``{"omitted": bytes}`` instead.
-    """
-
-    query: str
-    boundary: int | None = None
-    boundary_seconds: float | None = None
-    pin_seconds: float | None = None
-    files: int = 0
-    file_bytes: int = 0
-    linked_bytes: int = 0
-    copied_bytes: int = 0
-    offsets: dict[str, Any] = field(default_factory=dict)
-    operators: tuple[OperatorCheckpoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtaskRecord(Record):
-    """One subtask's part of a checkpoint; times are from its trigger.
-
-    Attributes:
-        passed_seconds: until it passed its boundary and its gateway opened; None: it had not.
-        blocked_seconds: for how long its gateway was closed before that, or before the checkpoint failed.
-        ack_seconds: until its ack of the boundary epoch; None: there was none after the trigger, because it
-            was through before or had no rows.
-    """
-
-    operator: str
-    subtask: int
-    passed_seconds: float | None = None
-    state_bytes: int = 0
-    blocked_events: int = 0
-    blocked_seconds: float = 0.0
-    down_bytes: int = 0
-    up_bytes: int = 0
-    ack_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRecord(Record):
+class CheckpointRecord(CheckpointTotals, Record):
     """A checkpoint or savepoint. Listings have no ``queries``.
 
     Attributes:
         id: the number that people see; per job, from 1.
-        key: of the request, when it had one; a command's is ``command:<id>``.
-        cause: what triggered it: the schedule, a command, a stop.
         generation: of the driver that took it.
-        snapshot_seconds: the longest that a coordinator took to give its state.
-        blocked_seconds: the longest that a gateway was closed.
+        reason: the code of :class:`FailureReason`, or another one: of a newer release, or of the background work.
+        queries: the parts of the queries and their operators; read from the database without their subtasks.
         sequence: its place among the changes of all jobs (:class:`Change`); None: it is not over.
     """
 
@@ -117,29 +58,31 @@ class CheckpointRecord(Record):
     kind: CheckpointKind
     state: CheckpointState
     triggered_at: datetime
-    label: str | None = None
-    key: str | None = None
-    cause: str = ""
-    requested_by: str | None = None
     generation: int | None = None
     finished_at: datetime | None = None
-    duration_seconds: float | None = None
-    state_bytes: int = 0
-    new_bytes: int = 0
-    channel_bytes: int = 0
-    linked_bytes: int = 0
-    copied_bytes: int = 0
-    blocked_events: int = 0
-    blocked_seconds: float = 0.0
-    snapshot_seconds: float = 0.0
-    subtasks: int = 0
-    passed_subtasks: int = 0
-    path: str | None = None
     reason: str | None = None
-    message: str = ""
-    metadata_bytes: int = 0
-    queries: tuple[QueryCheckpoint, ...] = ()
+    queries: tuple[QueryStatistics, ...] = ()
     sequence: int | None = None  #: the database gives it
+
+    def without_subtasks(self) -> CheckpointRecord:
+        """Return the same without the lists of subtasks; their totals stay."""
+        return replace(self, queries=tuple(query.without_subtasks() for query in self.queries))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain values for JSON; of its subtasks only the totals."""
+        return {**Record.to_json(self), "queries": [_query_json(self.job, query) for query in self.queries]}
+
+
+def _query_json(job: str, query: QueryStatistics) -> dict[str, Any]:
+    operators = [_operator_json(job, operator) for operator in query.operators]
+    return {**to_json(statistics.to_json(query.without_subtasks())), "operators": operators}
+
+
+def _operator_json(job: str, operator: OperatorStatistics) -> dict[str, Any]:
+    document: dict[str, Any] = to_json(statistics.to_json(operator))
+    applied = document.pop("applied_events")
+    number = None if applied is None else applied.get(job, 0)
+    return {**document, "subtasks": operator.totals.subtasks, "applied_number": number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

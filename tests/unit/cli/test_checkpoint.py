@@ -8,12 +8,11 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointState,
     JobState,
-    OperatorCheckpoint,
-    QueryCheckpoint,
 )
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run, run_json
+from tests.statistics_kit import operator_part, query_part
 
 
 def test_trigger_waits_and_shows_how_many_subtasks_are_through(tmp_path: Path, store: ControlStore) -> None:
@@ -98,11 +97,9 @@ def test_one_is_shown_with_its_parts(tmp_path: Path, store: ControlStore) -> Non
 def test_one_that_failed_shows_what_it_waited_for(
     tmp_path: Path, store: ControlStore, asked: float | None, took: float | None, expected: str
 ) -> None:
-    operator = OperatorCheckpoint(
-        operator="op", asked_seconds=asked, snapshot_seconds=took, subtasks=2, passed_subtasks=1
-    )
-    reached = QueryCheckpoint(query="ranks", boundary=3, boundary_seconds=0.5)
-    queries = (QueryCheckpoint(query="alerts", boundary=47, operators=(operator,)), reached)
+    operator = operator_part(operator="op", asked_seconds=asked, snapshot_seconds=took, subtasks=2, passed_subtasks=1)
+    reached = query_part(query="ranks", boundary=3, boundary_seconds=0.5)
+    queries = (query_part(query="alerts", boundary=47, operators=(operator,)), reached)
     kit.put_checkpoint(store, 7, state=CheckpointState.FAILED, reason="expired", message="too slow", queries=queries)
 
     shown = run(tmp_path, "checkpoint", "show", "flights", "7").splitlines()

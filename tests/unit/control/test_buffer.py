@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from coord_control.control.agent.buffer import Buffer, CheckpointEnded, CommandEnded, Fact, Sampled
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.statistics import CheckpointStatistics
-from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandState, Outcome, SubtaskRecord
+from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandState, Outcome
+from tests.statistics_kit import subtask_part, with_subtasks
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -19,7 +20,7 @@ def ended(number: int) -> CheckpointEnded:
     record = CheckpointRecord(
         job="job", id=number, kind=CheckpointKind.CHECKPOINT, state=CheckpointState.COMPLETED, triggered_at=NOW
     )
-    return CheckpointEnded(record, (SubtaskRecord(operator="op", subtask=0),))
+    return CheckpointEnded(with_subtasks(record, [subtask_part()]))
 
 
 def outcome(name: str) -> CommandEnded:
@@ -53,8 +54,10 @@ def test_the_oldest_lose_their_detail_first() -> None:
     buffer = Buffer(detailed=1)
     for number in (1, 2, 3):
         buffer.add(ended(number))
-    details = [len(fact.subtasks) for fact in drained(buffer) if isinstance(fact, CheckpointEnded)]
-    assert details == [0, 0, 1]
+    records = [fact.record for fact in drained(buffer) if isinstance(fact, CheckpointEnded)]
+    operators = [record.queries[0].operators[0] for record in records]
+    assert [len(operator.subtasks) for operator in operators] == [0, 0, 1]
+    assert [operator.totals.subtasks for operator in operators] == [1, 1, 1]
     assert (buffer.trimmed, buffer.dropped) == (2, 0)
 
 

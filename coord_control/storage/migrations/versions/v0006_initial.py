@@ -1,6 +1,6 @@
-"""The tables of the first release. Versions 0001 to 0004 were of commits before it; no way leads from them.
+"""The tables of the first release. Versions 0001 to 0005 were of commits before it; no way leads from them.
 
-Revision ID: 0005
+Revision ID: 0006
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
+revision = "0006"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -119,18 +119,13 @@ def upgrade() -> None:
         sa.Column("duration_seconds", sa.Float()),
         sa.Column("state_bytes", sa.BigInteger(), nullable=False),
         sa.Column("new_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("channel_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("linked_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("copied_bytes", sa.BigInteger(), nullable=False),
         sa.Column("blocked_events", sa.BigInteger(), nullable=False),
         sa.Column("blocked_seconds", sa.Float(), nullable=False),
         sa.Column("snapshot_seconds", sa.Float(), nullable=False),
-        sa.Column("subtasks", sa.Integer(), nullable=False),
-        sa.Column("passed_subtasks", sa.Integer(), nullable=False),
         sa.Column("path", sa.String(4096)),
         sa.Column("reason", sa.String(64)),
         sa.Column("message", sa.Text(), nullable=False),
-        sa.Column("metadata_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("statistics", sa.JSON(), nullable=False),
         sa.Column("settled_sequence", sa.BigInteger()),
         sa.CheckConstraint("kind IN ('checkpoint', 'savepoint')", name=op.f("ck_checkpoints_kind")),
         sa.CheckConstraint(
@@ -281,6 +276,7 @@ def upgrade() -> None:
         sa.Column("job_id", _ID, autoincrement=False, nullable=False),
         sa.Column("checkpoint", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("queries", sa.JSON(), nullable=False),
+        sa.Column("subtasks", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id", "checkpoint"],
             ["checkpoints.job_id", "checkpoints.checkpoint"],
@@ -288,25 +284,4 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("job_id", "checkpoint", name=op.f("pk_checkpoint_details")),
-    )
-    op.create_table(
-        "checkpoint_subtasks",
-        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
-        sa.Column("checkpoint", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("operator", sa.String(256), nullable=False),
-        sa.Column("subtask", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("passed_seconds", sa.Float()),
-        sa.Column("state_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("blocked_events", sa.BigInteger(), nullable=False),
-        sa.Column("blocked_seconds", sa.Float(), nullable=False),
-        sa.Column("down_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("up_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("ack_seconds", sa.Float()),
-        sa.ForeignKeyConstraint(
-            ["job_id", "checkpoint"],
-            ["checkpoints.job_id", "checkpoints.checkpoint"],
-            name=op.f("fk_checkpoint_subtasks_job_id_checkpoint"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("job_id", "checkpoint", "operator", "subtask", name=op.f("pk_checkpoint_subtasks")),
     )
