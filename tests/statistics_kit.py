@@ -30,9 +30,9 @@ def subtask_part(subtask: int = 0, operator: str = "op", **values: Any) -> Subta
 
 def with_subtasks(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord]) -> CheckpointRecord:
     """The record with these subtasks, in an operator of the first query where it does not have theirs."""
-    found: dict[str, tuple[SubtaskRecord, ...]] = {}
-    for each in subtasks:
-        found[each.operator] = (*found.get(each.operator, ()), each)
+    found = {
+        uid: tuple(each for each in subtasks if each.operator == uid) for uid in {each.operator for each in subtasks}
+    }
     queries = [
         replace(
             query,

@@ -9,17 +9,17 @@ or markup.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import dagster as dg
 
-from coord_control.protocol.statistics import QueryStatistics
+from coord_control.control.measure import Measure, Place, Unit, shown
+from coord_control.control.measures import CHECKPOINT, QUERY, SUBTASK, query_parts
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -42,28 +42,13 @@ __all__ = [
 NAMESPACE: Final = "coord_control/"
 Metadata: TypeAlias = dict[str, dg.MetadataValue[Any]]
 
+_T = TypeVar("_T")
+
 _SUBTASK_ROWS: Final = 500
 _BACKTICKS: Final = re.compile("`+")
 _Cell: TypeAlias = str | int | float | None
 
-_QUERY_COLUMNS: Final = {
-    "query": "string",
-    "epoch": "int",
-    "boundary_seconds": "float",
-    "pin_seconds": "float",
-    "files": "int",
-    "bytes": "int",
-    "offsets": "string",
-}
-_SUBTASK_COLUMNS: Final = {
-    "operator": "string",
-    "subtask": "int",
-    "ack_seconds": "float",
-    "passed_seconds": "float",
-    "state_bytes": "int",
-    "blocked_events": "int",
-    "blocked_seconds": "float",
-}
+_TYPES: Final = {Unit.TEXT: "string", Unit.SECONDS: "float"}  # all others are whole numbers
 
 
 def checkpoint_metadata(
@@ -91,20 +76,9 @@ def checkpoint_metadata(
         "kind": record.kind.value,
         "label": record.label,
         "path": dg.MetadataValue.path(record.path) if record.path else None,
-        "size_bytes": record.state_bytes,
-        "new_bytes": record.new_bytes,
-        "duration_seconds": record.duration_seconds,
-        "boundary_seconds": _longest(query.boundary_seconds for query in record.queries),
-        "pin_seconds": _longest(query.pin_seconds for query in record.queries),
-        "snapshot_seconds": float(record.snapshot_seconds),
-        "passed_subtasks": record.passed_subtasks,
-        "subtasks": record.subtasks,
-        "blocked_events": record.blocked_events,
-        "blocked_seconds": float(record.blocked_seconds),
-        "channel_bytes": record.channel_bytes,
-        "coordinator_bytes": _coordinator_bytes(record.queries),
-        "queries": _table(_QUERY_COLUMNS, [_query_row(query) for query in record.queries]),
-        "subtask_table": _subtask_table(subtasks),
+        **_measured(record, Place.DAGSTER),
+        "queries": _table(QUERY, query_parts(record)),
+        "subtask_table": _table(SUBTASK, _shown(subtasks)),
         "cause": record.cause,
         "requested_by": record.requested_by,
         "triggered_at": record.triggered_at,
@@ -129,12 +103,8 @@ def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord]
             "label": record.label,
             "reason": record.reason,
             "message": record.message,
-            "duration_seconds": record.duration_seconds,
-            "passed_subtasks": record.passed_subtasks,
-            "subtasks": record.subtasks,
-            "blocked_events": record.blocked_events,
-            "blocked_seconds": float(record.blocked_seconds),
-            "subtask_table": _subtask_table(subtasks),
+            **_measured(record, Place.FAILURE),
+            "subtask_table": _table(SUBTASK, _shown(subtasks)),
             "cause": record.cause,
             "requested_by": record.requested_by,
             "triggered_at": record.triggered_at,
@@ -202,41 +172,21 @@ def _rounded(value: float) -> float:
     return round(value, 6)
 
 
-def _longest(seconds: Any) -> float | None:
-    return max((float(each) for each in seconds if each is not None), default=None)
+def _measured(record: CheckpointRecord, place: Place) -> dict[str, object]:
+    return {measure.dagster or measure.name: measure.value(record) for measure in shown(CHECKPOINT, place)}
 
 
-def _coordinator_bytes(queries: Sequence[QueryStatistics]) -> int | None:
-    if not queries:
+def _table(measures: Sequence[Measure[_T]], parts: Sequence[_T]) -> dg.MetadataValue[Any] | None:
+    if not parts:
         return None
-    return sum(operator.coordinator_bytes for query in queries for operator in query.operators)
+    columns = shown(measures, Place.DAGSTER)
+    schema = dg.TableSchema([dg.TableColumn(each.name, _TYPES.get(each.unit, "int"), each.meaning) for each in columns])
+    rows = [{each.name: _cell(each.value(part)) for each in columns} for part in parts]
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
 
 
-def _table(columns: Mapping[str, str], rows: Sequence[Sequence[_Cell]]) -> dg.MetadataValue[Any] | None:
-    if not rows:
-        return None
-    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
-    records = [[_rounded(cell) if isinstance(cell, float) else cell for cell in row] for row in rows]
-    return dg.MetadataValue.table(
-        [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in records], schema=schema
-    )
-
-
-def _query_row(query: QueryStatistics) -> Sequence[_Cell]:
-    offsets = json.dumps(query.offsets, ensure_ascii=False) if query.offsets else None
-    return (
-        query.query,
-        query.boundary,
-        query.boundary_seconds,
-        query.pin_seconds,
-        query.files,
-        query.file_bytes,
-        offsets,
-    )
-
-
-def _subtask_table(subtasks: Sequence[SubtaskRecord]) -> dg.MetadataValue[Any] | None:
-    return _table(_SUBTASK_COLUMNS, [_subtask_row(subtask) for subtask in _shown(subtasks)])
+def _cell(value: Any) -> _Cell:
+    return _rounded(value) if isinstance(value, float) else value
 
 
 def _shown(subtasks: Sequence[SubtaskRecord]) -> Sequence[SubtaskRecord]:
@@ -245,18 +195,6 @@ def _shown(subtasks: Sequence[SubtaskRecord]) -> Sequence[SubtaskRecord]:
             -_SUBTASK_ROWS:
         ]
     return sorted(subtasks, key=lambda each: (each.operator, each.subtask))
-
-
-def _subtask_row(subtask: SubtaskRecord) -> Sequence[_Cell]:
-    return (
-        subtask.operator,
-        subtask.subtask,
-        subtask.ack_seconds,
-        subtask.passed_seconds,
-        subtask.state_bytes,
-        subtask.blocked_events,
-        subtask.blocked_seconds,
-    )
 
 
 def _restore_command(record: CheckpointRecord) -> dg.MetadataValue[Any]:

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from coord_control.control.measure import Place, shown
+from coord_control.control.measures import CHECKPOINT
 from coord_control.metrics.driver import QUERY_STATES
 from coord_control.metrics.families import Families, Of
 from coord_control.storage.records import (
@@ -135,10 +137,5 @@ def _add_completed(of_job: Of, record: CheckpointRecord) -> None:
     of_job.add("fleet_last_checkpoint_id", record.id, kind)
     if record.finished_at is not None:
         of_job.add("fleet_last_checkpoint_timestamp_seconds", record.finished_at.timestamp(), kind)
-    of_job.add("fleet_last_checkpoint_duration_seconds", record.duration_seconds, kind)
-    of_job.add("fleet_last_checkpoint_state_bytes", record.state_bytes, kind)
-    of_job.add("fleet_last_checkpoint_new_bytes", record.new_bytes, kind)
-    of_job.add("fleet_last_checkpoint_channel_bytes", record.channel_bytes, kind)
-    of_job.add("fleet_last_checkpoint_blocked_events", record.blocked_events, kind)
-    of_job.add("fleet_last_checkpoint_blocked_seconds", record.blocked_seconds, kind)
-    of_job.add("fleet_last_checkpoint_snapshot_seconds", record.snapshot_seconds, kind)
+    for measure in shown(CHECKPOINT, Place.METRIC):
+        of_job.add(f"fleet_last_checkpoint_{measure.name}", measure.value(record), kind)

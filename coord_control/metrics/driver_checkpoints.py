@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coord_control.control.measure import Place, shown
+from coord_control.control.measures import CHECKPOINT
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.metrics.families import Of
 from coord_control.metrics.observer import Completed, InProgress, KindNumbers, Observed
@@ -59,13 +61,5 @@ def _add_in_progress(
 def _add_last(job: Of, kind: CheckpointKind, last: Completed) -> None:
     job.add("last_checkpoint_id", last.checkpoint, kind.value)
     job.add("last_checkpoint_timestamp_seconds", last.at_seconds, kind.value)
-    job.add("last_checkpoint_duration_seconds", last.duration_seconds, kind.value)
-    job.add("last_checkpoint_state_bytes", last.state_bytes, kind.value)
-    job.add("last_checkpoint_new_bytes", last.new_bytes, kind.value)
-    job.add("last_checkpoint_linked_bytes", last.linked_bytes, kind.value)
-    job.add("last_checkpoint_copied_bytes", last.copied_bytes, kind.value)
-    job.add("last_checkpoint_channel_bytes", last.channel_bytes, kind.value)
-    job.add("last_checkpoint_metadata_bytes", last.metadata_bytes, kind.value)
-    job.add("last_checkpoint_blocked_events", last.blocked_events, kind.value)
-    job.add("last_checkpoint_blocked_seconds", last.blocked_seconds, kind.value)
-    job.add("last_checkpoint_snapshot_seconds", last.snapshot_seconds, kind.value)
+    for measure in shown(CHECKPOINT, Place.METRIC):
+        job.add(f"last_checkpoint_{measure.name}", measure.value(last.totals), kind.value)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.control.measure import Place, shown
+from coord_control.control.measures import CHECKPOINT
 from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Kind, Metric, Source
 
 __all__ = ["FLEET"]
@@ -100,30 +102,9 @@ _CHECKPOINTS: Final = (
         "When the newest completed checkpoint was completed, in seconds since 1970.",
         ("kind",),
     ),
-    _gauge("last_checkpoint_duration_seconds", "How long the newest completed checkpoint took.", ("kind",)),
-    _gauge(
-        "last_checkpoint_state_bytes", "Size of everything that belongs to the newest completed checkpoint.", ("kind",)
-    ),
-    _gauge(
-        "last_checkpoint_new_bytes",
-        "Size of what the newest completed checkpoint contains and no older one does.",
-        ("kind",),
-    ),
-    _gauge(
-        "last_checkpoint_channel_bytes",
-        "Size of the events in transit in the newest completed checkpoint, in both directions.",
-        ("kind",),
-    ),
-    _gauge("last_checkpoint_blocked_events", "Events that waited behind the newest completed checkpoint.", ("kind",)),
-    _gauge(
-        "last_checkpoint_blocked_seconds",
-        "Longest time for which the newest completed checkpoint kept a gateway closed.",
-        ("kind",),
-    ),
-    _gauge(
-        "last_checkpoint_snapshot_seconds",
-        "How long the slowest coordinator of the newest completed checkpoint took.",
-        ("kind",),
+    *(
+        _gauge(f"last_checkpoint_{each.name}", each.meaning.format("the newest completed checkpoint"), ("kind",))
+        for each in shown(CHECKPOINT, Place.METRIC)
     ),
     _gauge("last_failed_checkpoint_id", "Id of the newest failed checkpoint.", ("kind",)),
     _gauge(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from coord_control.ids import CheckpointId, CheckpointKind, OperatorUid
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
-from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
+from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus, CheckpointTotals
 
 __all__ = ["Completed", "Failed", "InProgress", "KindNumbers", "Observed", "Observer", "Restored"]
 
@@ -32,20 +32,11 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The newest completed checkpoint; fields as in ``CheckpointStatistics``."""
+    """The newest completed checkpoint."""
 
     checkpoint: CheckpointId
     at_seconds: float
-    duration_seconds: float
-    state_bytes: int
-    new_bytes: int
-    linked_bytes: int
-    copied_bytes: int
-    channel_bytes: int
-    metadata_bytes: int
-    blocked_events: int
-    blocked_seconds: float
-    snapshot_seconds: float
+    totals: CheckpointTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +131,7 @@ class Observer(JobListener):
         if statistics.status is CheckpointStatus.IN_PROGRESS:
             self._started(statistics)
         elif statistics.status is CheckpointStatus.COMPLETED:
-            self._completed(statistics, _completed(statistics))  # sums over all subtasks, so outside the lock
+            self._completed(statistics, CheckpointTotals(**statistics.totals()))
         else:
             self._has_failed(statistics)
 
@@ -179,14 +170,16 @@ class Observer(JobListener):
                 begun = InProgress(each.checkpoint, each.kind, each.triggered_at_seconds)
                 self._in_progress[each.checkpoint] = begun
 
-    def _completed(self, each: CheckpointStatistics, completed: Completed) -> None:
+    def _completed(self, each: CheckpointStatistics, totals: CheckpointTotals) -> None:
+        seconds = totals.duration_seconds or 0.0
+        completed = Completed(each.checkpoint, each.triggered_at_seconds + seconds, totals)
         with self._lock:
             self._in_progress.pop(each.checkpoint, None)
             numbers = self._kinds[each.kind]
             numbers.completed += 1
-            numbers.duration = numbers.duration.plus(completed.duration_seconds)
-            numbers.snapshot = numbers.snapshot.plus(completed.snapshot_seconds)
-            numbers.blocked = numbers.blocked.plus(completed.blocked_seconds)
+            numbers.duration = numbers.duration.plus(seconds)
+            numbers.snapshot = numbers.snapshot.plus(totals.snapshot_seconds)
+            numbers.blocked = numbers.blocked.plus(totals.blocked_seconds)
             if numbers.last is None or numbers.last.checkpoint < completed.checkpoint:
                 numbers.last = completed
             self._failures_in_a_row = 0
@@ -203,21 +196,3 @@ class Observer(JobListener):
             self._failed[each.kind, each.reason.code] += 1
             if each.kind is CheckpointKind.CHECKPOINT and each.reason.counts:
                 self._failures_in_a_row += 1
-
-
-def _completed(each: CheckpointStatistics) -> Completed:
-    seconds = each.duration_seconds or 0.0
-    return Completed(
-        checkpoint=each.checkpoint,
-        at_seconds=each.triggered_at_seconds + seconds,
-        duration_seconds=seconds,
-        state_bytes=each.state_bytes,
-        new_bytes=each.new_bytes,
-        linked_bytes=each.linked_bytes,
-        copied_bytes=each.copied_bytes,
-        channel_bytes=each.channel_bytes,
-        metadata_bytes=each.metadata_bytes,
-        blocked_events=each.blocked_events,
-        blocked_seconds=each.blocked_seconds,
-        snapshot_seconds=each.snapshot_seconds,
-    )

@@ -29,7 +29,6 @@ from coord_control.storage.records import (
     CheckpointState,
     CheckpointSummary,
     SubtaskRecord,
-    to_json,
 )
 from coord_control.storage.sequences import take_sequence
 
@@ -335,7 +334,7 @@ def _place(transaction: Transaction, job: int, checkpoint: int) -> None:
 
 def _values(job: int, checkpoint: CheckpointRecord) -> dict[str, Any]:
     values = {name: getattr(checkpoint, name) for name in _COLUMNS}
-    statistics = {name: to_json(getattr(checkpoint, name)) for name in _DOCUMENT}
+    statistics = {name: getattr(checkpoint, name) for name in _DOCUMENT}
     return {
         **values,
         "job_id": job,
@@ -371,19 +370,18 @@ def _counts(transaction: Transaction, job: int, kind: CheckpointKind | None) -> 
 
 
 def _save_details(transaction: Transaction, job: int, checkpoint: CheckpointRecord) -> None:
-    parts = {"queries": to_json(checkpoint.without_subtasks().queries)}
     subtasks = [
-        {"operator": operator.operator, **to_json(subtask)}
+        {"operator": operator.operator, **msgspec.to_builtins(subtask)}
         for query in checkpoint.queries
         for operator in query.operators
         for subtask in operator.subtasks
     ]
     subtasks.sort(key=lambda each: (each["operator"], each["subtask"]))
-    if subtasks:
-        parts["subtasks"] = subtasks
-    values = {"job_id": job, "checkpoint": checkpoint.id, "subtasks": [], **parts}
-    insert = transaction.insert(tables.checkpoint_details).values(values)
-    transaction.execute(insert.on_conflict_do_update(index_elements=["job_id", "checkpoint"], set_=parts))
+    insert = transaction.insert(tables.checkpoint_details).values(
+        job_id=job, checkpoint=checkpoint.id, queries=checkpoint.without_subtasks().queries, subtasks=subtasks
+    )
+    known = {"queries": insert.excluded.queries} | ({"subtasks": insert.excluded.subtasks} if subtasks else {})
+    transaction.execute(insert.on_conflict_do_update(index_elements=["job_id", "checkpoint"], set_=known))
 
 
 def _near(transaction: Transaction, job: int) -> builtins.list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +20,22 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from coord_control.control.client.command_wait import progress_text
+from coord_control.control.measure import Measure, Place, shown
+from coord_control.control.measures import CHECKPOINT, OPERATOR, QUERY, SUBTASK, operator_parts, query_parts
 from coord_control.control.wording import human_bytes, human_seconds, human_time, plain, state_text
 
 __all__ = ["page"]
 
 _FOLDER: Final = Path(__file__).parent / "templates"
+
+#: The columns of tables of measures.
+_COLUMNS: Final[dict[str, Sequence[Measure[Any]]]] = {
+    "checkpoint": shown(CHECKPOINT, Place.PAGE),
+    "query": shown(QUERY, Place.PAGE),
+    "operator": shown(OPERATOR, Place.PAGE),
+    "subtask": shown(SUBTASK, Place.PAGE),
+    "summary": shown(CHECKPOINT, Place.SUMMARY),
+}
 
 #: The states that are shown as good, bad or busy; all others are neutral.
 _MOODS: Final = {
@@ -80,6 +92,7 @@ def _made() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals |= {"columns": _COLUMNS, "query_parts": query_parts, "operator_parts": operator_parts}
     environment.filters |= {
         "age": _age,
         "bytes": lambda size: "" if size is None else human_bytes(round(size)),

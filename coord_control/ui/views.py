@@ -5,12 +5,14 @@ Threads: any; every function uses its own transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CommandProgress
+from coord_control.control.measure import Place, Unit, shown
+from coord_control.control.measures import SUBTASK
 from coord_control.storage.records import (
     CheckpointRecord,
     CheckpointState,
@@ -36,14 +38,10 @@ _COMMANDS: Final = 10
 _WINDOW: Final = 1_000
 _ROWS: Final = 1_000
 
-#: The sort orders of subtasks: largest first, except for the first order.
+#: By what subtasks can be sorted: largest first, except for the first order.
 ORDERS: Final[dict[str, Callable[[SubtaskRecord], Any]]] = {
     "subtask": lambda each: (each.operator, each.subtask),
-    "acknowledged": lambda each: -(each.ack_seconds or 0.0),
-    "passed": lambda each: -(float("inf") if each.passed_seconds is None else each.passed_seconds),
-    "closed": lambda each: -each.blocked_seconds,
-    "blocked": lambda each: -each.blocked_events,
-    "state": lambda each: -each.state_bytes,
+    **{each.name: each.rank for each in shown(SUBTASK, Place.PAGE) if each.unit not in (Unit.TEXT, Unit.ORDINAL)},
 }
 
 
@@ -117,6 +115,11 @@ class CheckpointPage:
     order: str
     gateways: dict[str, Gateways]
     progress: CommandProgress
+
+    @property
+    def orders(self) -> Collection[str]:
+        """Return the measures by which the rows can be sorted."""
+        return ORDERS.keys()
 
     @property
     def is_under_way(self) -> bool:

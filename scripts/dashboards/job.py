@@ -9,6 +9,8 @@ from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from coord_control.control.measure import Place, Unit, shown
+from coord_control.control.measures import CHECKPOINT as CHECKPOINT_MEASURES
 from scripts.dashboards.job_inside import channels, driver, endpoint, epochs
 from scripts.dashboards.job_queries import BY_CHECKPOINT, BY_EPOCH, CHECKPOINT, JOB, QUERY, of, p95, rate
 from scripts.dashboards.panels import (
@@ -137,6 +139,10 @@ def _checkpoints() -> Row:
     def last(name: str) -> str:
         return f"max by (kind) ({of(f'last_checkpoint_{name}', JOB)})"
 
+    def each_measure(unit: Unit, *, but: str = "") -> list[Query]:
+        measures = [each for each in shown(CHECKPOINT_MEASURES, Place.METRIC) if each.unit is unit and each.name != but]
+        return [Query(last(each.name), f"{{{{kind}}}}: {each.title}") for each in measures]
+
     started = of("checkpoint_in_progress_start_timestamp_seconds", JOB)
     passed = of("checkpoint_in_progress_passed_subtasks", JOB)
     return Row(
@@ -173,8 +179,7 @@ def _checkpoints() -> Row:
             ),
             graph(
                 "Parts of the last one",
-                Query(last("blocked_seconds"), "{{kind}}: a gateway was closed"),
-                Query(last("snapshot_seconds"), "{{kind}}: slowest coordinator"),
+                *each_measure(Unit.SECONDS, but="duration_seconds"),
                 help_="For how long it kept a gateway closed at most, and how long its slowest coordinator took.",
                 unit="s",
             ),
@@ -204,11 +209,7 @@ def _checkpoints() -> Row:
             ),
             graph(
                 "Size of the last one",
-                Query(last("state_bytes"), "{{kind}}, all"),
-                Query(last("new_bytes"), "{{kind}}, new"),
-                Query(last("channel_bytes"), "{{kind}}, events in transit"),
-                Query(last("linked_bytes"), "{{kind}}, linked"),
-                Query(last("copied_bytes"), "{{kind}}, copied"),
+                *each_measure(Unit.BYTES),
                 help_="New: what no older one holds. Linked and copied: how its files got there.",
                 unit="bytes",
             ),

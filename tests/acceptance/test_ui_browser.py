@@ -234,7 +234,7 @@ def test_without_script_everything_is_there_but_what_needs_it(place: Place) -> N
     page.goto(place.address + PAGES["checkpoint"])
     expect(page.locator("svg.timeline")).to_be_visible()
     expect(page.get_by_role("button")).to_have_count(0)
-    page.get_by_role("link", name="blocked events").click()
+    page.get_by_role("link", name="events blocked").click()
     expect(page.locator("#subtasks tbody tr").first).to_contain_text("31")
     context.close()
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from sqlalchemy import update
 
 from coord_control.errors import JobNotFound, RecordNotFound
 from coord_control.protocol.statistics import SubtaskTotals
+from coord_control.storage import tables
 from coord_control.storage.percentiles import percentiles
 from coord_control.storage.records import (
     CheckpointKind,
@@ -20,7 +22,7 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
-from tests.storage.kit import JOB, NOW, checkpoint, register
+from tests.storage.kit import JOB, NOW, checkpoint, register, statements
 
 STATES = list(CheckpointState)
 
@@ -78,6 +80,50 @@ def test_what_an_earlier_write_knew_stays(store: ControlStore) -> None:
     assert (found.requested_by, found.duration_seconds, found.path) == ("ada", 2.0, "/found/on/storage")
     assert [each.query for each in found.queries] == ["q"]
     assert store.checkpoints.subtasks(JOB, 1) == subtasks
+
+
+def test_only_who_shows_the_parts_reads_them(store: ControlStore) -> None:
+    register(store)
+    store.checkpoints.save(JOB, with_subtasks(checkpoint(1), [subtask_part()]))
+    with statements() as asked:
+        store.checkpoints.list(JOB)
+        store.checkpoints.summary(JOB)
+        store.fleets.read()
+    assert not any("checkpoint_details" in statement for statement in asked)
+    with statements() as asked:
+        store.checkpoints.get(JOB, 1)
+        store.changes.list()
+    assert any("checkpoint_details.queries" in statement for statement in asked)
+    assert not any("checkpoint_details.subtasks" in statement for statement in asked)
+
+
+def test_documents_of_an_older_and_a_newer_release_are_read(store: ControlStore) -> None:
+    """Fields that are missing have their default, and unknown ones are left out."""
+    register(store)
+    store.checkpoints.save(JOB, with_subtasks(checkpoint(1), [subtask_part(passed_seconds=1.0)]))
+    with store.database.transaction() as transaction:
+        transaction.execute(update(tables.checkpoints).values(statistics={"linked_bytes": 5, "colour": "red"}))
+        parts = {
+            "queries": [{"query": "q", "colour": "red", "operators": [{"operator": "op", "colour": "red"}]}],
+            "subtasks": [{"operator": "op", "subtask": 0, "passed_seconds": None, "colour": "red"}],
+        }
+        transaction.execute(update(tables.checkpoint_details).values(parts))
+    found = store.checkpoints.get(JOB, 1)
+    assert (found.linked_bytes, found.metadata_bytes) == (5, 0)
+    assert found.queries == (query_part(operators=(operator_part(),)),)
+    assert store.checkpoints.subtasks(JOB, 1) == (subtask_part(),)
+
+
+def test_the_json_of_a_checkpoint_has_totals_in_place_of_subtasks(store: ControlStore) -> None:
+    register(store)
+    operator = operator_part(applied_events={JOB: 4, "fork": 9}, coordinator_bytes=1)
+    known = with_subtasks(checkpoint(1, queries=(query_part(operators=(operator,)),)), [subtask_part(state_bytes=6)])
+    store.checkpoints.save(JOB, known)
+    for document in (known.to_json(), store.checkpoints.get(JOB, 1).to_json(), store.changes.list()[0].to_json()):
+        [query] = document.get("checkpoint", document)["queries"]
+        [part] = query["operators"]
+        assert (part["subtasks"], part["passed_subtasks"], part["applied_number"], part["state_bytes"]) == (1, 0, 4, 7)
+        assert not {"totals", "applied_events"} & part.keys()
 
 
 def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStore) -> None:

@@ -127,19 +127,19 @@ def test_the_table_of_subtasks_says_what_the_drawing_shows(visitor: Visitor) -> 
     text = visitor.text(checkpoint_path(SLOW))
     drawn = "subtask 5: gateway closed after 100 ms, acknowledged after 2.9 s, opened after 2.9 s, 31 events waited"
     assert drawn in text
-    assert "delay-threshold 5 100 ms 2.9 s 2.9 s 2.8 s 31" in text
-    assert "carrier-rank 3 50 ms 180 ms 0 ms 0" in text  # quicker than its coordinator: never closed
+    assert "delay-threshold 5 100 ms 2.9 s 2.9 s 2.1 kB 31 2.8 s" in text
+    assert "carrier-rank 3 50 ms 180 ms 2.1 kB 0 0 ms" in text  # quicker than its coordinator: never closed
 
 
 @pytest.mark.parametrize(
     ("order", "first"),
     [
         ("subtask", "carrier-rank 0"),
-        ("blocked", "delay-threshold 5"),
-        ("closed", "delay-threshold 5"),
-        ("passed", "delay-threshold 5"),
-        ("acknowledged", "delay-threshold 5"),
-        ("state", "delay-threshold 11"),
+        ("blocked_events", "delay-threshold 5"),
+        ("blocked_seconds", "delay-threshold 5"),
+        ("passed_seconds", "delay-threshold 5"),
+        ("ack_seconds", "delay-threshold 5"),
+        ("state_bytes", "delay-threshold 11"),
         ("moon", "carrier-rank 0"),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_failed_checkpoint_shows_in_words_who_has_not_passed(visitor: Visitor)
     assert "delay-threshold alerts 11 of 12 20 ms 80 ms" in text
     assert "subtask 5: gateway closed after 100 ms, has not passed the boundary, 31 events waited" in text
     assert " 5, not passed " in text
-    assert "delay-threshold 5 not passed 4.9 s 31" in text
+    assert "delay-threshold 5 not passed 2.1 kB 31 4.9 s" in text
 
 
 def test_a_checkpoint_under_way_shows_the_gateways_and_looks_again(visitor: Visitor) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -51,19 +51,19 @@ def _quantile(ordered: list[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-#: What is summarised over checkpoints.
-_MEASURES: Final[dict[str, Callable[[CheckpointStatistics], float]]] = {
-    "duration_seconds": lambda each: each.duration_seconds or 0.0,
-    "latest_passed_seconds": lambda each: each.latest_passed_seconds or 0.0,
-    "snapshot_seconds": lambda each: each.snapshot_seconds,
-    "blocked_seconds": lambda each: each.blocked_seconds,
-    "blocked_events": lambda each: each.blocked_events,
-    "state_bytes": lambda each: each.state_bytes,
-    "new_bytes": lambda each: each.new_bytes,
-    "linked_bytes": lambda each: each.linked_bytes,
-    "copied_bytes": lambda each: each.copied_bytes,
-    "channel_bytes": lambda each: each.channel_bytes,
-}
+#: What is summarised over checkpoints: attributes of their statistics.
+_SUMMARISED: Final = (
+    "duration_seconds",
+    "latest_passed_seconds",
+    "snapshot_seconds",
+    "blocked_seconds",
+    "blocked_events",
+    "state_bytes",
+    "new_bytes",
+    "linked_bytes",
+    "copied_bytes",
+    "channel_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class StatisticsHistory:
     def overview(self) -> Overview:
         """Copy everything."""
         completed = [each for each in self._ended if each.status is CheckpointStatus.COMPLETED]
-        summaries = {name: summary_of(map(measure, completed)) for name, measure in _MEASURES.items()}
+        summaries = {name: summary_of(getattr(each, name) or 0 for each in completed) for name in _SUMMARISED}
         known = (*self._in_progress.values(), *self._ended)
         return Overview(
             counts=replace(self._counts, in_progress=len(self._in_progress)),

@@ -6,6 +6,7 @@ from coord_control.ids import CheckpointId, CheckpointKind, OperatorUid
 from coord_control.metrics.observer import Completed, Observer
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import JobListener, RecoveryCause
+from coord_control.protocol.statistics import CheckpointTotals
 from tests.unit.metrics.facts_kit import ended, recovery, statistics
 
 CHECKPOINT, SAVEPOINT = CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT
@@ -41,7 +42,11 @@ def test_the_sums_of_the_newest_completed_one_are_kept(observer: Observer) -> No
     observer.on_checkpoint(ended(7))
     observer.on_checkpoint(ended(6))  # completed later, started earlier
     numbers = observer.observed().kinds[CHECKPOINT]
-    assert numbers.last == Completed(CheckpointId(7), 2002.0, 2.0, 142, 142, 60, 40, 5, 7, 4, 0.5, 0.3)
+    totals = CheckpointTotals(
+        duration_seconds=2.0, metadata_bytes=7, state_bytes=142, new_bytes=142, linked_bytes=60, copied_bytes=40,
+        channel_bytes=5, blocked_events=4, blocked_seconds=0.5, snapshot_seconds=0.3, subtasks=1, passed_subtasks=1,
+    )  # fmt: skip
+    assert numbers.last == Completed(CheckpointId(7), 2002.0, totals)
     assert (numbers.completed, numbers.duration.count, numbers.duration.seconds) == (2, 2, 4.0)
     assert observer.observed().kinds[SAVEPOINT].last is None
 
