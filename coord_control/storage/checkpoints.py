@@ -1,8 +1,8 @@
 """Checkpoints: their history, by job, and what it says about durations and sizes.
 
-A checkpoint's state never goes back: what is written late (an agent that catches up after an outage) or twice (a commit
-whose answer was lost) changes nothing that is known better. What a checkpoint's history costs to read does not depend
-on how long it is: listings walk an index from its newest end, and nobody counts rows (``checkpoint_counts``).
+The state of a checkpoint never goes back: late writes (of an agent that catches up after an outage) and repeated ones
+(after a commit whose answer was lost) do not overwrite newer data. The cost of reading the history does not depend on
+its length: listings read an index from its newest end, and counts are kept in a table (``checkpoint_counts``).
 
 Threads: any.
 """
@@ -204,7 +204,7 @@ class Checkpoints:
             return tuple(checkpoint_record(job, row) for row in transaction.execute(query))
 
     def latest(self, job: str) -> CheckpointRecord | None:
-        """Return the newest completed checkpoint or savepoint that is on storage; None: there is none.
+        """Return the newest completed checkpoint or savepoint on the storage, or None if there is none.
 
         Raises:
             JobNotFound: there is no such job.
@@ -304,7 +304,7 @@ def _branch(job: int, kind: CheckpointKind, state: CheckpointState, limit: int, 
 
 
 def _save_row(transaction: Transaction, job: int, checkpoint: CheckpointRecord) -> CheckpointState | None:
-    """Return the state that the row had; None: it is new."""
+    """Return the previous state of the row, or None if it is new."""
     values = _values(job, checkpoint)
     insert = transaction.insert(tables.checkpoints).values(values)
     insert = insert.on_conflict_do_nothing(index_elements=["job_id", "checkpoint"])
@@ -321,7 +321,7 @@ def _save_row(transaction: Transaction, job: int, checkpoint: CheckpointRecord) 
 
 
 def _is_change(before: CheckpointState | None, after: CheckpointState) -> bool:
-    """Whether it has just ended; one that was thought to have failed, and is complete after all, ends once more."""
+    """Return whether it has just ended; failed -> completed counts as a second end."""
     was_open = before in (None, CheckpointState.IN_PROGRESS, CheckpointState.FAILED)
     return was_open and before is not after and after is not CheckpointState.IN_PROGRESS
 

@@ -1,12 +1,11 @@
-"""Which version the tables have, and how they come to the newest one.
+"""The version of the tables, and how they are created and upgraded.
 
-An empty database is brought to the newest version by the first writer, whether it is a file or a PostgreSQL database:
-whoever has just made one wants exactly that. Tables that exist are never changed behind anybody's back: other programs
-of an older release may be using them, so an older version is an error that names the command.
+The first writer creates the tables of an empty database. Existing tables are never changed implicitly: programs of an
+older release may be using them, so an older version is an error that names the command to run.
 
-Looking at the version costs one read; Alembic is imported only when something has to be made.
+Checking the version costs one read; Alembic is imported only when tables have to be created or changed.
 
-Threads: any; processes that make the tables at the same moment wait for each other.
+Threads: any; processes that create the tables at the same moment wait for each other.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ NEWEST: Final = "0006"
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-#: Any number, the same in all releases: who makes or changes the tables of a PostgreSQL database holds this lock.
+#: Any number, the same in all releases: the lock for creating or changing the tables on PostgreSQL.
 _ADVISORY_LOCK: Final = 0x636F6F7264
 
 
 def version(connection: Connection) -> str | None:
-    """Return the version of the tables; None: there are none."""
+    """Return the version of the tables, or None if there are none."""
     inspector = inspect(connection)
     if not inspector.has_table("alembic_version"):
         return None
@@ -44,10 +43,10 @@ def version(connection: Connection) -> str | None:
 
 
 def check(connection: Connection, database: str) -> None:
-    """Make sure that the tables are those of this release.
+    """Check that the tables are those of this release.
 
     Raises:
-        SchemaMismatch: they are older, newer, or not there.
+        SchemaMismatch: they are older, newer, or missing.
     """
     found = version(connection)
     if found != NEWEST:
@@ -55,11 +54,11 @@ def check(connection: Connection, database: str) -> None:
 
 
 def make_if_empty(connection: Connection, database: str) -> None:
-    """Make the tables in a database that has none, within the transaction of ``connection``, or check them.
+    """Create the tables of an empty database, within the transaction of ``connection``, or check existing ones.
 
     Raises:
         SchemaMismatch: they are older or newer.
-        DatabaseDamaged: there are tables, and they are somebody else's.
+        DatabaseDamaged: the database contains the tables of another program.
     """
     _wait_for_others(connection)
     if version(connection) is not None:
@@ -67,12 +66,12 @@ def make_if_empty(connection: Connection, database: str) -> None:
         return
     foreign = inspect(connection).get_table_names()
     if foreign:
-        raise DatabaseDamaged(database, f"it has tables of something else ({', '.join(sorted(foreign)[:3])}, ...)")
+        raise DatabaseDamaged(database, f"it has tables of another program ({', '.join(sorted(foreign)[:3])}, ...)")
     upgrade(connection, database)
 
 
 def upgrade(connection: Connection, database: str) -> None:
-    """Bring the tables to the newest version within the transaction of ``connection``; make them if there are none.
+    """Upgrade the tables to the newest version within the transaction of ``connection``; create missing ones.
 
     Raises:
         SchemaMismatch: they are newer, or older than the first release.
@@ -87,7 +86,7 @@ def upgrade(connection: Connection, database: str) -> None:
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Return the configuration with which Alembic works on ``connection``."""
+    """Return Alembic's configuration for ``connection``."""
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})

@@ -195,7 +195,7 @@ checkpoint_details: Final = Table(
     ),
 )
 
-#: How many there ever were, so that nobody has to count a million rows; removed history stays counted.
+#: Total counts, so that a million rows need not be counted; includes removed history.
 checkpoint_counts: Final = Table(
     "checkpoint_counts",
     metadata,

@@ -50,7 +50,7 @@ class CheckpointRecord(CheckpointTotals, Record):
         generation: of the driver that took it.
         reason: the code of :class:`FailureReason`, or another one: of a newer release, or of the background work.
         queries: the parts of the queries and their operators; read from the database without their subtasks.
-        sequence: its place among the changes of all jobs (:class:`Change`); None: it is not over.
+        sequence: its number among the changes of all jobs (:class:`Change`); None while it is in progress.
     """
 
     job: str
