@@ -1,4 +1,4 @@
-"""Checkpoints: their history, by job, and what it says about durations and sizes.
+"""Checkpoints: their history by job, and statistics of durations and sizes.
 
 The state of a checkpoint never goes back: late writes (of an agent that catches up after an outage) and repeated ones
 (after a commit whose answer was lost) do not overwrite newer data. The cost of reading the history does not depend on
@@ -37,7 +37,7 @@ __all__ = ["Checkpoints", "checkpoint_record"]
 _checkpoints, _details = tables.checkpoints.c, tables.checkpoint_details.c
 _Conditions: TypeAlias = Sequence[ColumnElement[bool]]
 
-#: From the first to the last; a row is only replaced by one that is at least as far.
+#: In order; a row is never replaced by one with an earlier state.
 _ORDER: Final = {
     CheckpointState.IN_PROGRESS: 0,
     CheckpointState.FAILED: 1,
@@ -69,12 +69,12 @@ class Checkpoints:
         self._database = database
 
     def save(self, job: str, checkpoint: CheckpointRecord) -> bool:
-        """Write what is known of a checkpoint, unless more is known already.
+        """Write a checkpoint, unless the stored one has a later state.
 
-        Its queries, and the subtasks of their operators, replace those that are there, unless there are none.
+        Its queries, and the subtasks of their operators, replace the stored ones, unless there are none.
 
         Returns:
-            False: the row is further than ``checkpoint``, and was left as it is.
+            Whether it was written; False if the stored one has a later state.
 
         Raises:
             JobNotFound: there is no such job.
@@ -93,7 +93,7 @@ class Checkpoints:
             return True
 
     def discarded(self, job: str, checkpoints: Iterable[int]) -> int:
-        """These completed checkpoints are not on storage any more; return how many of them are new among such.
+        """Mark completed checkpoints as removed from the storage; return how many were not marked before.
 
         Raises:
             JobNotFound: there is no such job.
@@ -129,7 +129,7 @@ class Checkpoints:
             return len(rows)
 
     def get(self, job: str, checkpoint: int) -> CheckpointRecord:
-        """Return a checkpoint with what is known of its queries and operators.
+        """Return a checkpoint with its queries and operators.
 
         Raises:
             JobNotFound: there is no such job.
@@ -147,7 +147,7 @@ class Checkpoints:
         return checkpoint_record(job, row, queries)
 
     def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
-        """Return what is known of the subtasks in a checkpoint; nothing, when the checkpoint is not there.
+        """Return the subtasks of a checkpoint; none if there is no such checkpoint.
 
         Raises:
             JobNotFound: there is no such job.
@@ -158,10 +158,10 @@ class Checkpoints:
             return _subtasks(transaction.execute(select(_details.subtasks).where(*where)).scalar())
 
     def subtasks_of(self, checkpoints: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[SubtaskRecord, ...]]:
-        """Return what is known of the subtasks in many checkpoints at once.
+        """Return the subtasks of many checkpoints at once.
 
         Args:
-            checkpoints: job and number; of one that is not there, as of one without operators, there are no subtasks.
+            checkpoints: job and number; unknown ones have no subtasks.
         """
         wanted = dict.fromkeys(checkpoints, ())
         if not wanted:

@@ -1,4 +1,4 @@
-"""Checkpoints and savepoints, as the control database tells them; what was measured are the protocol's statistics.
+"""Records of checkpoints and savepoints; their measurements are the protocol's statistics.
 
 Values; any thread.
 """
@@ -26,17 +26,17 @@ __all__ = [
 
 
 class CheckpointState(enum.StrEnum):
-    """How far a checkpoint is; it never goes back."""
+    """The state of a checkpoint; it never goes back."""
 
     IN_PROGRESS = "in_progress"
     FAILED = "failed"
     COMPLETED = "completed"
-    DISCARDED = "discarded"  #: it was complete, and has been removed from storage
+    DISCARDED = "discarded"  #: it was completed, and then removed from the storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRecord(SubtaskStatistics, Record):
-    """One subtask's part of a checkpoint, and of which operator it is; times are from its trigger."""
+    """One subtask's part of a checkpoint, with its operator; times count from the trigger."""
 
     operator: str
 
@@ -46,10 +46,10 @@ class CheckpointRecord(CheckpointTotals, Record):
     """A checkpoint or savepoint. Listings have no ``queries``.
 
     Attributes:
-        id: the number that people see; per job, from 1.
-        generation: of the driver that took it.
-        reason: the code of :class:`FailureReason`, or another one: of a newer release, or of the background work.
-        queries: the parts of the queries and their operators; read from the database without their subtasks.
+        id: the number that users see; per job, from 1.
+        generation: generation of the driver that took it.
+        reason: a code of :class:`FailureReason`, of a newer release, or of the background work.
+        queries: the parts of the queries and their operators; without subtasks if read from the database.
         sequence: its number among the changes of all jobs (:class:`Change`); None while it is in progress.
     """
 
@@ -62,14 +62,14 @@ class CheckpointRecord(CheckpointTotals, Record):
     finished_at: datetime | None = None
     reason: str | None = None
     queries: tuple[QueryStatistics, ...] = ()
-    sequence: int | None = None  #: the database gives it
+    sequence: int | None = None  #: set by the database
 
     def without_subtasks(self) -> CheckpointRecord:
-        """Return the same without the lists of subtasks; their totals stay."""
+        """Return a copy without the lists of subtasks, but with their totals."""
         return replace(self, queries=tuple(query.without_subtasks() for query in self.queries))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain values for JSON; of its subtasks only the totals."""
+        """Return the record as plain values for JSON, with totals instead of subtasks."""
         return {**Record.to_json(self), "queries": [_query_json(self.job, query) for query in self.queries]}
 
 
@@ -87,7 +87,7 @@ def _operator_json(job: str, operator: OperatorStatistics) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles(Record):
-    """The spread of one number; all None when there is nothing to measure. Between two values it is interpolated."""
+    """Percentiles of one number, interpolated between the two nearest values; all None without values."""
 
     count: int = 0
     minimum: float | None = None
@@ -102,11 +102,11 @@ class Percentiles(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary(Record):
-    """The checkpoints of a job together.
+    """Statistics over the checkpoints of a job.
 
     Attributes:
-        counts: by state, and ``total``: of all that there ever were, removed history included.
-        window: how many of the newest completed ones the percentiles are over, at most.
+        counts: by state, and ``total``; includes removed history.
+        window: maximum number of newest completed checkpoints in the percentiles.
     """
 
     counts: dict[str, int]
@@ -121,11 +121,11 @@ class CheckpointSummary(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointRecord(Record):
-    """A savepoint, wherever it lies; also one that no job of this database has taken (``imported``).
+    """A savepoint at any path, taken by a job of this database or ``imported``.
 
     Attributes:
-        summary: what its metadata says, for people: queries, operators, epochs.
-        verified_at: when all its files were last looked at; ``verified_ok``: and were as they should be.
+        summary: a summary of its metadata: queries, operators, epochs.
+        verified_at: time of the last verification of all files; ``verified_ok`` if they were intact.
     """
 
     path: str
@@ -140,4 +140,4 @@ class SavepointRecord(Record):
     verified_at: datetime | None = None
     verified_ok: bool | None = None
     problems: tuple[str, ...] = ()
-    id: int | None = None  #: the database gives it
+    id: int | None = None  #: set by the database
