@@ -15,6 +15,7 @@ from coord_control.protocol.recovery import Outbox
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
+    CheckpointTotals,
     OperatorStatistics,
     QueryStatistics,
     SubtaskStatistics,
@@ -99,6 +100,15 @@ def test_a_job_without_operators_waits_for_nobody() -> None:
 def test_a_coordinator_that_has_not_answered_has_taken_no_time_yet() -> None:
     query = replace(QUERY, operators=(OperatorStatistics(OperatorUid("op")),))
     assert replace(CHECKPOINT, queries=(query,)).snapshot_seconds == 0.0
+
+
+def test_without_its_subtasks_a_checkpoint_has_the_same_totals() -> None:
+    light = replace(CHECKPOINT, queries=tuple(query.without_subtasks() for query in CHECKPOINT.queries))
+    assert not any(operator.subtasks for operator in light.operators)
+    assert light.totals() == CHECKPOINT.totals()
+    assert light.latest_passed_seconds == CHECKPOINT.latest_passed_seconds
+    totals = CheckpointTotals(**CHECKPOINT.totals())
+    assert (totals.label, totals.state_bytes, totals.passed_subtasks) == (CHECKPOINT.label, CHECKPOINT.state_bytes, 1)
 
 
 # Cuts.
