@@ -34,7 +34,9 @@ def test_a_writer_with_a_checkpoint_of_its_own_is_refused_or_goes_on_from_it(
     drain_plain(writer())
     source.add(rows(3))
     with make_job() as job:
-        with pytest.raises(CheckpointLocationConflict, match=rf"checkpoint_location='{checkpoint}'\).*leave the") as no:
+        with pytest.raises(
+            CheckpointLocationConflict, match=rf"checkpoint_location='{checkpoint}'\).*remove the"
+        ) as no:
             job.start("agg", writer())
         assert no.value.own == str(checkpoint)
         with pytest.raises(CheckpointLocationConflict, match=f"would keep the checkpoint at {tmp_path}/elsewhere"):

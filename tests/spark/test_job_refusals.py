@@ -361,7 +361,7 @@ class Renewed(Memory):
             r"'down' events \['Number'\] and now declares \[\].*keep the recorded",
         ),
         ({"down": [Renamed]}, errors.EventTypesChanged, r"'down' events \['Number'\] and now declares \['Renamed'\]"),
-        ({"up": [Text, Report]}, errors.EventTypesChanged, r"'up' events \['Report'\].*add new ones behind them"),
+        ({"up": [Text, Report]}, errors.EventTypesChanged, r"'up' events \['Report'\].*add new ones after them"),
     ],
 )
 def test_a_changed_operator_is_refused_before_anything_starts(

@@ -60,7 +60,7 @@ def test_a_finished_command_never_changes(store: ControlStore) -> None:
     assert not store.commands.adopt(command, 1)
     assert store.commands.cancel(command, "ada") == before
     assert store.commands.get(command) == before
-    with pytest.raises(ValueError, match="no outcome"):
+    with pytest.raises(ValueError, match="cannot be set by a driver"):
         store.commands.finish(command, 1, Outcome(state=CommandState.CLAIMED))
 
 

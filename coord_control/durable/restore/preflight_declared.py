@@ -94,7 +94,7 @@ def _check_operator(
             yield Check(f"events {direction}", uid, Verdict.OK, ", ".join(types) or "none")
         else:
             found = f"{list(known)} before, {list(types)} now"
-            way_out = "keep the recorded types first, in their order, and add new ones behind them"
+            way_out = "keep the recorded types first, in their order, and add new ones after them"
             yield Check(f"events {direction}", uid, Verdict.REFUSED, found, way_out)
 
 
