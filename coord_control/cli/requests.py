@@ -7,32 +7,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from coord_control.cli.output import checks_table, human_bytes, human_seconds, marked, plain, print_json, reported, say
+from coord_control.cli.output import checks_table, marked, plain, print_json, reported, say
 from coord_control.control.client.command_wait import WAITING, progress_text
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.commands import (
-    AbortResult,
-    CheckpointResult,
-    CommandProgress,
-    CommandResult,
-    DisposeResult,
-    RestartResult,
-    RestoreResult,
-    SendEventResult,
-    StopResult,
-    VerifyResult,
-)
+from coord_control.control.commands import CommandProgress, CommandResult, RestoreResult
 from coord_control.durable.restore.checks import Check
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import CommandRecord
 
-__all__ = ["connected", "finish", "result_text"]
+__all__ = ["connected", "finish"]
 
 
 @contextlib.contextmanager
@@ -63,7 +51,7 @@ def finish(
     else:
         if isinstance(result, RestoreResult) and result.checks:
             checks_table([Check.of_json(fields) for fields in result.checks])
-        say(result_text(command.job, result))
+        say(result.text(command.job))
     return result
 
 
@@ -129,41 +117,3 @@ def _bar(shown: Console) -> Progress:
 
 def _progress(command: CommandRecord) -> CommandProgress:
     return CommandProgress.model_validate(command.progress or {})
-
-
-def result_text(job: str, result: CommandResult) -> str:
-    """Return the result of a completed command, in a sentence or two."""
-    match result:
-        case CheckpointResult():
-            return _checkpoint_text(result)
-        case AbortResult():
-            return f"checkpoint {result.checkpoint} was aborted"
-        case StopResult(savepoint=None):
-            return f"job {job} has stopped"
-        case StopResult(savepoint=savepoint):
-            return f"job {job} has stopped after {_checkpoint_text(savepoint)}"
-        case RestartResult():
-            return f"job {job} is running again, generation {result.generation}"
-        case RestoreResult():
-            return f"job {result.job} resumes from checkpoint {result.checkpoint}: {result.path}"
-        case DisposeResult():
-            return f"removed {result.path}"
-        case VerifyResult():
-            return _verify_text(result)
-        case SendEventResult():
-            return f"event {result.number} has taken effect"
-
-
-def _checkpoint_text(result: Any) -> str:
-    epochs = ", ".join(f"{query} after epoch {epoch}" for query, epoch in result.epochs.items())
-    return (
-        f"{result.kind} {result.checkpoint}: {result.path}\n"
-        f"{human_bytes(result.state_bytes)} in {human_seconds(result.duration_seconds)}"
-        + (f"; {epochs}" if epochs else "")
-    )
-
-
-def _verify_text(result: VerifyResult) -> str:
-    lines = [f"{problem.get('path', '')}: {problem.get('detail', '')}" for problem in result.problems]
-    verdict = "all intact" if result.is_intact else "damaged"
-    return "\n".join([*lines, f"{result.path}: {result.files} files, {human_bytes(result.size)}, {verdict}"])

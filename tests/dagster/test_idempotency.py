@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.commands import TriggerCheckpoint
 from coord_control.dagster.runs.idempotency import Asked, ask_once, attempt_key, first_run, newest_request
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState
@@ -131,10 +132,7 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
 
 
 def ask(client: ControlClient, base: str = BASE) -> Asked:
-    def submit(key: str) -> CommandRecord:
-        return client.trigger_checkpoint("flights", key=key)
-
-    return ask_once(client, "flights", base, submit)
+    return ask_once(client, "flights", base, TriggerCheckpoint())
 
 
 def ended(client: ControlClient, asked: Asked) -> CommandRecord:

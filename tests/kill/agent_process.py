@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from coord_control.control.agent import ending_commands
+from coord_control.control.commands import restore
 from coord_control.exit_codes import ExitCode
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.commands import Commands
@@ -30,7 +30,7 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
     "dispose": (ScriptedDriver, "dispose"),
     "epoch": (ScriptedDriver, "run_epoch"),
     "stop": (ScriptedDriver, "stop"),
-    "restore": (ending_commands, "restore_job"),
+    "restore": (restore, "restore_job"),
 }
 
 

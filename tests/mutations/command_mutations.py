@@ -9,12 +9,21 @@ import inspect
 from typing import Final
 
 from coord_control.cli import job_places
-from coord_control.control.agent.ending_commands import RestoreExecution
+from coord_control.control import commands
+from coord_control.control.commands.restore import RestoreExecution
+from coord_control.control.commands.stop import StopExecution
 from tests.mutations.mutation import Mutation
 
 __all__ = ["COMMAND_MUTATIONS"]
 
 _ENDING: Final = "tests/unit/control/test_agent.py"
+_UNREADABLE: Final = (
+    "tests/unit/control/test_command_takeover.py"
+    "::test_a_command_that_this_release_cannot_read_is_carried_out_again_which_refuses_it"
+)
+_FOLLOWED: Final = (
+    "tests/unit/control/test_ending_commands.py::test_a_job_that_fails_and_is_started_again_was_not_stopped"
+)
 _KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
 
 #: Each with the tests that catch it.
@@ -27,6 +36,24 @@ COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "is not None:\n        pass",
         ),
         _ENDING,
+    ),
+    (
+        Mutation(
+            "let a command that cannot be read stop the agent",
+            commands.take_over,
+            "except ValidationError:",
+            "except KeyError:",
+        ),
+        _UNREADABLE,
+    ),
+    (
+        Mutation(
+            "complete a stop although the job has failed and is restarted",
+            StopExecution.job_ended,
+            " or self._place.ending.is_followed",
+            "",
+        ),
+        _FOLLOWED,
     ),
     (
         Mutation(

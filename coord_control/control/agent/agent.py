@@ -30,17 +30,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from coord_control.control.agent import command_takeover
 from coord_control.control.agent.buffer import Buffer
 from coord_control.control.agent.contact import Contact
-from coord_control.control.agent.driver_port import DriverPort
 from coord_control.control.agent.driver_records import live_status, operator_records, query_records
 from coord_control.control.agent.executor import Executor
+from coord_control.control.agent.journal import CommandJournal
 from coord_control.control.agent.reconciliation import reconcile
 from coord_control.control.agent.registration import register
 from coord_control.control.agent.reporter import Reporter
 from coord_control.control.agent.sampler import Sampler
 from coord_control.control.agent.upkeep import Upkeep
+from coord_control.control.commands import take_over
+from coord_control.control.execution.command import EndJob
+from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import (
     CoordControlError,
@@ -56,7 +58,6 @@ from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.records import (
     ENDED_TO_RESTART,
     AgentMetrics,
-    CheckpointState,
     CommandRecord,
     JobRegistration,
     JobState,
@@ -107,19 +108,12 @@ class Agent:
         self._contact = Contact(store.database.display_url)
         self._buffer = Buffer()
         self._reporter = Reporter(self._facts, self._buffer, self._wake_up)
-        self._executor = Executor(
-            port,
-            wake=self._wake_up,
-            ended=self._reporter.command_ended,
-            record=self._record,
-            has_failed=self._has_failed,
-            happened=self._buffer.add,
-            is_supervised=is_supervised,
-        )
+        self._closing = threading.Event()
+        journal = CommandJournal(self._facts, store, self._buffer, self._closing)
+        self._executor = Executor(port, journal, wake=self._wake_up, is_supervised=is_supervised)
         self._sampler = Sampler(self._facts.name, settings.sample_seconds)
         self._upkeep = Upkeep(store, settings)
         self._wake = threading.Event()
-        self._closing = threading.Event()
         self._first_pass = threading.Event()
         self._pass_lock = threading.Lock()  # one pass at a time: close() makes the last one on another thread
         self._is_registered = False
@@ -317,8 +311,8 @@ class Agent:
         self._may_have_older = not is_ready
 
     def _take_over(self, command: CommandRecord, now: datetime.datetime, is_ready: bool) -> None:
-        found = command_takeover.decide(self._port, command, now)
-        is_stop = isinstance(found, command_takeover.Stop) and self._is_early
+        found = take_over(command, self._port, now)
+        is_stop = isinstance(found, EndJob) and self._is_early
         if not (is_ready or is_stop or isinstance(found, Outcome)):
             return
         if not self._store.commands.adopt(command.id, self._facts.generation):
@@ -404,23 +398,6 @@ class Agent:
         self._is_fenced = True
         _log.error("x %s", error, extra={"action": "fenced", "job": self._facts.name})
         self._port.fenced(error.newest)
-
-    def _record(self, command: CommandRecord, progress: dict[str, Any]) -> None:
-        """Make progress durable, on the command's own thread; wait for the database as long as necessary."""
-        while True:
-            try:
-                if self._store.commands.progress(command.id, self._facts.generation, progress):
-                    return
-                raise JobClosed(self._facts.name)  # another driver has taken the command over
-            except DatabaseError as error:
-                _log.debug("= %s", error)
-            if self._closing.wait(_SIGNAL_RETRY_SECONDS):
-                raise JobClosed(self._facts.name)
-
-    def _has_failed(self, checkpoint: int) -> bool:
-        with contextlib.suppress(CoordControlError):  # unknown or unreadable: then the failure is not certain
-            return self._store.checkpoints.get(self._facts.name, checkpoint).state is CheckpointState.FAILED
-        return False
 
     def _wake_up(self) -> None:
         self._wake.set()

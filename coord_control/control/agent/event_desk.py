@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from coord_control.control.agent.driver_port import DriverPort
-from coord_control.control.agent.execution import job_closed
-from coord_control.control.agent.outcomes import completed, failed, outcome_of
-from coord_control.control.commands import SendEvent, SendEventResult, parse_command
+from coord_control.control.commands.send_event import SendEvent, SendEventResult
+from coord_control.control.execution.driver_port import DriverPort
+from coord_control.control.execution.execution import job_closed
+from coord_control.control.execution.outcomes import completed, failed, outcome_of
 from coord_control.errors import Fault, OperatorNotFound
 from coord_control.ids import OperatorUid
 from coord_control.protocol.job_facts import ControlEvent, JobListener
@@ -254,6 +254,4 @@ class EventDesk(JobListener):
 
 
 def _payload(command: CommandRecord) -> SendEvent:
-    payload = parse_command(command.kind, command.payload)
-    assert isinstance(payload, SendEvent), "its kind is send_event"
-    return payload
+    return SendEvent.model_validate(command.payload)

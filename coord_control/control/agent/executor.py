@@ -1,7 +1,7 @@
 """The commands in progress in this driver: starts, polls, cancels and reports them.
 
-Each kind is a small class (:mod:`.checkpoint_commands`, :mod:`.ending_commands`, :mod:`.event_desk`). The executor
-dispatches commands to them, and makes sure that each command has exactly one outcome.
+What a kind of command does is in its own module (:mod:`coord_control.control.commands`). The executor makes sure that
+each command has exactly one outcome.
 
 Threads: the agent's, except for :meth:`Executor.job_ended`, which is called after that thread has ended.
 """
@@ -15,37 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coord_control.control.agent import command_takeover
-from coord_control.control.agent.buffer import Fact
-from coord_control.control.agent.checkpoint_commands import (
-    AbortExecution,
-    CheckpointExecution,
-    DisposeExecution,
-    VerifyExecution,
-)
-from coord_control.control.agent.driver_port import DriverPort
-from coord_control.control.agent.ending_commands import (
-    RestartExecution,
-    RestoreExecution,
-    StopExecution,
-    StopWithSavepointExecution,
-)
 from coord_control.control.agent.event_desk import EventDesk
-from coord_control.control.agent.execution import Ending, Execution, Workplace
-from coord_control.control.agent.outcomes import outcome_of
-from coord_control.control.commands import (
-    Abort,
-    Dispose,
-    Restart,
-    Restore,
-    SendEvent,
-    Stop,
-    StopWithSavepoint,
-    TriggerCheckpoint,
-    TriggerSavepoint,
-    Verify,
-    parse_command,
-)
+from coord_control.control.agent.journal import CommandJournal
+from coord_control.control.commands import parse_command
+from coord_control.control.commands.stop import Stop, StopExecution
+from coord_control.control.execution.command import Again, Takeover
+from coord_control.control.execution.driver_port import DriverPort
+from coord_control.control.execution.ending import Ending
+from coord_control.control.execution.execution import Execution, Workplace
+from coord_control.control.execution.outcomes import outcome_of
 from coord_control.storage.records import FINISHED_COMMAND_STATES, CommandKind, CommandRecord, Outcome
 
 __all__ = ["Executor"]
@@ -57,36 +35,22 @@ class Executor:
     """Carries out commands.
 
     Args:
-        ended: called with each outcome, once per command.
-        has_failed, record, happened: see :class:`Workplace`.
+        journal: what executions record; it takes each outcome, once per command.
+        wake: makes the agent call :meth:`look` soon.
+        is_supervised: returns whether a supervisor restarts the driver on request.
     """
 
     def __init__(
-        self,
-        port: DriverPort,
-        *,
-        wake: Callable[[], None],
-        ended: Callable[[str, Outcome], None],
-        record: Callable[[CommandRecord, dict[str, Any]], None],
-        has_failed: Callable[[int], bool],
-        happened: Callable[[Fact], None],
-        is_supervised: Callable[[], bool],
+        self, port: DriverPort, journal: CommandJournal, *, wake: Callable[[], None], is_supervised: Callable[[], bool]
     ) -> None:
-        self._ended = ended
+        self._port, self._journal = port, journal
         self._executions: dict[str, tuple[CommandRecord, Execution]] = {}
         self._said: dict[str, dict[str, Any]] = {}
+        self._ending = Ending(is_supervised)
+        self.desk = EventDesk(port, wake, self._end)
         self._place = Workplace(
-            port=port,
-            wake=wake,
-            is_supervised=is_supervised,
-            ending=Ending(),
-            cancel=self._cancel_found,
-            checkpoint_of=self._checkpoint_of,
-            has_failed=has_failed,
-            record=record,
-            happened=happened,
+            port=port, journal=journal, ending=self._ending, events=self.desk, wake=wake, find=self._find
         )
-        self.desk = EventDesk(port, wake, self._event_ended)
         #: Number of outcomes by kind and state. Metrics need each counter to exist before it is first increased.
         self.outcomes = Counter(
             {(kind.value, state.value): 0 for kind in CommandKind for state in FINISHED_COMMAND_STATES}
@@ -113,31 +77,26 @@ class Executor:
     @property
     def is_ending(self) -> bool:
         """Return whether a command is ending the job."""
-        return self._place.ending.has_begun
+        return self._ending.has_begun
 
     @property
     def is_restarting(self) -> bool:
         """Return whether a command is restarting the job."""
-        return self._place.ending.is_restart
+        return self._ending.is_restart
 
     def take(self, command: CommandRecord) -> None:
         """Carry out a command that this driver has claimed. Repeated calls are ignored."""
         if command.id in self:
             return
         try:
-            payload = parse_command(command.kind, command.payload)
-            if isinstance(payload, SendEvent):
-                self.desk.take(command)
-                return
-            execution = self._execution(command, payload)
+            execution = parse_command(command.kind, command.payload).execution(command, self._place)
         except ValidationError as error:
             self._end(command, outcome_of(error))
             return
-        self._begin(command, execution)
+        if execution is not None:
+            self._begin(command, execution)
 
-    def take_over(
-        self, command: CommandRecord, found: Outcome | command_takeover.Again | command_takeover.Stop, *, is_early: bool
-    ) -> bool:
+    def take_over(self, command: CommandRecord, found: Takeover, *, is_early: bool) -> bool:
         """Continue a command that an older driver had claimed.
 
         Args:
@@ -150,7 +109,7 @@ class Executor:
             self._end(command, found)
             return False
         # Running queries may be beyond its savepoint already: that is checked when they pause.
-        if isinstance(found, command_takeover.Again) or (found.savepoint is not None and not is_early):
+        if isinstance(found, Again) or (found.savepoint is not None and not is_early):
             self.take(command)
             return False
         execution = StopExecution(command, Stop(), self._place, found.savepoint)
@@ -183,7 +142,8 @@ class Executor:
     def cancel(self, commands: Iterable[CommandRecord]) -> None:
         """Cancel commands."""
         for command in commands:
-            self._cancel_found(command.id)
+            if (execution := self._find(command.id)) is not None:
+                execution.cancel()
 
     def job_ended(self, *, is_followed: bool = False, final_error: str | None = None) -> None:
         """Report the outcomes that are known after the end of the job; the next driver determines the others.
@@ -192,11 +152,10 @@ class Executor:
             is_followed: whether the job has failed and its supervisor restarts it, so that it is not stopped yet.
             final_error: why the job has failed, if no supervisor restarts it after that.
         """
-        self._place.ending.final_error = final_error
+        self._ending.is_followed, self._ending.final_error = is_followed, final_error
         for command, execution in list(self._executions.values()):
-            is_stop = command.kind in (CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT)
             try:
-                outcome = execution.poll() if is_followed and is_stop else execution.job_ended()
+                outcome = execution.job_ended()
             except Exception as error:
                 outcome = outcome_of(error)
             if outcome is not None:
@@ -204,27 +163,6 @@ class Executor:
         self.desk.job_ended()
 
     # Parts.
-
-    def _execution(self, command: CommandRecord, payload: Any) -> Execution:
-        place = self._place
-        match payload:
-            case TriggerCheckpoint() | TriggerSavepoint():
-                return CheckpointExecution(command, payload, place)
-            case Abort():
-                return AbortExecution(command, payload, place)
-            case Dispose():
-                return DisposeExecution(command, payload, place)
-            case Verify():
-                return VerifyExecution(command, payload, place)
-            case Stop():
-                return StopExecution(command, payload, place)
-            case StopWithSavepoint():
-                return StopWithSavepointExecution(command, payload, place)
-            case Restart():
-                return RestartExecution(command, payload, place)
-            case Restore():
-                return RestoreExecution(command, payload, place)
-        raise AssertionError(f"every kind has its execution, and {command.kind} has none")
 
     def _begin(self, command: CommandRecord, execution: Execution) -> None:
         who = command.requested_by or "unknown"
@@ -238,22 +176,13 @@ class Executor:
     def _end(self, command: CommandRecord, outcome: Outcome) -> None:
         self._executions.pop(command.id, None)
         self._said.pop(command.id, None)
-        if self._place.port.is_fenced():  # the next driver determines the outcome
+        if self._port.is_fenced():  # the next driver determines the outcome
             return
         self.outcomes[command.kind.value, outcome.state.value] += 1
         why = "" if outcome.error is None else f": {outcome.error.message}"
         _log.info("> %s %s %s%s", command.kind.value, command.id, outcome.state.value, why)
-        self._ended(command.id, outcome)
+        self._journal.ended(command, outcome)
 
-    def _event_ended(self, command: CommandRecord, outcome: Outcome) -> None:
-        self._end(command, outcome)
-
-    def _cancel_found(self, command: str) -> bool:
-        if command not in self._executions:
-            return False
-        self._executions[command][1].cancel()
-        return True
-
-    def _checkpoint_of(self, command: str) -> int | None:
-        execution = self._executions[command][1] if command in self._executions else None
-        return execution.checkpoint if isinstance(execution, CheckpointExecution) else None
+    def _find(self, command: str) -> Execution | None:
+        found = self._executions.get(command)
+        return None if found is None else found[1]

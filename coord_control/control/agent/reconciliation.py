@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from coord_control.control.agent.driver_port import DriverPort
 from coord_control.control.agent.driver_records import checkpoint_record, savepoint_record
+from coord_control.control.execution.checkpoints import catalog_of
+from coord_control.control.execution.driver_port import DriverPort
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState as StoredState
@@ -27,17 +28,12 @@ from coord_control.errors import CheckpointNotFound, DamagedRecord, UnsupportedF
 from coord_control.storage.records import CheckpointRecord, CheckpointState
 from coord_control.storage.store import ControlStore
 
-__all__ = ["catalog_of", "reconcile"]
+__all__ = ["reconcile"]
 
 _log = logging.getLogger("coord_control.control")
 
 _PAGE: Final = 500
 _REASON: Final = "driver_ended"
-
-
-def catalog_of(port: DriverPort) -> Catalog:
-    """Return the catalog of the checkpoints of the port's job on its storage."""
-    return Catalog(port.files, port.facts.folder, port.storage)
 
 
 def reconcile(port: DriverPort, store: ControlStore) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from coord_control.control.agent.driver_port import DriverPort
+from coord_control.control.execution.driver_port import DriverPort
 from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound, SchemaMismatch
 from coord_control.storage.records import JobRecord, JobRegistration
 from coord_control.storage.store import ControlStore

@@ -16,7 +16,6 @@ from coord_control.control.agent.buffer import (
     Buffer,
     CheckpointDiscarded,
     CheckpointEnded,
-    CommandEnded,
     Fact,
     Recovered,
 )
@@ -25,7 +24,6 @@ from coord_control.errors import DatabaseError, RecordRefused
 from coord_control.ids import CheckpointId
 from coord_control.protocol.job_facts import JobFacts, JobListener, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
-from coord_control.storage.records import Outcome
 from coord_control.storage.store import ControlStore
 
 __all__ = ["Reporter"]
@@ -80,10 +78,6 @@ class Reporter(JobListener):
         self._wake()
 
     # The agent.
-
-    def command_ended(self, command: str, outcome: Outcome) -> None:
-        """Record the outcome of a command."""
-        self._buffer.add(CommandEnded(command, self._facts.generation, outcome))
 
     def flush(self, store: ControlStore) -> None:
         """Write the buffer: facts, then checkpoints in progress, then samples.

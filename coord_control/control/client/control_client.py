@@ -16,32 +16,27 @@ Threads: any; calls block on the database, and ``..._async`` waits without block
 from __future__ import annotations
 
 import asyncio
-import difflib
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from coord_control.control import commands
 from coord_control.control.client.command_wait import OnProgress, Wait, raise_if_not_running, result_of
 from coord_control.control.client.reader import ControlReader
 from coord_control.control.client.savepoint_import import read_savepoint
+from coord_control.control.commands import requested
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
-from coord_control.durable.offline.offline_restore import check_fork_name
-from coord_control.errors import OperatorNotFound, RequestInvalid
 from coord_control.storage.records import (
     AuditRecord,
     CommandRecord,
     CommandRequest,
-    JobRecord,
     SavepointRecord,
 )
 
 __all__ = ["ControlClient"]
-
-_C = TypeVar("_C", bound=commands.Command)
 
 
 class ControlClient(ControlReader):
@@ -63,12 +58,36 @@ class ControlClient(ControlReader):
     * ``DatabaseUnavailable``: the database could not be reached for ``COORD_CONTROL_RETRY_SECONDS``.
     """
 
+    def ask(
+        self,
+        job: str,
+        command: commands.Command[Any],
+        *,
+        key: str | None = None,
+        expires_seconds: float | None = None,
+    ) -> CommandRecord:
+        """Send a request of any kind. The other methods make one and send it; the result depends on its kind."""
+        command.check(job, self.job)
+        request = CommandRequest(
+            job=job,
+            kind=command.kind,
+            payload=commands.command_payload(command),
+            key=key or uuid.uuid4().hex,
+            operator=command.recipient,
+            requested_by=self.actor,
+            requested_from=self.host,
+            expires_seconds=self.settings.expiry_seconds if expires_seconds is None else expires_seconds,
+        )
+        record = self._connection.call(lambda store: store.commands.submit(request))
+        raise_if_not_running(record)
+        return record
+
     def trigger_checkpoint(
         self, job: str, *, label: str | None = None, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Take a checkpoint. Result: ``CheckpointResult``."""
-        command = _made(commands.TriggerCheckpoint, label=label)
-        return self._submit(job, command, key, expires_seconds)
+        command = requested(commands.TriggerCheckpoint, label=label)
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def trigger_savepoint(
         self,
@@ -84,8 +103,8 @@ class ControlClient(ControlReader):
         Args:
             target: the folder to create, as a path on the driver's machine; defaults to one in the job's folder.
         """
-        command = _made(commands.TriggerSavepoint, target=target, label=label)
-        return self._submit(job, command, key, expires_seconds)
+        command = requested(commands.TriggerSavepoint, target=target, label=label)
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def abort(
         self,
@@ -97,8 +116,8 @@ class ControlClient(ControlReader):
         expires_seconds: float | None = None,
     ) -> CommandRecord:
         """Abort a checkpoint in progress, given by its id or by its command. Result: ``AbortResult``."""
-        made = _made(commands.Abort, checkpoint=checkpoint, command=command)
-        return self._submit(job, made, key, expires_seconds)
+        made = requested(commands.Abort, checkpoint=checkpoint, command=command)
+        return self.ask(job, made, key=key, expires_seconds=expires_seconds)
 
     def stop(
         self,
@@ -109,8 +128,8 @@ class ControlClient(ControlReader):
         expires_seconds: float | None = None,
     ) -> CommandRecord:
         """Stop the job after its current epochs. It is not restarted by its supervisor. Result: ``StopResult``."""
-        command = _made(commands.Stop, grace_seconds=grace_seconds)
-        return self._submit(job, command, key, expires_seconds)
+        command = requested(commands.Stop, grace_seconds=grace_seconds)
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def stop_with_savepoint(
         self,
@@ -122,12 +141,12 @@ class ControlClient(ControlReader):
         expires_seconds: float | None = None,
     ) -> CommandRecord:
         """Stop the job right after a savepoint. Result: ``StopResult``."""
-        command = _made(commands.StopWithSavepoint, target=target, label=label)
-        return self._submit(job, command, key, expires_seconds)
+        command = requested(commands.StopWithSavepoint, target=target, label=label)
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def restart(self, job: str, *, key: str | None = None, expires_seconds: float | None = None) -> CommandRecord:
         """Restart the job's driver. Result: ``RestartResult``, once the next driver is running."""
-        return self._submit(job, commands.Restart(), key, expires_seconds)
+        return self.ask(job, commands.Restart(), key=key, expires_seconds=expires_seconds)
 
     def restore(
         self,
@@ -156,8 +175,7 @@ class ControlClient(ControlReader):
         Raises:
             ForkNameTaken: ``as_name`` is the job itself; nothing was recorded.
         """
-        check_fork_name(job, as_name)
-        command = _made(
+        command = requested(
             commands.Restore,
             ref=ref,
             allow_non_restored_state=allow_non_restored_state,
@@ -166,19 +184,19 @@ class ControlClient(ControlReader):
             force=force,
             as_name=as_name,
         )
-        return self._submit(job, command, key, expires_seconds)
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def dispose(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Remove a checkpoint or savepoint permanently. Result: ``DisposeResult``."""
-        return self._submit(job, _made(commands.Dispose, ref=ref), key, expires_seconds)
+        return self.ask(job, requested(commands.Dispose, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def verify(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Let the driver verify all files of a checkpoint or savepoint. Result: ``VerifyResult``."""
-        return self._submit(job, _made(commands.Verify, ref=ref), key, expires_seconds)
+        return self.ask(job, requested(commands.Verify, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def send_event(
         self,
@@ -202,11 +220,10 @@ class ControlClient(ControlReader):
             OperatorNotFound: the job has no such operator, or the operator no such event.
         """
         value = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload
-        command = _made(commands.SendEvent, operator=operator, event_type=event_type, payload=value, subtask=subtask)
-        record = self.job(job)
-        if record.is_alive:  # otherwise the request is refused anyway, and the operators may not be known yet
-            _check_event(record, operator, event_type)
-        return self._submit(job, command, key, expires_seconds)
+        command = requested(
+            commands.SendEvent, operator=operator, event_type=event_type, payload=value, subtask=subtask
+        )
+        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
         """Cancel a command: immediately if no driver has claimed it; a checkpoint in progress is aborted.
@@ -333,43 +350,6 @@ class ControlClient(ControlReader):
         )
         self._connection.call(lambda store: store.audit.add(entry))
 
-    def _submit(
-        self, job: str, command: commands.Command, key: str | None, expires_seconds: float | None
-    ) -> CommandRecord:
-        request = CommandRequest(
-            job=job,
-            kind=command.kind,
-            payload=commands.command_payload(command),
-            key=key or uuid.uuid4().hex,
-            operator=command.operator if isinstance(command, commands.SendEvent) else None,
-            requested_by=self.actor,
-            requested_from=self.host,
-            expires_seconds=self.settings.expiry_seconds if expires_seconds is None else expires_seconds,
-        )
-        record = self._connection.call(lambda store: store.commands.submit(request))
-        raise_if_not_running(record)
-        return record
-
-
-def _made(model: Callable[..., _C], **arguments: Any) -> _C:
-    try:
-        return model(**arguments)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}".lstrip(": ") for each in error.errors()]
-        kind = str(getattr(model, "model_fields")["kind"].default)  # noqa: B009 - a callable, for mypy
-        raise RequestInvalid(kind, problems) from error
-
 
 def _id(command: str | CommandRecord) -> str:
     return command if isinstance(command, str) else command.id
-
-
-def _check_event(job: JobRecord, uid: str, event_type: str) -> None:
-    known = {operator.uid: operator for operator in job.operators}
-    if uid not in known:
-        near = difflib.get_close_matches(uid, known, n=3)
-        raise OperatorNotFound("operator", uid, f"job {job.name!r}", known, near)
-    types = [each.name for each in known[uid].event_types]
-    if event_type not in types:
-        near = difflib.get_close_matches(event_type, types, n=3)
-        raise OperatorNotFound("control event", event_type, f"operator {uid!r}", types, near)

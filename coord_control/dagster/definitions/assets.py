@@ -8,19 +8,26 @@ Checkpoints that were requested elsewhere are reported by the sensor.
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 import dagster as dg
 from pydantic import Field
 
 import coord_control as cc
-from coord_control.control.commands import CheckpointResult, CommandResult, StopResult
+from coord_control.control.commands import (
+    CheckpointResult,
+    Command,
+    StopResult,
+    StopWithSavepoint,
+    TriggerCheckpoint,
+    TriggerSavepoint,
+    requested,
+)
 from coord_control.dagster.definitions.schedules import find_schedule
 from coord_control.dagster.metadata import NAMESPACE, Metadata, checkpoint_metadata
 from coord_control.dagster.resource import ControlPlaneResource
-from coord_control.dagster.runs.idempotency import Submit
 from coord_control.dagster.runs.job_run import OnCancel, action_failure, actor_of, attend
 from coord_control.dagster.runs.own_runs import SCHEDULE_TAG
 from coord_control.dagster.runs.savepoint_retention import dispose_old
@@ -28,10 +35,12 @@ from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.errors import CoordControlError, RecordNotFound
 from coord_control.ids import MAX_LABEL
-from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandRecord
+from coord_control.storage.records import CheckpointRecord, CheckpointState
 
 __all__ = ["CheckpointConfig", "SavepointConfig", "build_assets"]
 
+_P = ParamSpec("_P")
+_C = TypeVar("_C", bound=Command[Any])
 _Purpose: TypeAlias = Literal["checkpoint", "savepoint"]
 
 #: The `coordctl` subcommands to show for each asset.
@@ -168,13 +177,9 @@ def _checkpoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec:
         context: dg.AssetExecutionContext, config: CheckpointConfig, control_plane: ControlPlaneResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with _client(context, control_plane) as client:
-
-            def submit(key: str) -> CommandRecord:
-                return client.trigger_checkpoint(
-                    job.name, label=config.label, key=key, expires_seconds=config.timeout_seconds
-                )
-
-            yield from _take(context, client, job, translator, submit, config)
+            yield from _take(
+                context, client, job, translator, _requested(TriggerCheckpoint, label=config.label), config
+            )
 
     return checkpoint
 
@@ -187,18 +192,12 @@ def _savepoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: 
         context: dg.AssetExecutionContext, config: SavepointConfig, control_plane: ControlPlaneResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with _client(context, control_plane) as client:
-
-            def submit(key: str) -> CommandRecord:
-                trigger = client.stop_with_savepoint if config.stop else client.trigger_savepoint
-                return trigger(
-                    job.name,
-                    target=config.target,
-                    label=config.label,
-                    key=key,
-                    expires_seconds=config.timeout_seconds,
-                )
-
-            yield from _take(context, client, job, translator, submit, config)
+            if config.stop:
+                stop = _requested(StopWithSavepoint, target=config.target, label=config.label)
+                yield from _take(context, client, job, translator, stop, config)
+            else:
+                command = _requested(TriggerSavepoint, target=config.target, label=config.label)
+                yield from _take(context, client, job, translator, command, config)
 
     return savepoint
 
@@ -210,23 +209,26 @@ def _client(context: dg.AssetExecutionContext, control_plane: ControlPlaneResour
         raise action_failure(error) from error
 
 
+def _requested(kind: Callable[_P, _C], *args: _P.args, **fields: _P.kwargs) -> _C:
+    try:
+        return requested(kind, *args, **fields)
+    except CoordControlError as error:
+        raise action_failure(error) from error
+
+
 def _take(
     context: dg.AssetExecutionContext,
     client: cc.ControlClient,
     job: StreamingJobSpec,
     translator: StreamingJobTranslator,
-    submit: Submit,
+    command: Command[Any],
     config: CheckpointConfig,
 ) -> Iterator[dg.MaterializeResult[Any]]:
     followed = attend(
-        context,
-        client,
-        submit,
-        job=job.name,
-        timeout_seconds=config.timeout_seconds,
-        on_cancel=config.on_cancel,
+        context, client, job.name, command, timeout_seconds=config.timeout_seconds, on_cancel=config.on_cancel
     )
-    made = _made(followed.result)
+    made = followed.result.savepoint if isinstance(followed.result, StopResult) else followed.result
+    assert isinstance(made, CheckpointResult), "all of these commands take a checkpoint or savepoint"
     context.log.info(f"{made.kind} {made.checkpoint} is complete: {made.path}")
     try:
         metadata = _metadata(client, job.name, made, config.note)
@@ -238,12 +240,6 @@ def _take(
     if followed.is_cancelled:
         # It completed before it could be aborted: report it, and still end the run as cancelled.
         raise dg.DagsterExecutionInterruptedError("the run was cancelled; its request had already completed")
-
-
-def _made(result: CommandResult) -> CheckpointResult:
-    made = result.savepoint if isinstance(result, StopResult) else result
-    assert isinstance(made, CheckpointResult), "it was a checkpoint or savepoint that was asked for"
-    return made
 
 
 def _metadata(client: cc.ControlClient, job: str, made: CheckpointResult, note: str | None) -> Metadata:

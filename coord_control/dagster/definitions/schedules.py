@@ -23,6 +23,7 @@ from typing import Any, Final
 import dagster as dg
 
 from coord_control.control.client.job_snapshot import JobSnapshot
+from coord_control.control.commands import takes
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.runs.own_runs import NOT_OVER, SCHEDULE_TAG, schedule_actor
 from coord_control.dagster.runs.patience import within
@@ -30,7 +31,7 @@ from coord_control.dagster.spec import ScheduleSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.errors import CoordControlError, JobNotFound
 from coord_control.ids import MAX_NAME
-from coord_control.storage.records import CommandKind, JobState
+from coord_control.storage.records import JobState
 
 __all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
@@ -46,10 +47,6 @@ _AFTERWARDS_SECONDS: Final = 240.0
 _SUBMITTED_WITHIN_SECONDS: Final = 60.0
 #: There is more than one unfinished run only if runs were lost.
 _RUNS: Final = 20
-_COMMANDS: Final = {
-    "checkpoint": (CommandKind.TRIGGER_CHECKPOINT,),
-    "savepoint": (CommandKind.TRIGGER_SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT),
-}
 
 
 def build_schedules(
@@ -202,7 +199,7 @@ def _under_way(snapshot: JobSnapshot, spec: ScheduleSpec) -> str | None:
         if checkpoint.kind.value == spec.kind:
             return f"{spec.kind} {checkpoint.id} has been in progress since {checkpoint.triggered_at:%H:%M:%S %Z}"
     for command in snapshot.commands:
-        if command.kind in _COMMANDS[spec.kind]:
+        if (taken := takes(command.kind)) is not None and taken.value == spec.kind:
             return f"a {spec.kind} was already requested: command {command.id}, by {command.requested_by or 'unknown'}"
     return None
 

@@ -20,20 +20,18 @@ Threads: blocks the step's thread, on the control database or on Dagster's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
 import coord_control as cc
+from coord_control.control.commands import Command
 from coord_control.storage.records import CommandRecord, CommandState
 
-__all__ = ["Asked", "StepContext", "Submit", "ask_once", "attempt_key", "first_run", "newest_request"]
+__all__ = ["Asked", "StepContext", "ask_once", "attempt_key", "first_run", "newest_request"]
 
 StepContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
-#: Sends a request under the given key.
-Submit: TypeAlias = Callable[[str], CommandRecord]
 
 _RETRY_NUMBER_TAG: Final = "dagster/retry_number"
 #: Set by Dagster on runs that a user, or a policy, re-executes from failure.
@@ -69,21 +67,24 @@ def first_run(context: StepContext) -> str:
     return run.run_id
 
 
-def ask_once(client: cc.ControlClient, job: str, base: str, submit: Submit) -> Asked:
+def ask_once(
+    client: cc.ControlClient, job: str, base: str, command: Command[Any], expires_seconds: float | None = None
+) -> Asked:
     """Send a request, unless that of an earlier attempt is pending or has succeeded.
 
     Args:
         base: see :func:`attempt_key`.
-        submit: also called if the command exists; it then returns that command, provided that the request is the same.
+        expires_seconds: see :class:`~coord_control.control.client.control_client.ControlClient`.
 
     Raises:
         KeyReused: the request of the earlier attempt was a different one.
-        CoordControlError: whatever ``submit`` raises.
+        CoordControlError: see :meth:`~coord_control.control.client.control_client.ControlClient.ask`.
     """
     key, known = _newest(client, job, base)
     if known is not None and known.is_finished and known.state is not CommandState.COMPLETED:
         key, known = _key(base, _number(known.key) + 1), None
-    return Asked(submit(key), was_known=known is not None)
+    # Also sent if the command exists: that returns it, provided that the request is the same.
+    return Asked(client.ask(job, command, key=key, expires_seconds=expires_seconds), was_known=known is not None)
 
 
 def newest_request(client: cc.ControlClient, job: str, base: str) -> CommandRecord | None:

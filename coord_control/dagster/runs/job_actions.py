@@ -11,18 +11,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import (
+    Command,
     CommandResult,
-    DisposeResult,
-    RestartResult,
-    SendEventResult,
-    StopResult,
-    VerifyResult,
+    Dispose,
+    Restart,
+    SendEvent,
+    Stop,
+    StopWithSavepoint,
+    Verify,
+    requested,
 )
 from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
@@ -36,13 +39,12 @@ from coord_control.dagster.runs.action_configs import (
     StopConfig,
 )
 from coord_control.dagster.runs.driver_start import start_job
-from coord_control.dagster.runs.idempotency import Submit, attempt_key
+from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
 from coord_control.dagster.runs.restore_run import Wish, restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import ControlEventRefused
-from coord_control.storage.records import CommandRecord
 
 __all__ = [
     "Asking",
@@ -58,6 +60,9 @@ __all__ = [
 ]
 
 
+_R = TypeVar("_R", bound=CommandResult)
+
+
 @dataclass(frozen=True, slots=True)
 class Asking:
     """The step that performs an action: its context, a client, and the streaming job."""
@@ -70,9 +75,8 @@ class Asking:
     def job(self) -> str:
         return self.spec.name
 
-    def follow(self, config: ActionConfig, submit: Submit) -> CommandResult:
-        seconds = config.timeout_seconds
-        return follow(self.context, self.client, submit, job=self.job, timeout_seconds=seconds)
+    def ask(self, config: ActionConfig, command: Command[_R]) -> _R:
+        return follow(self.context, self.client, self.job, command, timeout_seconds=config.timeout_seconds)
 
     def start(self, config: ActionConfig, spec: StartSpec) -> Metadata:
         request, seconds = attempt_key(self.context), config.timeout_seconds
@@ -101,16 +105,10 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
     if not config.savepoint and (config.label is not None or config.target is not None):
         raise nothing_done("label and target apply to the savepoint: set savepoint: true too, or leave them out")
 
-    def submit(key: str) -> CommandRecord:
-        client, job, seconds = asking.client, asking.job, config.timeout_seconds
-        if config.savepoint:
-            return client.stop_with_savepoint(
-                job, target=config.target, label=config.label, key=key, expires_seconds=seconds
-            )
-        return client.stop(job, grace_seconds=config.grace_seconds, key=key, expires_seconds=seconds)
-
-    result = asking.follow(config, submit)
-    assert isinstance(result, StopResult), "it was a stop that was asked for"
+    if config.savepoint:
+        result = asking.ask(config, requested(StopWithSavepoint, target=config.target, label=config.label))
+    else:
+        result = asking.ask(config, requested(Stop, grace_seconds=config.grace_seconds))
     made = result.savepoint
     asking.tell(f"job {asking.job} has stopped" + (f" after savepoint {made.checkpoint}: {made.path}" if made else ""))
     if made is None:
@@ -128,12 +126,7 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
 
 def restart(asking: Asking, config: ActionConfig) -> Metadata:
     """``restart_streaming_job``."""
-
-    def submit(key: str) -> CommandRecord:
-        return asking.client.restart(asking.job, key=key, expires_seconds=config.timeout_seconds)
-
-    result = asking.follow(config, submit)
-    assert isinstance(result, RestartResult), "it was a restart that was asked for"
+    result = asking.ask(config, Restart())
     asking.tell(f"job {asking.job} is running again, generation {result.generation}")
     return entries({"generation": result.generation})
 
@@ -170,49 +163,27 @@ def fork(asking: Asking, config: ForkConfig) -> Metadata:
 def send_event(asking: Asking, config: SendConfig) -> Metadata:
     """``send_control_event``."""
     payload = _payload(config.payload)
-
-    def submit(key: str) -> CommandRecord:
-        return asking.client.send_event(
-            asking.job,
-            config.operator,
-            config.event_type,
-            payload,
-            subtask=config.subtask,
-            key=key,
-            expires_seconds=config.timeout_seconds,
-        )
-
     try:
-        result = asking.follow(config, submit)
+        command = requested(
+            SendEvent, operator=config.operator, event_type=config.event_type, payload=payload, subtask=config.subtask
+        )
+        result = asking.ask(config, command)
     except dg.Failure as failure:
         raise _with_fields(failure, config) from failure.__cause__
-    assert isinstance(result, SendEventResult), "it was an event that was sent"
     asking.tell(f"event {result.number} of operator {config.operator} has taken effect")
     return entries({"number": result.number, "operator": config.operator, "event_type": config.event_type})
 
 
 def dispose(asking: Asking, config: RefConfig) -> Metadata:
     """``dispose_savepoint``."""
-    ref = _reference(config.ref)
-
-    def submit(key: str) -> CommandRecord:
-        return asking.client.dispose(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
-
-    result = asking.follow(config, submit)
-    assert isinstance(result, DisposeResult), "it was a removal that was asked for"
+    result = asking.ask(config, requested(Dispose, ref=_reference(config.ref)))
     asking.tell(f"removed {result.path}")
     return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
 
 
 def verify(asking: Asking, config: RefConfig) -> Metadata:
     """``verify_savepoint``."""
-    ref = _reference(config.ref)
-
-    def submit(key: str) -> CommandRecord:
-        return asking.client.verify(asking.job, ref, key=key, expires_seconds=config.timeout_seconds)
-
-    result = asking.follow(config, submit)
-    assert isinstance(result, VerifyResult), "it was a verification that was asked for"
+    result = asking.ask(config, requested(Verify, ref=_reference(config.ref)))
     columns = ("path", "kind", "detail", "fatal")
     rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
     shown = entries(

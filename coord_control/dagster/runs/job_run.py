@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 import dagster as dg
 
 import coord_control as cc
 from coord_control.control.client.command_wait import progress_text
-from coord_control.control.commands import CommandProgress, CommandResult
+from coord_control.control.commands import Command, CommandProgress, CommandResult, takes
 from coord_control.dagster.metadata import NAMESPACE
-from coord_control.dagster.runs.idempotency import StepContext, Submit, ask_once, attempt_key, newest_request
+from coord_control.dagster.runs.idempotency import StepContext, ask_once, attempt_key, newest_request
 from coord_control.dagster.runs.own_runs import RUN_ACTOR, SCHEDULE_TAG, schedule_actor
 from coord_control.errors import (
     CommandFailed,
@@ -47,16 +47,13 @@ _ABORT_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 150.0
 #: Events are blocked all the time; one line per event would bury the rest of the log.
 _AGAIN_SECONDS: Final = 5.0
-_TAKES: Final = {
-    CommandKind.TRIGGER_CHECKPOINT: "checkpoint",
-    CommandKind.TRIGGER_SAVEPOINT: "savepoint",
-    CommandKind.STOP_WITH_SAVEPOINT: "savepoint",
-}
 _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+
+_R = TypeVar("_R", bound=CommandResult)
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(Generic[_R]):
     """A completed command.
 
     Attributes:
@@ -64,7 +61,7 @@ class Followed:
             ``DagsterExecutionInterruptedError``, so that the run ends as cancelled.
     """
 
-    result: CommandResult
+    result: _R
     is_cancelled: bool = False
 
 
@@ -77,25 +74,24 @@ def actor_of(context: StepContext) -> str:
 def follow(
     context: StepContext,
     client: cc.ControlClient,
-    submit: Submit,
-    *,
     job: str,
-    timeout_seconds: float | None,
+    command: Command[_R],
+    *,
+    timeout_seconds: float,
     on_cancel: OnCancel = "abort",
-) -> CommandResult:
+) -> _R:
     """Send a request to a job once, no matter how often the step runs, and wait for the result.
 
     Args:
-        submit: sends the request under the given idempotency key.
-        job: the job that receives the request.
-        timeout_seconds: how long to wait, or None for no limit. After that the command continues; a retry waits for it.
-        on_cancel: what to do with the command if the run is cancelled.
+        timeout_seconds: how long to wait, and how long the request waits for a driver. A request that a driver has
+            begun continues after that; a retry waits for it.
+        on_cancel: what to do with the request if the run is cancelled.
 
     Raises:
         Failure: the request was refused or failed; with the cause and the next step.
         DagsterExecutionInterruptedError: the run was cancelled.
     """
-    followed = attend(context, client, submit, job=job, timeout_seconds=timeout_seconds, on_cancel=on_cancel)
+    followed = attend(context, client, job, command, timeout_seconds=timeout_seconds, on_cancel=on_cancel)
     if followed.is_cancelled:
         raise dg.DagsterExecutionInterruptedError("the run was cancelled, too late to abort its request")
     return followed.result
@@ -104,24 +100,27 @@ def follow(
 def attend(
     context: StepContext,
     client: cc.ControlClient,
-    submit: Submit,
-    *,
     job: str,
-    timeout_seconds: float | None,
+    command: Command[_R],
+    *,
+    timeout_seconds: float,
     on_cancel: OnCancel = "abort",
-) -> Followed:
+) -> Followed[_R]:
     """Do the same as :func:`follow`, for steps that report a result that was completed after the cancellation."""
     _check_wanted(context)
     base = attempt_key(context)
+    is_cancelled = False
     try:
-        asked = ask_once(client, job, base, submit)
+        asked = ask_once(client, job, base, command, timeout_seconds)
         _say_asked(context, asked.command, was_known=asked.was_known)
-        return Followed(client.wait(asked.command, timeout_seconds, on_progress=_Lines(context)))
+        result = client.wait(asked.command, timeout_seconds, on_progress=_Lines(context))
     except dg.DagsterExecutionInterruptedError:
         context.log.info("The run is being cancelled")
-        return Followed(_settled(context, client, job, base, on_cancel), is_cancelled=True)
+        result, is_cancelled = _settled(context, client, job, base, on_cancel), True
     except CoordControlError as error:
         raise action_failure(error) from error
+    assert isinstance(result, command.result), "it is the result of this command"
+    return Followed(cast("_R", result), is_cancelled=is_cancelled)
 
 
 def action_failure(error: CoordControlError) -> dg.Failure:
@@ -194,10 +193,10 @@ class _Lines:
 
 def _line(command: CommandRecord, progress: CommandProgress) -> str:
     text = progress_text(command)
-    kind = _TAKES.get(command.kind)
-    if kind is None or progress.checkpoint is None:
+    taken = takes(command.kind)
+    if taken is None or progress.checkpoint is None:
         return text
-    return f"{kind} {progress.checkpoint}: {text}"
+    return f"{taken.value} {progress.checkpoint}: {text}"
 
 
 def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str, on_cancel: OnCancel) -> CommandResult:

@@ -19,7 +19,7 @@ from typing import Any
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.commands import Refusal, RestoreResult
+from coord_control.control.commands import Refusal, Restore, requested
 from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
@@ -115,25 +115,20 @@ def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any
 
 
 def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, wish: Wish) -> Metadata:
-    def submit(key: str) -> CommandRecord:
-        return client.restore(
-            wish.job,
-            wish.ref,
-            allow_non_restored_state=wish.allow_non_restored_state,
-            allow_missing_input=wish.allow_missing_input,
-            verify=wish.verify,
-            force=wish.force,
-            as_name=wish.as_name,
-            key=key,
-            expires_seconds=wish.timeout_seconds,
-        )
-
+    command = requested(
+        Restore,
+        ref=wish.ref,
+        allow_non_restored_state=wish.allow_non_restored_state,
+        allow_missing_input=wish.allow_missing_input,
+        verify=wish.verify,
+        force=wish.force,
+        as_name=wish.as_name,
+    )
     deadline = time.monotonic() + wish.timeout_seconds
     try:
-        result = follow(context, client, submit, job=wish.job, timeout_seconds=wish.timeout_seconds)
+        result = follow(context, client, wish.job, command, timeout_seconds=wish.timeout_seconds)
     except dg.Failure as failure:
         raise _with_table(context, failure) from failure.__cause__
-    assert isinstance(result, RestoreResult), "it was a restore that was asked for"
     _log_checks(context, result.checks)
     shown = entries(
         {

@@ -4,31 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.cli.requests import result_text
-from coord_control.control import commands
 from coord_control.storage.records import CommandState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run
-
-_MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", duration_seconds=1.5, state_bytes=2_000)
-
-
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (_MADE, "savepoint 7: /s/7\n2.0 kB in 1.5 s"),
-        (commands.StopResult(), "job j has stopped"),
-        (commands.StopResult(savepoint=_MADE), "job j has stopped after savepoint 7"),
-        (commands.RestartResult(generation=3), "job j is running again, generation 3"),
-        (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k resumes from checkpoint 7: /c/7"),
-        (commands.DisposeResult(path="/c/7", checkpoint=7), "removed /c/7"),
-        (commands.SendEventResult(number=3), "event 3 has taken effect"),
-        (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all intact"),
-    ],
-)
-def test_what_became_of_it(result: commands.CommandResult, text: str) -> None:
-    assert text in result_text("j", result)
 
 
 def test_where_nothing_can_be_drawn_progress_is_a_line_whenever_it_changes(

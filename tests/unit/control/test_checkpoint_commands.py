@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from coord_control.control.agent.checkpoint_commands import CheckpointExecution
 from coord_control.control.commands import TriggerCheckpoint, TriggerSavepoint
 from coord_control.storage.records import CommandKind, CommandState
 from tests.agent_kit import ScriptedDriver
@@ -22,10 +21,10 @@ def test_the_result_of_a_checkpoint_comes_with_its_handle(tmp_path: Path, *, is_
     place: Any = SimpleNamespace(port=SimpleNamespace(submit=driver.submit))  # and nothing else
     payload = TriggerSavepoint(label="mine")
     if is_repeated:
-        CheckpointExecution(command, payload, place).begin()
+        payload.execution(command, place).begin()
         driver.stop()
         place.port.submit = ScriptedDriver(tmp_path).submit
-    execution = CheckpointExecution(command, payload, place)
+    execution = payload.execution(command, place)
 
     execution.begin()
     outcome = execution.poll()
@@ -48,7 +47,7 @@ def test_a_checkpoint_without_statistics_is_complete_all_the_same(tmp_path: Path
     handle = SimpleNamespace(id=7, done=True, wait=lambda timeout: done)
     command: Any = SimpleNamespace(id="1", kind=CommandKind.TRIGGER_CHECKPOINT, requested_by="ada")
     place: Any = SimpleNamespace(port=SimpleNamespace(submit=lambda request: handle))
-    execution = CheckpointExecution(command, TriggerCheckpoint(), place)
+    execution = TriggerCheckpoint().execution(command, place)
 
     execution.begin()
     outcome = execution.poll()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coord_control.control.agent import command_takeover
-from coord_control.control.agent.checkpoint_commands import command_key
-from coord_control.control.agent.reconciliation import catalog_of
+from coord_control.control.commands import take_over
+from coord_control.control.execution.checkpoints import catalog_of, command_key
+from coord_control.control.execution.command import Again, EndJob, Takeover
 from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore
@@ -47,8 +47,8 @@ def command(kind: CommandKind, *, generation: int = 1, age_seconds: float = 0.0,
     )
 
 
-def decide(driver: ScriptedDriver, asked: CommandRecord) -> Outcome | command_takeover.Again | command_takeover.Stop:
-    return command_takeover.decide(driver, asked, NOW)
+def decide(driver: ScriptedDriver, asked: CommandRecord) -> Takeover:
+    return take_over(asked, driver, NOW)
 
 
 def state_of(found: object) -> CommandState:
@@ -80,7 +80,7 @@ def test_a_stop_is_completed_when_the_driver_ended_in_good_order(tmp_path: Path)
 
 
 def test_a_stop_that_killed_its_driver_ends_this_job_as_well(tmp_path: Path) -> None:
-    assert decide(two(tmp_path), command(CommandKind.STOP)) == command_takeover.Stop()
+    assert decide(two(tmp_path), command(CommandKind.STOP)) == EndJob()
 
 
 def test_a_stop_of_long_ago_does_not_end_a_job_that_somebody_has_started_since(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_a_job_that_its_supervisor_has_started_again_was_not_stopped(
     """Bug: after ten minutes without the database the stop was said to be completed, and the job ran on. The same when
     the driver had failed on the way, which releases its claim as well."""
     stop = command(CommandKind.STOP, age_seconds=age_seconds)
-    assert decide(two(tmp_path / "a", is_released=is_released, supervisor="s"), stop) == command_takeover.Stop()
+    assert decide(two(tmp_path / "a", is_released=is_released, supervisor="s"), stop) == EndJob()
     asked = command(CommandKind.STOP_WITH_SAVEPOINT, age_seconds=age_seconds)
     found = decide(two(tmp_path / "b", is_released=is_released, supervisor="s", saves=asked), asked)
-    assert isinstance(found, command_takeover.Stop)
+    assert isinstance(found, EndJob)
     assert found.savepoint is not None
-    assert decide(two(tmp_path / "c", is_released=is_released, supervisor="s"), asked) == command_takeover.Again()
+    assert decide(two(tmp_path / "c", is_released=is_released, supervisor="s"), asked) == Again()
 
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP, CommandKind.STOP_WITH_SAVEPOINT])
@@ -132,11 +132,11 @@ def test_a_job_that_has_gone_beyond_its_last_savepoint_does_not_end_with_it(furt
         was_released=lambda generation: False,
         has_same_supervisor=lambda generation: False,
     )
-    found = command_takeover.decide(port, asked, NOW)
+    found = take_over(asked, port, NOW)
     if further or is_planned:
-        assert found == command_takeover.Again()
+        assert found == Again()
     else:
-        assert isinstance(found, command_takeover.Stop)
+        assert isinstance(found, EndJob)
 
 
 @pytest.mark.parametrize("is_released", [True, False])
@@ -148,11 +148,11 @@ def test_a_stop_with_a_savepoint_looks_at_both(tmp_path: Path, is_released: bool
     if is_released:
         assert state_of(found) is (CommandState.COMPLETED if is_saved else CommandState.REFUSED)
     elif is_saved:
-        assert isinstance(found, command_takeover.Stop)
+        assert isinstance(found, EndJob)
         assert found.savepoint is not None
         assert (found.savepoint.kind, found.savepoint.epochs) == ("savepoint", {"q": 1}), "as the metadata says it"
     else:
-        assert found == command_takeover.Again()
+        assert found == Again()
 
 
 def test_a_savepoint_whose_state_is_damaged_was_taken_all_the_same(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
     first.stop()
     asked = command(CommandKind.RESTORE, payload={"ref": "latest"}, progress={"path": saved.path})
     early = ScriptedDriver(tmp_path)
-    assert decide(early, asked) == command_takeover.Again()
+    assert decide(early, asked) == Again()
     early.stop()
     files = LocalFiles()
     restore_job(files, lambda path: files, RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path))
     found = decide(ScriptedDriver(tmp_path), asked)
     assert state_of(found) is CommandState.COMPLETED
     unknown = command(CommandKind.RESTORE, payload={"ref": "latest"})
-    assert decide(ScriptedDriver(tmp_path), unknown) == command_takeover.Again()
+    assert decide(ScriptedDriver(tmp_path), unknown) == Again()
 
 
 #: Seconds by which the clock of a driver may differ from the database's, either way.
@@ -221,11 +221,11 @@ def test_whether_a_restore_was_done_does_not_depend_on_anybodys_clock(
     for other in range(others):
         restored(10 + other, "/r/saved/2", None)
     port = SimpleNamespace(files=files, facts=SimpleNamespace(name=JOB, root="/r", generation=20))
-    found = command_takeover.decide(port, asked, NOW)
+    found = take_over(asked, port, NOW)
     if is_done:
         assert state_of(found) is CommandState.COMPLETED
     else:
-        assert found == command_takeover.Again()
+        assert found == Again()
 
 
 def test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_one(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_o
     request = RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path)
     asked = command(CommandKind.RESTORE, generation=3, payload={"ref": "latest"}, progress={"path": saved.path})
     restore_job(files, lambda path: files, request)  # of generation 2
-    assert decide(ScriptedDriver(tmp_path), asked) == command_takeover.Again()
+    assert decide(ScriptedDriver(tmp_path), asked) == Again()
 
 
 @pytest.mark.parametrize(
@@ -251,4 +251,10 @@ def test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_o
     ],
 )
 def test_all_others_are_carried_out_again(tmp_path: Path, kind: CommandKind) -> None:
-    assert decide(two(tmp_path), command(kind)) == command_takeover.Again()
+    assert decide(two(tmp_path), command(kind)) == Again()
+
+
+def test_a_command_that_this_release_cannot_read_is_carried_out_again_which_refuses_it(tmp_path: Path) -> None:
+    """Bug: the agent of the next driver failed in every pass, and did nothing else."""
+    assert decide(two(tmp_path), command(CommandKind.RESTORE, payload={"ref": ""})) == Again()
+    assert decide(two(tmp_path), command(CommandKind("rescale_everything"))) == Again()

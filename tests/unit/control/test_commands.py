@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pkgutil
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from coord_control.control import commands
 from coord_control.storage.records import CommandKind
 
-_EXAMPLES: list[commands.Command] = [
+_EXAMPLES: list[commands.Command[Any]] = [
     commands.TriggerCheckpoint(label="nightly"),
     commands.TriggerSavepoint(target="/s", label=None),
     commands.Abort(checkpoint=7),
@@ -31,6 +32,14 @@ _JSON = st.recursive(
 )
 
 
+def test_every_kind_is_in_the_table_with_a_module_of_its_name() -> None:
+    modules = {each.name for each in pkgutil.iter_modules(commands.__path__)}
+    assert modules == {kind.value for kind in CommandKind}
+    assert set(commands.COMMANDS) == set(CommandKind)
+    for kind, command in commands.COMMANDS.items():
+        assert command.__module__ == f"{commands.__name__}.{kind.value}"
+
+
 def test_there_is_a_model_and_a_result_for_every_kind() -> None:
     assert {each.kind for each in _EXAMPLES} == set(CommandKind)
     for kind in CommandKind:
@@ -39,7 +48,7 @@ def test_there_is_a_model_and_a_result_for_every_kind() -> None:
 
 
 @pytest.mark.parametrize("command", _EXAMPLES, ids=lambda each: each.kind)
-def test_a_command_comes_out_of_the_database_as_it_went_in(command: commands.Command) -> None:
+def test_a_command_comes_out_of_the_database_as_it_went_in(command: commands.Command[Any]) -> None:
     assert commands.parse_command(command.kind, commands.command_payload(command)) == command
 
 
@@ -88,3 +97,24 @@ def test_a_savepoint_is_intact_when_no_problem_is_fatal() -> None:
     assert commands.VerifyResult(**fields).is_intact
     assert commands.VerifyResult(**fields, problems=({"path": "x", "fatal": False},)).is_intact
     assert not commands.VerifyResult(**fields, problems=({"path": "x", "fatal": True},)).is_intact
+
+
+_MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", duration_seconds=1.5, state_bytes=2_000)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (commands.AbortResult(checkpoint=7), "checkpoint 7 was aborted"),
+        (_MADE, "savepoint 7: /s/7\n2.0 kB in 1.5 s"),
+        (commands.StopResult(), "job j has stopped"),
+        (commands.StopResult(savepoint=_MADE), "job j has stopped after savepoint 7"),
+        (commands.RestartResult(generation=3), "job j is running again, generation 3"),
+        (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k resumes from checkpoint 7: /c/7"),
+        (commands.DisposeResult(path="/c/7", checkpoint=7), "removed /c/7"),
+        (commands.SendEventResult(number=3), "event 3 has taken effect"),
+        (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all intact"),
+    ],
+)
+def test_a_result_is_a_sentence(result: commands.CommandResult, text: str) -> None:
+    assert text in result.text("j")

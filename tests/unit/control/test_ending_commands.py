@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from coord_control.control.agent.ending_commands import StopExecution, StopWithSavepointExecution
-from coord_control.control.agent.execution import Ending
 from coord_control.control.agent.executor import Executor
-from coord_control.control.commands import Stop, StopWithSavepoint
+from coord_control.control.commands.abort import Abort, AbortResult
+from coord_control.control.commands.stop import Stop, StopExecution
+from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint, StopWithSavepointExecution
+from coord_control.control.execution.ending import Ending
+from coord_control.control.execution.outcomes import completed
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
@@ -29,7 +31,7 @@ def test_a_savepoint_whose_statistics_are_not_known_does_not_leave_the_job_pause
     stopped: list[bool] = []
     done = CompletedCheckpoint(CheckpointId(7), "/there")
     port = SimpleNamespace(savepoint_and_pause=lambda *_: done, stop=lambda: stopped.append(True))
-    place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
+    place: Any = SimpleNamespace(port=port, ending=Ending(lambda: True), wake=lambda: None)
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
     execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
     assert execution.work() is None
@@ -57,7 +59,7 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
         dispose=lambda reference: done.append(f"dispose {reference}"),
         stop=lambda: done.append("stop"),
     )
-    place: Any = SimpleNamespace(port=port, ending=Ending(), wake=lambda: None)
+    place: Any = SimpleNamespace(port=port, ending=Ending(lambda: True), wake=lambda: None)
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
     execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
     assert execution.work() is None
@@ -67,21 +69,28 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
     assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
 
 
+def test_the_result_of_aborting_a_stop_names_its_savepoint() -> None:
+    """Bug: its number was 0."""
+    handle = SimpleNamespace(id=CheckpointId(4), abort=lambda: None)
+    stop: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
+    place: Any = SimpleNamespace(wake=lambda: None)
+    under_way = StopWithSavepointExecution(stop, StopWithSavepoint(), place)
+    under_way._began(handle)
+    abort: Any = SimpleNamespace(id="2", kind=CommandKind.ABORT, generation=1)
+    place.find = {"1": under_way}.get
+    execution = Abort(command="1").execution(abort, place)
+    execution.begin()
+    assert execution.poll() == completed(AbortResult(checkpoint=4), 4)
+
+
 @pytest.mark.parametrize(("is_refused", "is_followed"), [(False, False), (False, True), (True, True)])
 def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool, is_followed: bool) -> None:
     """Bug: the stop was completed, and the job ran on. What has its outcome before the job fails keeps it."""
     told: list[Outcome] = []
     nothing: Any = lambda *_: None  # noqa: E731
     port: Any = SimpleNamespace(stop=nothing, is_fenced=lambda: False)
-    executor = Executor(
-        port,
-        wake=nothing,
-        ended=lambda command, outcome: told.append(outcome),
-        record=nothing,
-        has_failed=nothing,
-        happened=nothing,
-        is_supervised=lambda: True,
-    )
+    journal: Any = SimpleNamespace(ended=lambda command, outcome: told.append(outcome))
+    executor = Executor(port, journal, wake=nothing, is_supervised=lambda: True)
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
     execution = StopExecution(command, Stop(), executor._place)
     executor._executions["1"] = (command, execution)

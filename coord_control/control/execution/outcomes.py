@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from coord_control.control.commands import CommandResult, Refusal
 from coord_control.errors import (
     CheckpointInUse,
     CheckpointNotCompleted,
@@ -27,7 +28,38 @@ from coord_control.errors import (
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandError, CommandState, Outcome
 
-__all__ = ["cancelled", "completed", "failed", "outcome_of", "refused"]
+__all__ = ["CommandResult", "Refusal", "cancelled", "completed", "failed", "outcome_of", "refused"]
+
+
+class CommandResult(BaseModel, abc.ABC):
+    """What a completed command has achieved."""
+
+    # A newer driver may send fields that this client does not know.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @abc.abstractmethod
+    def text(self, job: str) -> str:
+        """Describe the result in a sentence or two."""
+
+
+class Refusal(enum.StrEnum):
+    """The code of a command that was not carried out; a failed checkpoint has its failure reason instead."""
+
+    JOB_NOT_RUNNING = "JOB_NOT_RUNNING"  #: the job has no live driver
+    NOT_SUPERVISED = "NOT_SUPERVISED"  #: no supervisor would restart the driver
+    UNKNOWN_OPERATOR = "UNKNOWN_OPERATOR"
+    UNKNOWN_EVENT_TYPE = "UNKNOWN_EVENT_TYPE"
+    UNKNOWN_SUBTASK = "UNKNOWN_SUBTASK"
+    EVENT_INVALID = "EVENT_INVALID"  #: the payload does not match the event's model; the fields list the problems
+    CHECKPOINT_NOT_FOUND = "CHECKPOINT_NOT_FOUND"
+    CHECKPOINT_IN_USE = "CHECKPOINT_IN_USE"
+    NOTHING_TO_ABORT = "NOTHING_TO_ABORT"  #: the checkpoint has already finished
+    RESTORE_REFUSED = "RESTORE_REFUSED"  #: the preflight checks have failed
+    JOB_CLOSED = "JOB_CLOSED"  #: the job was ending
+    PAYLOAD_INVALID = "PAYLOAD_INVALID"  #: not written by a client of this release
+    STORAGE = "STORAGE"  #: the job's storage is not available
+    INTERNAL = "INTERNAL"  #: a bug of this package
+
 
 #: Errors after which nothing was changed; the first match counts.
 _REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (

@@ -14,70 +14,69 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coord_control.control.agent.buffer import Fact
-from coord_control.control.agent.driver_port import DriverPort
-from coord_control.control.agent.outcomes import outcome_of, refused
-from coord_control.control.commands import Refusal
+from coord_control.control.execution.driver_port import DriverPort
+from coord_control.control.execution.ending import Ending
+from coord_control.control.execution.outcomes import Refusal, outcome_of, refused
 from coord_control.errors import Fault
+from coord_control.ids import CheckpointId
 from coord_control.storage.records import CommandRecord, Outcome
 
-__all__ = ["Ending", "Execution", "ThreadedExecution", "Workplace", "job_closed"]
+__all__ = ["EventQueue", "Execution", "Journal", "ThreadedExecution", "Workplace", "job_closed"]
 
 
-class Execution(Protocol):
+class Execution(abc.ABC):
     """A command in progress."""
 
+    @abc.abstractmethod
     def begin(self) -> None:
         """Start; an exception becomes the command's outcome."""
 
+    @abc.abstractmethod
     def poll(self) -> Outcome | None:
         """Return the outcome, as soon as there is one."""
 
+    @property
+    def checkpoint(self) -> CheckpointId | None:
+        """Return the checkpoint that it takes, once that has an id."""
+        return None
+
     def progress(self) -> dict[str, Any] | None:
         """Return the progress, or None if there is nothing to report."""
+        return None
 
     def cancel(self) -> None:
         """Request cancellation. It may be too late; the outcome tells."""
 
     def job_ended(self) -> Outcome | None:
         """Return the outcome after the end of the job, or None if the next driver determines it."""
+        return self.poll()
 
 
-class Ending:
-    """Which kind of command ends the job. Stopping and restarting exclude each other.
+class Journal(Protocol):
+    """The control database, as executions use it."""
 
-    Threads: any.
+    def record(self, command: CommandRecord, progress: dict[str, Any]) -> None:
+        """Make progress durable, and wait for that: it tells the next driver what the command refers to."""
 
-    Attributes:
-        final_error: the error that the job has ended with, if no supervisor restarts it after that.
-    """
+    def has_failed(self, checkpoint: int) -> bool:
+        """Return whether a checkpoint has failed according to the history."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._restarts: bool | None = None
-        self.final_error: str | None = None
+    def savepoint_disposed(self, path: str) -> None:
+        """Record that a savepoint was removed."""
 
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the job is ending."""
-        return self._restarts is not None
+    def savepoint_verified(self, path: str, problems: Sequence[str]) -> None:
+        """Record that all files of a savepoint were read."""
 
-    @property
-    def is_restart(self) -> bool:
-        """Return whether the job is ending for a restart."""
-        return self._restarts is True
 
-    def begin(self, *, restart: bool) -> bool:
-        """Acquire the right to end the job; return False if a command of the other kind has it."""
-        with self._lock:
-            if self._restarts is None:
-                self._restarts = restart
-                return True
-            return not restart and not self._restarts
+class EventQueue(Protocol):
+    """Carries out control events, in their order."""
+
+    def take(self, command: CommandRecord) -> None:
+        """Take a command that was claimed; its outcome is reported later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +85,18 @@ class Workplace:
 
     Attributes:
         wake: makes the agent poll the executions soon.
-        is_supervised: returns whether a supervisor restarts the driver on request.
-        cancel: cancels the execution of another command; returns False if it is not in progress here.
-        checkpoint_of: returns the checkpoint that another command in progress has started.
-        has_failed: returns whether a checkpoint has failed according to the history.
-        record: makes progress durable, and waits for that; tells the next driver what the command refers to.
-        happened: adds a fact to write to the database.
+        find: returns the execution of another command, or None if it is not in progress here.
     """
 
     port: DriverPort
-    wake: Callable[[], None]
-    is_supervised: Callable[[], bool]
+    journal: Journal
     ending: Ending
-    cancel: Callable[[str], bool]
-    checkpoint_of: Callable[[str], int | None]
-    has_failed: Callable[[int], bool]
-    record: Callable[[CommandRecord, dict[str, Any]], None]
-    happened: Callable[[Fact], None]
+    events: EventQueue
+    wake: Callable[[], None]
+    find: Callable[[str], Execution | None]
 
 
-class ThreadedExecution(abc.ABC):
+class ThreadedExecution(Execution):
     """A command that blocks, on its own thread.
 
     Args:
@@ -128,12 +119,6 @@ class ThreadedExecution(abc.ABC):
 
     def progress(self) -> dict[str, Any] | None:
         return self._progress
-
-    def cancel(self) -> None:
-        """Do nothing: it is too late to cancel it."""
-
-    def job_ended(self) -> Outcome | None:
-        return self._outcome
 
     @abc.abstractmethod
     def work(self) -> Outcome | None:

@@ -1,0 +1,148 @@
+"""``restore``, of the job itself or into a new one (a fork).
+
+The checks run first. A fork is made while the job runs. Otherwise the job ends, its storage is put back, and then its
+supervisor starts the next driver; if none is started, the command has failed, and the storage is as it was.
+
+Taken over: completed if there is a restore with its key, or if the newest restore went to its folder and is of a later
+generation; otherwise it is carried out again, from the folder that the older driver had found.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from coord_control.control.execution.checkpoints import catalog_of, command_key
+from coord_control.control.execution.command import Again, Command, Name, Path, Takeover
+from coord_control.control.execution.driver_port import DriverPort
+from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
+from coord_control.control.execution.outcomes import CommandResult, Refusal, completed, outcome_of, refused
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore, newest_restore
+from coord_control.durable.offline.offline_restore import RestoreRequest, check_fork_name, check_restore, restore_job
+from coord_control.durable.restore.checks import refusal
+from coord_control.storage.records import CommandKind, CommandRecord, JobRecord, Outcome
+
+__all__ = ["Restore", "RestoreResult"]
+
+
+class RestoreResult(CommandResult):
+    """A job that was restored from a checkpoint or savepoint."""
+
+    path: str
+    checkpoint: int
+    job: str  #: the restored job: the new one after a fork
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+    checks: tuple[dict[str, Any], ...] = ()  #: the preflight checks
+
+    def text(self, job: str) -> str:
+        return f"job {self.job} resumes from checkpoint {self.checkpoint}: {self.path}"
+
+
+class Restore(Command[RestoreResult]):
+    """Restore the job from a checkpoint or savepoint; with ``as_name``, fork a new job instead."""
+
+    kind: ClassVar = CommandKind.RESTORE
+    result: ClassVar = RestoreResult
+
+    ref: Path  #: an id, a label, latest, or a path
+    allow_non_restored_state: bool = False
+    allow_missing_input: bool = False
+    verify: bool = True  #: read all files and compare their checksums, not only their sizes
+    force: bool = False  #: proceed even if another host that cannot be checked may run a driver of the restored job
+    as_name: Name | None = None
+
+    def execution(self, command: CommandRecord, place: Workplace) -> Execution:
+        return RestoreExecution(command, self, place)
+
+    def take_over(self, command: CommandRecord, port: DriverPort, now: datetime.datetime) -> Takeover:
+        job = self.as_name or port.facts.name
+        folder = join(port.facts.root, job)
+        done = None if self.as_name else _restored_by_others(port, command, folder)
+        done = done or find_restore(port.files, folder, command_key(command))
+        if done is None:
+            return Again()
+        return completed(RestoreResult(path=done.path, checkpoint=done.checkpoint, job=job), done.checkpoint)
+
+    def check(self, job: str, read: Callable[[str], JobRecord]) -> None:
+        check_fork_name(job, self.as_name)
+
+
+class RestoreExecution(ThreadedExecution):
+    def __init__(self, command: CommandRecord, payload: Restore, place: Workplace) -> None:
+        super().__init__(command, place, is_daemon=False)
+        self._payload = payload
+        self._request: RestoreRequest | None = None  # the job is ending for it
+
+    def work(self) -> Outcome | None:
+        payload, port, place = self._payload, self._place.port, self._place
+        is_fork = payload.as_name is not None
+        if not is_fork and (refused_at_once := place.ending.not_supervised("restore")) is not None:
+            return refused_at_once
+        meant = dict(self._command.progress or {})
+        if "path" not in meant:
+            entry = catalog_of(port).resolve(payload.ref)
+            # A driver that repeats it must not resolve "latest" to a newer one.
+            meant = {"message": f"checking {entry.path}", "checkpoint": int(entry.checkpoint), "path": entry.path}
+            place.journal.record(self._command, meant)
+        request = RestoreRequest(
+            root=port.facts.root,
+            job=port.facts.name,
+            ref=meant["path"],
+            fork=payload.as_name,
+            allow_non_restored_state=payload.allow_non_restored_state,
+            allow_missing_input=payload.allow_missing_input,
+            verify=payload.verify,
+            force=payload.force,
+            key=command_key(self._command),
+        )
+        path, checks = check_restore(port.files, port.storage, request)
+        if (error := refusal(path, checks)) is not None:
+            return refused(Refusal.RESTORE_REFUSED, str(error), fields=[each.to_json() for each in checks])
+        if is_fork:
+            return self._restore(request)
+        if not place.ending.begin(restart=True):
+            return job_closed(self._command)
+        self._request = request
+        self.say("the job is stopping to be restored and restarted")
+        port.stop(restart=True)
+        return None
+
+    def job_ended(self) -> Outcome | None:
+        if self._outcome is not None:
+            return self._outcome
+        if self._request is None:
+            return job_closed(self._command)
+        not_restored = "was not restored and is not restarted automatically; restore it with coordctl restore, then "
+        ending = self._place.ending
+        if (outcome := ending.not_followed("restore", f"{not_restored}start it with coordctl run")) is not None:
+            return outcome
+        # This must finish before the process ends, because then the supervisor starts the next driver.
+        try:
+            return self._restore(self._request)
+        except Exception as error:
+            return outcome_of(error)
+
+    def _restore(self, request: RestoreRequest) -> Outcome:
+        port = self._place.port
+        done = restore_job(port.files, port.storage, request)
+        result = RestoreResult(
+            path=done.record.path,
+            checkpoint=done.record.checkpoint,
+            job=request.target,
+            linked_bytes=done.linked_bytes,
+            copied_bytes=done.copied_bytes,
+            checks=tuple(each.to_json() for each in done.checks),
+        )
+        return completed(result, done.record.checkpoint)
+
+
+def _restored_by_others(port: DriverPort, command: CommandRecord, folder: str) -> RestoreRecord | None:
+    """Return the newest restore if it went where this command wanted to go, after the driver that had claimed it."""
+    assert command.generation is not None, "it was claimed"
+    newest, path = newest_restore(port.files, folder), (command.progress or {}).get("path")
+    if newest is None or path is None or newest.generation <= command.generation:
+        return None
+    return newest if newest.path.rstrip("/") == str(path).rstrip("/") else None

@@ -1,0 +1,161 @@
+"""``stop_with_savepoint``: takes a savepoint, after which nothing is processed, and then ends the job.
+
+The command is completed when both are done. If an earlier driver took a savepoint for the same command, and epochs have
+been processed since, that savepoint is removed and another one is taken.
+
+Taken over:
+
+| what is found                                          | then                                                    |
+| ------------------------------------------------------ | ------------------------------------------------------- |
+| its savepoint, and the job has ended since             | completed                                               |
+| its savepoint, and the driver died;                    |                                                         |
+| no epoch has run since                                 | this job ends as well                                   |
+| an epoch has run since, or may have                    | again: queries beyond the savepoint get a new one       |
+| none, and the job has ended since                      | refused: the job ended otherwise                        |
+| none, and the driver died                              | again                                                   |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from typing import Any, ClassVar
+
+from coord_control.control.commands.stop import StopResult
+from coord_control.control.execution.checkpoints import (
+    CheckpointResult,
+    catalog_of,
+    checkpoint_result,
+    find_by_key,
+    progress_of,
+    request_of,
+    stored_result,
+)
+from coord_control.control.execution.command import Again, Command, EndJob, Label, Path, Takeover
+from coord_control.control.execution.driver_port import Completed, DriverPort, Handle
+from coord_control.control.execution.ending import has_ended
+from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
+from coord_control.control.execution.outcomes import cancelled, completed, failed, outcome_of
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
+from coord_control.durable.files.filesystem import Files
+from coord_control.durable.job_folder.lineage import recorded_lineage, spark_position
+from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.restore.prepared_restore import queries_of
+from coord_control.errors import CheckpointNotCompleted, CheckpointNotFound
+from coord_control.ids import CheckpointId, CheckpointKind, QueryName
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from coord_control.storage.records import CommandKind, CommandRecord, Outcome
+
+__all__ = ["StopWithSavepoint", "StopWithSavepointExecution"]
+
+
+class StopWithSavepoint(Command[StopResult]):
+    """Take a savepoint, plan no epoch after it, and end the driver with exit code 0."""
+
+    kind: ClassVar = CommandKind.STOP_WITH_SAVEPOINT
+    result: ClassVar = StopResult
+    takes: ClassVar = CheckpointKind.SAVEPOINT
+
+    target: Path | None = None
+    label: Label | None = None
+
+    def execution(self, command: CommandRecord, place: Workplace) -> Execution:
+        return StopWithSavepointExecution(command, self, place)
+
+    def take_over(self, command: CommandRecord, port: DriverPort, now: datetime.datetime) -> Takeover:
+        catalog = catalog_of(port)
+        savepoint, metadata = None, None
+        if (entry := find_by_key(catalog, command)) is not None:
+            with contextlib.suppress(CheckpointNotFound):  # it was removed meanwhile
+                savepoint, metadata = stored_result(catalog, entry), catalog.read(entry)
+        if has_ended(command, port, now):
+            if savepoint is None:
+                return job_closed(command)
+            return completed(StopResult(savepoint=savepoint), savepoint.checkpoint)
+        if metadata is None or not _is_last(port, metadata):
+            return Again()
+        return EndJob(savepoint)
+
+
+class StopWithSavepointExecution(ThreadedExecution):
+    def __init__(self, command: CommandRecord, payload: StopWithSavepoint, place: Workplace) -> None:
+        super().__init__(command, place, is_daemon=False)
+        self._payload = payload
+        self._handle: Handle | None = None
+        self._savepoint: CheckpointResult | None = None
+        self._is_cancelled = False
+
+    @property
+    def checkpoint(self) -> CheckpointId | None:
+        return None if self._handle is None else self._handle.id
+
+    def work(self) -> Outcome | None:
+        payload, port = self._payload, self._place.port
+        request = request_of(
+            self._command, CheckpointKind.SAVEPOINT, payload.label, payload.target, "stop with savepoint"
+        )
+        try:
+            done = self._take(request)
+        except CheckpointNotCompleted as error:
+            if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
+                return cancelled("it was aborted on request; the job keeps running", self.checkpoint)
+            return outcome_of(error, self.checkpoint)
+        except TimeoutError as error:
+            return failed(FailureReason.EXPIRED.name, str(error), retry=True)
+        self._savepoint = checkpoint_result(done, CheckpointKind.SAVEPOINT)
+        if not self._place.ending.begin(restart=False):
+            return job_closed(self._command)
+        self.say("the savepoint is complete, the job is stopping", checkpoint=int(done.id))
+        port.stop()
+        return None
+
+    def _take(self, request: CheckpointRequest) -> Completed:
+        port = self._place.port
+        while True:
+            try:
+                return port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
+            except CheckpointNotCompleted as error:
+                # The key belongs to this command: an earlier driver took the savepoint, and died before the job ended.
+                outdated = self.checkpoint
+                if error.reason != FailureReason.KEY_REUSED.code or outdated is None:
+                    raise
+            self.say(f"epochs have been processed since savepoint {outdated}: it is replaced by a new one")
+            port.dispose(str(outdated))
+            self._handle = None
+
+    def progress(self) -> dict[str, Any] | None:
+        return progress_of(self._place.port, self._handle) or self._progress
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._handle is not None:
+            self._handle.abort()
+
+    def job_ended(self) -> Outcome | None:
+        if self._outcome is not None or self._place.ending.is_followed:
+            return self._outcome
+        if self._savepoint is None:
+            return job_closed(self._command)
+        return completed(StopResult(savepoint=self._savepoint), self._savepoint.checkpoint)
+
+    def _began(self, handle: Handle) -> None:
+        self._handle = handle
+        if self._is_cancelled:
+            handle.abort()
+
+
+def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:
+    """Return whether nothing has run since: another driver may have run, unknown to the database, and died as well."""
+    folder = port.facts.folder
+    names = queries_of(port.files, folder)
+    return savepoint.queries.keys() == set(names) and all(
+        _is_at(port.files, query_folder(folder, name), name, savepoint.queries[name]) for name in names
+    )
+
+
+def _is_at(files: Files, folder: str, name: QueryName, snapshot: QuerySnapshot) -> bool:
+    found = recorded_lineage(files, folder, name)
+    assert found is not None, "it was just listed"
+    position = spark_position(files, found[0].checkpoint)
+    return found[0].name == snapshot.lineage and position == (snapshot.epoch, snapshot.planned)

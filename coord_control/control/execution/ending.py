@@ -1,0 +1,102 @@
+"""The end of a job on a command: which command ends it, and what comes after.
+
+The agent is closed while the job ends, and reports the outcome last, before the process can end. A driver
+that dies before that, or that cannot reach the database at the end, leaves the command to the next driver.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable
+
+from coord_control.control.execution.driver_port import DriverPort
+from coord_control.control.execution.outcomes import Refusal, failed, refused
+from coord_control.ids import Generation
+from coord_control.storage.records import CommandRecord, Outcome
+
+__all__ = ["Ending", "has_ended"]
+
+
+class Ending:
+    """Which kind of command ends the job. Stopping and restarting exclude each other.
+
+    Threads: any.
+
+    Args:
+        is_supervised: returns whether a supervisor restarts the driver on request.
+
+    Attributes:
+        is_followed: whether the job has failed and its supervisor restarts it, so that it is not stopped yet.
+        final_error: the error that the job has ended with, if no supervisor restarts it after that.
+    """
+
+    def __init__(self, is_supervised: Callable[[], bool]) -> None:
+        self._is_supervised = is_supervised
+        self._lock = threading.Lock()
+        self._restarts: bool | None = None
+        self.is_followed = False
+        self.final_error: str | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the job is ending."""
+        return self._restarts is not None
+
+    @property
+    def is_restart(self) -> bool:
+        """Return whether the job is ending for a restart."""
+        return self._restarts is True
+
+    def begin(self, *, restart: bool) -> bool:
+        """Acquire the right to end the job; return False if a command of the other kind has it."""
+        with self._lock:
+            if self._restarts is None:
+                self._restarts = restart
+                return True
+            return not restart and not self._restarts
+
+    def not_supervised(self, what: str) -> Outcome | None:
+        """Return the refusal of a command after which no supervisor would start a driver, or None if one would."""
+        if self._is_supervised():
+            return None
+        return refused(
+            Refusal.NOT_SUPERVISED,
+            f"the driver does not run under coordctl run, which would have to start it again after a {what}; stop the "
+            "job and start it again by hand",
+        )
+
+    def not_followed(self, what: str, consequence: str) -> Outcome | None:
+        """Return the failure of a command that ended the job if no next driver will start, otherwise None.
+
+        Args:
+            consequence: what happens to the job, and the next step.
+        """
+        if not self._is_supervised():
+            why = f"the supervisor (coordctl run) was killed while the job was stopping for the {what}"
+            return failed(Refusal.NOT_SUPERVISED.value, f"{why}, so the job {consequence}", retry=True)
+        if self.final_error is not None:
+            why = f"the job failed while it was stopping for the {what}, with an error that a restart does not fix"
+            message = f"{why} ({self.final_error}), so the job {consequence} once the error is fixed"
+            return failed(Refusal.JOB_NOT_RUNNING.value, message, retry=True)
+        return None
+
+
+def has_ended(command: CommandRecord, port: DriverPort, now: datetime.datetime) -> bool:
+    """Return whether the job has ended since an older driver claimed the command.
+
+    It has not if the supervisor of that driver has also started this one. Otherwise it has, if that driver or a later
+    one ended cleanly, or if the command has expired: then the job was probably started manually.
+
+    Args:
+        now: the time by the clock of the database.
+
+    Raises:
+        StoreUnavailable: the storage cannot be read.
+    """
+    assert command.generation is not None, "it was claimed"
+    if port.has_same_supervisor(Generation(command.generation)):
+        return False
+    if command.expires_at < now:
+        return True
+    return any(port.was_released(Generation(each)) for each in range(command.generation, port.facts.generation))
