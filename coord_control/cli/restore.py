@@ -12,8 +12,9 @@ from coord_control.cli.output import checks_table, human_bytes, print_json, repo
 from coord_control.cli.requests import finish
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
+from coord_control.control.commands import Restore, requested
 from coord_control.durable.files.filesystem import join
-from coord_control.durable.offline.offline_restore import OfflineRestore, RestoreRequest, check_restore, restore_job
+from coord_control.durable.offline.offline_restore import OfflineRestore, check_restore, restore_job
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.checks import Check, refusal
 from coord_control.exit_codes import exit_code_of
@@ -104,44 +105,45 @@ def restore(
             return
         if ref is None:
             raise typer.BadParameter("name what to restore: an id, a label, latest, or a path")
+        request = requested(
+            Restore,
+            ref=reference(ref),
+            allow_non_restored_state=allow_non_restored_state,
+            allow_missing_input=allow_missing_input,
+            verify=verify,
+            force=force,
+            as_name=fork,
+        )
         if not check:
             with running_job(control, job, root, key) as client:
                 tell_way(client, job)
                 if client is not None:
                     if shuffle_partitions is not None:
                         raise typer.BadParameter(_STOP_FIRST.format("--shuffle-partitions", job))
-                    command = client.restore(
-                        job,
-                        reference(ref),
-                        allow_non_restored_state=allow_non_restored_state,
-                        allow_missing_input=allow_missing_input,
-                        verify=verify,
-                        force=force,
-                        as_name=fork,
-                        key=key,
-                    )
+                    command = client.ask(job, request, key=key)
                     finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                     return
             refuse_key(key)
-        request = RestoreRequest(
-            root_of(control, job, root),
-            job,
-            reference(ref),
-            fork,
-            allow_non_restored_state,
-            allow_missing_input,
-            verify=verify,
-            force=force,
-            shuffle_partitions=shuffle_partitions,
-        )
-        files = storage_of(request.root)
+        root = root_of(control, job, root)
+        files = storage_of(root)
         if "/" not in request.ref:  # an id or a label belongs to the job; a path may be anywhere
-            existing_job(request.root, job)
+            existing_job(root, job)
         if check:
-            path, checks = check_restore(files, storage_of, request)
+            path, checks = check_restore(
+                files, storage_of, request, root=root, job=job, shuffle_partitions=shuffle_partitions
+            )
             _show_check(path, checks, as_json)
             return
-        _show_restore(restore_job(files, storage_of, request, repartition=repartition_states), request, as_json)
+        restored = restore_job(
+            files,
+            storage_of,
+            request,
+            root=root,
+            job=job,
+            shuffle_partitions=shuffle_partitions,
+            repartition=repartition_states,
+        )
+        _show_restore(restored, as_json)
 
 
 def _undo(job: str, ref: str | None, root: str, *, force: bool, as_json: bool) -> None:
@@ -166,7 +168,7 @@ def _show_check(path: str, checks: list[Check], as_json: bool) -> None:
         raise typer.Exit(exit_code_of(refused))
 
 
-def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bool) -> None:
+def _show_restore(restored: OfflineRestore, as_json: bool) -> None:
     record = restored.record
     if as_json:
         print_json(
@@ -180,6 +182,6 @@ def _show_restore(restored: OfflineRestore, request: RestoreRequest, as_json: bo
         return
     checks_table(restored.checks)
     kind = "forked" if record.is_fork else "restored"
-    say(f"job {request.target} was {kind} from {record.path}")
+    say(f"job {restored.job} was {kind} from {record.path}")
     say(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
     say("start its driver now: the job resumes from there")

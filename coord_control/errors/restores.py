@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from coord_control.errors.base import Fault
 from coord_control.errors.user import DeclarationError
@@ -68,6 +69,7 @@ class RestoreRefused(DeclarationError):
     """The checks before a restore failed; nothing was changed.
 
     Args:
+        checks: all checks, as JSON objects.
         is_damaged: files of the checkpoint are damaged or missing.
         is_applied: the restore was applied before the program, which does not match, started.
         can_undo: the restore can be undone.
@@ -78,11 +80,12 @@ class RestoreRefused(DeclarationError):
         checkpoint: str,
         problems: list[str],
         *,
+        checks: Sequence[Mapping[str, Any]] = (),
         is_damaged: bool = False,
         is_applied: bool = False,
         can_undo: bool = False,
     ) -> None:
-        self.checkpoint, self.problems = checkpoint, problems
+        self.checkpoint, self.problems, self.checks = checkpoint, problems, checks
         if is_damaged:
             self.fault = Fault.EXTERNAL
         found = "; ".join(problems)

@@ -16,7 +16,8 @@ from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.lineage import current_lineage
-from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import restore_job
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import (
     CheckpointNotFound,
     MissingRecord,
@@ -114,7 +115,7 @@ def test_a_program_that_names_its_first_savepoint_resumes_where_a_later_restore_
     more(source, [4])
     run(make_job(restore_from=first), source, {})
     files = LocalFiles()
-    restore_job(files, lambda path: files, RestoreRequest(str(tmp_path / "jobs"), "job", second))
+    restore_job(files, lambda path: files, RestoreRequest(ref=second), root=str(tmp_path / "jobs"), job="job")
     after: Results = {}
     run(make_job(restore_from=first), source, after).check(range(40))
     assert sorted(after) == [4]

@@ -15,8 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
 from coord_control.durable.files.filesystem import LocalFiles
-from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.undo import undo_restore
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import (
     CoordControlError,
     PlanRefused,
@@ -360,8 +361,8 @@ def test_a_refused_fork_leaves_nothing(make_job: MakeJob, source: FileStream, tm
 def restore_from_outside(tmp_path: Path, savepoint: str, *, allow_non_restored_state: bool = False) -> str:
     """As `coordctl restore` does; returns the job's folder."""
     files, root = LocalFiles(), str(tmp_path / "jobs")
-    request = RestoreRequest(root, "job", savepoint, allow_non_restored_state=allow_non_restored_state)
-    restore_job(files, lambda path: files, request)
+    request = RestoreRequest(ref=savepoint, allow_non_restored_state=allow_non_restored_state)
+    restore_job(files, lambda path: files, request, root=root, job="job")
     return f"{root}/job"
 
 

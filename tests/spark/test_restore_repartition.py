@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
 from coord_control.durable.files.filesystem import Files, LocalFiles
-from coord_control.durable.offline.offline_restore import OfflineRestore, RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import OfflineRestore, restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.export import export_query
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
@@ -66,8 +67,15 @@ def run(make_job: MakeJob, source: FileStream, session: SparkSession, savepoint:
 
 
 def restored(session: SparkSession, root: str, ref: str, partitions: int) -> OfflineRestore:
-    request = RestoreRequest(root, "job", ref, shuffle_partitions=partitions)
-    return restore_job(LOCAL, storage, request, repartition=functools.partial(repartition, session))
+    return restore_job(
+        LOCAL,
+        storage,
+        RestoreRequest(ref=ref),
+        root=root,
+        job="job",
+        shuffle_partitions=partitions,
+        repartition=functools.partial(repartition, session),
+    )
 
 
 def partitions_of(path: str) -> list[int]:

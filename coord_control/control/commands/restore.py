@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from coord_control.control.execution.checkpoints import catalog_of, command_key
 from coord_control.control.execution.command import Again, Command, Name, Path, Takeover
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
-from coord_control.control.execution.outcomes import CommandResult, Refusal, completed, outcome_of, refused
+from coord_control.control.execution.outcomes import CommandResult, completed, outcome_of
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore, newest_restore
-from coord_control.durable.offline.offline_restore import RestoreRequest, check_fork_name, check_restore, restore_job
-from coord_control.durable.restore.checks import refusal
+from coord_control.durable.offline.offline_restore import OfflineRestore, check_fork_name, check_restore, restore_job
+from coord_control.durable.restore.checks import refuse
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.storage.records import CommandKind, CommandRecord, JobRecord, Outcome
 
 __all__ = ["Restore", "RestoreResult"]
@@ -37,21 +38,29 @@ class RestoreResult(CommandResult):
     copied_bytes: int = 0
     checks: tuple[dict[str, Any], ...] = ()  #: the preflight checks
 
+    @classmethod
+    def of(cls, done: OfflineRestore) -> Self:
+        """Return the result of a restore that has taken place."""
+        return cls(
+            path=done.record.path,
+            checkpoint=done.record.checkpoint,
+            job=done.job,
+            linked_bytes=done.linked_bytes,
+            copied_bytes=done.copied_bytes,
+            checks=tuple(each.to_json() for each in done.checks),
+        )
+
     def text(self, job: str) -> str:
         return f"job {self.job} resumes from checkpoint {self.checkpoint}: {self.path}"
 
 
-class Restore(Command[RestoreResult]):
+class Restore(RestoreRequest, Command[RestoreResult]):
     """Restore the job from a checkpoint or savepoint; with ``as_name``, fork a new job instead."""
 
     kind: ClassVar = CommandKind.RESTORE
     result: ClassVar = RestoreResult
 
-    ref: Path  #: an id, a label, latest, or a path
-    allow_non_restored_state: bool = False
-    allow_missing_input: bool = False
-    verify: bool = True  #: read all files and compare their checksums, not only their sizes
-    force: bool = False  #: proceed even if another host that cannot be checked may run a driver of the restored job
+    ref: Path
     as_name: Name | None = None
 
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:
@@ -79,28 +88,16 @@ class RestoreExecution(ThreadedExecution):
     def work(self) -> Outcome | None:
         payload, port, place = self._payload, self._place.port, self._place
         is_fork = payload.as_name is not None
-        if not is_fork and (refused_at_once := place.ending.not_supervised("restore")) is not None:
-            return refused_at_once
+        if not is_fork and (refusal := place.ending.not_supervised("restore")) is not None:
+            return refusal
         meant = dict(self._command.progress or {})
         if "path" not in meant:
             entry = catalog_of(port).resolve(payload.ref)
             # A driver that repeats it must not resolve "latest" to a newer one.
             meant = {"message": f"checking {entry.path}", "checkpoint": int(entry.checkpoint), "path": entry.path}
             place.journal.record(self._command, meant)
-        request = RestoreRequest(
-            root=port.facts.root,
-            job=port.facts.name,
-            ref=meant["path"],
-            fork=payload.as_name,
-            allow_non_restored_state=payload.allow_non_restored_state,
-            allow_missing_input=payload.allow_missing_input,
-            verify=payload.verify,
-            force=payload.force,
-            key=command_key(self._command),
-        )
-        path, checks = check_restore(port.files, port.storage, request)
-        if (error := refusal(path, checks)) is not None:
-            return refused(Refusal.RESTORE_REFUSED, str(error), fields=[each.to_json() for each in checks])
+        request = payload.model_copy(update={"ref": meant["path"]})
+        refuse(*check_restore(port.files, port.storage, request, root=port.facts.root, job=port.facts.name))
         if is_fork:
             return self._restore(request)
         if not place.ending.begin(restart=True):
@@ -126,17 +123,9 @@ class RestoreExecution(ThreadedExecution):
             return outcome_of(error)
 
     def _restore(self, request: RestoreRequest) -> Outcome:
-        port = self._place.port
-        done = restore_job(port.files, port.storage, request)
-        result = RestoreResult(
-            path=done.record.path,
-            checkpoint=done.record.checkpoint,
-            job=request.target,
-            linked_bytes=done.linked_bytes,
-            copied_bytes=done.copied_bytes,
-            checks=tuple(each.to_json() for each in done.checks),
-        )
-        return completed(result, done.record.checkpoint)
+        port, key = self._place.port, command_key(self._command)
+        done = restore_job(port.files, port.storage, request, root=port.facts.root, job=port.facts.name, key=key)
+        return completed(RestoreResult.of(done), done.record.checkpoint)
 
 
 def _restored_by_others(port: DriverPort, command: CommandRecord, folder: str) -> RestoreRecord | None:

@@ -145,6 +145,8 @@ def _short(message: str) -> str:
 def _fields(error: Exception) -> list[dict[str, Any]]:
     if isinstance(error, EventInvalid):
         return [dict(each) for each in error.fields]
+    if isinstance(error, RestoreRefused):
+        return [dict(each) for each in error.checks]
     if isinstance(error, ValidationError):
         return [{"loc": list(each["loc"]), "msg": each["msg"]} for each in error.errors()]
     return []

@@ -21,6 +21,7 @@ from coord_control.control.commands import (
     CommandResult,
     Dispose,
     Restart,
+    Restore,
     SendEvent,
     Stop,
     StopWithSavepoint,
@@ -41,7 +42,7 @@ from coord_control.dagster.runs.action_configs import (
 from coord_control.dagster.runs.driver_start import start_job
 from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
-from coord_control.dagster.runs.restore_run import Wish, restore
+from coord_control.dagster.runs.restore_run import restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import ControlEventRefused
@@ -139,7 +140,7 @@ def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
             f"Dagster cannot start job {asking.job}: add start to its definition, or leave start out here and start "
             "the job yourself afterwards"
         )
-    shown = restore(asking.context, asking.client, _wish(asking, config))
+    shown = _restored(asking, config)
     if not config.start or spec is None:
         return shown
     try:
@@ -155,7 +156,7 @@ def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
 
 def fork(asking: Asking, config: ForkConfig) -> Metadata:
     """``fork_streaming_job``."""
-    shown = restore(asking.context, asking.client, _wish(asking, config, config.as_name))
+    shown = _restored(asking, config, config.as_name)
     asking.tell(f"start a driver with a job named {config.as_name} and the same root: it resumes from there")
     return shown
 
@@ -207,17 +208,17 @@ def verify(asking: Asking, config: RefConfig) -> Metadata:
     return shown
 
 
-def _wish(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Wish:
-    return Wish(
-        asking.job,
-        _reference(config.ref),
-        as_name,
+def _restored(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Metadata:
+    request = requested(
+        Restore,
+        ref=_reference(config.ref),
         allow_non_restored_state=config.allow_non_restored_state,
         allow_missing_input=config.allow_missing_input,
         verify=config.verify,
         force=config.force,
-        timeout_seconds=config.timeout_seconds,
+        as_name=as_name,
     )
+    return restore(asking.context, asking.client, asking.job, request, timeout_seconds=config.timeout_seconds)
 
 
 def _reference(ref: str) -> str:

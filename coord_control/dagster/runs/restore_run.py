@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.commands import Refusal, Restore, requested
+from coord_control.control.commands import Refusal, Restore, RestoreResult
 from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
@@ -27,51 +26,23 @@ from coord_control.dagster.runs.idempotency import attempt_key, newest_request
 from coord_control.dagster.runs.job_run import follow
 from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
-from coord_control.durable.offline.offline_restore import RestoreRequest, check_fork_name, check_restore, restore_job
-from coord_control.durable.restore.checks import Verdict, refusal
-from coord_control.errors import CommandRefused, JobRunning
+from coord_control.durable.offline.offline_restore import check_fork_name, restore_job
+from coord_control.durable.restore.checks import Verdict
+from coord_control.errors import CommandRefused, JobRunning, RestoreRefused
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 
-__all__ = ["Wish", "preflight_table", "restore"]
+__all__ = ["preflight_table", "restore"]
 
 _LOCAL = LocalFiles()
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What to restore.
-
-    Attributes:
-        job: the job that took the checkpoint.
-        ref: an id, a label, ``latest``, or a path.
-        as_name: the name of the new job to fork, or None to restore the job itself.
-        verify: read all files of the checkpoint and compare their checksums, not only their sizes.
-        force: proceed even if the host of the job's driver cannot be checked.
-
-    Raises:
-        ForkNameTaken: ``as_name`` is the job itself.
-    """
-
-    job: str
-    ref: str
-    as_name: str | None = None
-    allow_non_restored_state: bool = False
-    allow_missing_input: bool = False
-    verify: bool = True
-    force: bool = False
-    timeout_seconds: float = 600.0
-
-    def __post_init__(self) -> None:
-        check_fork_name(self.job, self.as_name)
-
-    @property
-    def target(self) -> str:
-        """Return the job that resumes from the checkpoint."""
-        return self.as_name or self.job
-
-
-def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -> Metadata:
+def restore(
+    context: dg.OpExecutionContext, client: ControlClient, job: str, request: Restore, *, timeout_seconds: float
+) -> Metadata:
     """Restore once, no matter how often the step runs.
+
+    Args:
+        job: the job that took the checkpoint.
 
     Returns:
         The metadata that the run shows.
@@ -80,28 +51,29 @@ def restore(context: dg.OpExecutionContext, client: ControlClient, wish: Wish) -
         dagster.Failure: the restore was refused or failed; with the table of the checks, if there is one.
         CoordControlError: nothing was changed.
     """
-    record = client.job(wish.job)
-    asked = newest_request(client, wish.job, attempt_key(context))
+    check_fork_name(job, request.as_name)
+    record, deadline = client.job(job), time.monotonic() + timeout_seconds
+    asked = newest_request(client, job, attempt_key(context))
     if asked is not None and _is_worth_finding(asked):
         if not asked.is_finished and not record.is_alive:
-            context.log.warning(f"the driver that was restoring job {wish.job} is gone: its next driver continues")
-        return _through_driver(context, client, record, wish)
-    if (done := _restored_before(context, record, wish)) is not None:
-        context.log.info(f"an earlier attempt has already restored job {wish.target}: nothing was done")
+            context.log.warning(f"the driver that was restoring job {job} is gone: its next driver continues")
+        return _through_driver(context, client, record, request, timeout_seconds)
+    target = request.as_name or job
+    if (done := _restored_before(context, record, target, request.ref)) is not None:
+        context.log.info(f"an earlier attempt has already restored job {target}: nothing was done")
         return entries(
             {
                 "way": "storage",
-                "job": wish.target,
+                "job": target,
                 "checkpoint_id": int(done.checkpoint),
                 "path": dg.MetadataValue.path(done.path),
                 "was_restored_before": dg.MetadataValue.bool(True),
             }
         )
-    deadline = time.monotonic() + wish.timeout_seconds
-    record = settled_job(client, wish.job, deadline, context.log.info) or record
+    record = settled_job(client, job, deadline, context.log.info) or record
     if record.is_alive:
-        return _through_driver(context, client, record, wish)
-    return _on_storage(context, record, wish)
+        return _through_driver(context, client, record, request, timeout_seconds)
+    return _on_storage(context, record, request)
 
 
 def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
@@ -114,25 +86,25 @@ def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any
 # --- through the driver
 
 
-def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, wish: Wish) -> Metadata:
-    command = requested(
-        Restore,
-        ref=wish.ref,
-        allow_non_restored_state=wish.allow_non_restored_state,
-        allow_missing_input=wish.allow_missing_input,
-        verify=wish.verify,
-        force=wish.force,
-        as_name=wish.as_name,
-    )
-    deadline = time.monotonic() + wish.timeout_seconds
+def _through_driver(
+    context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, request: Restore, timeout_seconds: float
+) -> Metadata:
+    deadline = time.monotonic() + timeout_seconds
     try:
-        result = follow(context, client, wish.job, command, timeout_seconds=wish.timeout_seconds)
+        result = follow(context, client, job.name, request, timeout_seconds=timeout_seconds)
     except dg.Failure as failure:
         raise _with_table(context, failure) from failure.__cause__
+    shown = _shown(context, "driver", result)
+    if request.as_name is None:
+        shown |= _started_again(context, client, job, deadline)
+    return shown
+
+
+def _shown(context: dg.OpExecutionContext, way: str, result: RestoreResult) -> Metadata:
     _log_checks(context, result.checks)
-    shown = entries(
+    return entries(
         {
-            "way": "driver",
+            "way": way,
             "job": result.job,
             "checkpoint_id": result.checkpoint,
             "path": dg.MetadataValue.path(result.path),
@@ -141,9 +113,6 @@ def _through_driver(context: dg.OpExecutionContext, client: ControlClient, job: 
             "preflight": preflight_table(result.checks),
         }
     )
-    if wish.as_name is None:
-        shown |= _started_again(context, client, job, deadline)
-    return shown
 
 
 def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, deadline: float) -> Metadata:
@@ -177,53 +146,27 @@ def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failu
 # --- on the storage
 
 
-def _on_storage(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> Metadata:
+def _on_storage(context: dg.OpExecutionContext, job: JobRecord, request: Restore) -> Metadata:
     files = _storage_of_job(job)
-    request = RestoreRequest(
-        root=job.root,
-        job=wish.job,
-        ref=wish.ref,
-        fork=wish.as_name,
-        allow_non_restored_state=wish.allow_non_restored_state,
-        allow_missing_input=wish.allow_missing_input,
-        verify=wish.verify,
-        force=wish.force,
-        key=attempt_key(context),
-    )
-    context.log.info(f"job {wish.job} is not running: restoring directly on its storage in {job.root}")
-    path, found = check_restore(files, _local, request)
-    checks = [check.to_json() for check in found]
-    _log_checks(context, checks)
-    if (refused := refusal(path, found)) is not None:
-        raise dg.Failure(
-            str(refused),
-            metadata={f"{NAMESPACE}preflight": preflight_table(checks)},
-            allow_retries=False,
-        )
+    context.log.info(f"job {job.name} is not running: restoring directly on its storage in {job.root}")
     try:
-        done = restore_job(files, _local, replace(request, verify=False))  # its files were just read
+        done = restore_job(files, _local, request, root=job.root, job=job.name, key=attempt_key(context))
+    except RestoreRefused as error:
+        _log_checks(context, error.checks)
+        table = {f"{NAMESPACE}preflight": preflight_table(error.checks)}
+        raise dg.Failure(str(error), metadata=table, allow_retries=False) from error
     except JobRunning as error:
         hint = "" if error.is_known else ". In Dagster, set `force: true` in the config of the run"
         raise dg.Failure(f"{error}{hint}", allow_retries=True) from error
-    context.log.info(f"job {wish.target} was restored from {done.record.path}: its next driver resumes from there")
-    return entries(
-        {
-            "way": "storage",
-            "job": wish.target,
-            "checkpoint_id": int(done.record.checkpoint),
-            "path": dg.MetadataValue.path(done.record.path),
-            "linked_bytes": done.linked_bytes,
-            "copied_bytes": done.copied_bytes,
-            "preflight": preflight_table(checks),
-        }
-    )
+    context.log.info(f"job {done.job} was restored from {done.record.path}: its next driver resumes from there")
+    return _shown(context, "storage", RestoreResult.of(done))
 
 
-def _restored_before(context: dg.OpExecutionContext, job: JobRecord, wish: Wish) -> RestoreRecord | None:
+def _restored_before(context: dg.OpExecutionContext, job: JobRecord, target: str, ref: str) -> RestoreRecord | None:
     if scheme(job.root) not in (None, "file"):
         return None
-    done = find_restore(_LOCAL, join(job.root, wish.target), attempt_key(context))
-    return done if done is not None and done.ref == wish.ref else None
+    done = find_restore(_LOCAL, join(job.root, target), attempt_key(context))
+    return done if done is not None and done.ref == ref else None
 
 
 def _storage_of_job(job: JobRecord) -> Files:

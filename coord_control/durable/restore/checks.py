@@ -77,10 +77,16 @@ def refusal(
     checkpoint: str, checks: Iterable[Check], *, is_applied: bool = False, can_undo: bool = False
 ) -> RestoreRefused | None:
     """Return what :func:`refuse` would raise."""
-    refused = [check for check in checks if check.verdict is Verdict.REFUSED]
+    found = list(checks)
+    refused = [check for check in found if check.verdict is Verdict.REFUSED]
     if not refused:
         return None
     is_damaged = any(check.is_damage for check in refused)
     return RestoreRefused(
-        checkpoint, list(map(str, refused)), is_damaged=is_damaged, is_applied=is_applied, can_undo=can_undo
+        checkpoint,
+        list(map(str, refused)),
+        checks=[check.to_json() for check in found],
+        is_damaged=is_damaged,
+        is_applied=is_applied,
+        can_undo=can_undo,
     )

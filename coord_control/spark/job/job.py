@@ -40,7 +40,7 @@ from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort
 from coord_control.spark.job.job_driver import CLOSE_SECONDS, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics
-from coord_control.spark.job.job_restore import JobRestore, restore_settings
+from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
 from coord_control.spark.job.query_starts import QueryStart, QueryStarts
 from coord_control.spark.job.rescale import RescaleFunction
@@ -141,15 +141,10 @@ class Job:
         use_this_interpreter(spark)
         self._spark = spark
         root = absolute(root)
-        restore_from, allow_state, allow_input = restore_settings(
-            restore_from, allow_non_restored_state, allow_missing_input
+        request = requested_restore(
+            restore_from, allow_non_restored_state=allow_non_restored_state, allow_missing_input=allow_missing_input
         )
-        restore = None
-        if restore_from is not None:
-            ref = absolute(restore_from) if "/" in restore_from else restore_from
-            restore = JobRestore.wanted(
-                name, spark, root, ref, allow_non_restored_state=allow_state, allow_missing_input=allow_input
-            )
+        restore = None if request is None else JobRestore.wanted(name, spark, root, request)
         self._driver = JobDriver(
             name,
             spark,

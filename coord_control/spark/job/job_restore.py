@@ -27,15 +27,14 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.restore_log import RestoreRecord
-from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
-from coord_control.durable.restore.preflight_sources import check_sources
 from coord_control.durable.restore.prepared_restore import PreparedRestore, applied_restore, prepare_restore
+from coord_control.durable.restore.request import RestoreRequest, check_request
 from coord_control.errors import CheckpointNotFound, MissingRecord
 from coord_control.ids import Generation
-from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.job.pending_restore import PendingRestore
 
-__all__ = ["JobRestore", "restore_settings"]
+__all__ = ["JobRestore", "requested_restore"]
 
 _log = logging.getLogger("coord_control.job")
 
@@ -45,35 +44,24 @@ class JobRestore(PendingRestore):
     """A restore that the program has requested.
 
     Attributes:
-        ref: what was asked for.
         files: the storage of the path.
     """
 
     is_applied = False
 
-    ref: str
+    request: RestoreRequest
     files: Files
-    allow_missing_input: bool
     _prepared: PreparedRestore | None = field(default=None)
 
     @classmethod
-    def wanted(
-        cls,
-        job: str,
-        spark: SparkSession,
-        root: str,
-        ref: str,
-        *,
-        allow_non_restored_state: bool,
-        allow_missing_input: bool,
-    ) -> Self | None:
+    def wanted(cls, job: str, spark: SparkSession, root: str, request: RestoreRequest) -> Self | None:
         """Find what is to be restored, or return None if the job has already restored it.
 
         Raises:
             CheckpointNotFound: nothing, or more than one checkpoint, is meant.
             MissingRecord, DamagedRecord, UnsupportedFormat: the checkpoint cannot be used.
         """
-        folder, files = join(root, job), files_for(root, spark)
+        folder, files, ref = join(root, job), files_for(root, spark), request.ref
         try:
             path = Catalog(files, folder, lambda path: files_for(path, spark)).resolve(ref).path
             storage = files_for(path, spark)
@@ -85,10 +73,9 @@ class JobRestore(PendingRestore):
                         job_folder=folder,
                         path=path,
                         metadata=source.metadata,
-                        allow_non_restored_state=allow_non_restored_state,
-                        ref=ref,
+                        allow_non_restored_state=request.allow_non_restored_state,
+                        request=request,
                         files=storage,
-                        allow_missing_input=allow_missing_input,
                     )
         except (CheckpointNotFound, MissingRecord):
             if (applied := applied_restore(files, folder, ref, None)) is None:
@@ -111,32 +98,24 @@ class JobRestore(PendingRestore):
             RestoreRefused: it cannot work.
             DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
         """
-        job_folder = self.job_folder
-        is_fork, root = self.metadata.job != self.job, job_folder.rstrip("/").rpartition("/")[0]
+        request = self.request
 
         def storage(path: str) -> Files:
             return files_for(path, spark)
 
         with open_checkpoint(self.files, self.path) as source:
-            allow = self.allow_non_restored_state
-            checks = [
-                *check_files(source, verify=True),
-                *check_spark_version(source.metadata, spark.version),
-                *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
-                *check_sources(files, storage, root, source, allow_missing_input=self.allow_missing_input),
-                *check_sinks(files, job_folder, source, is_fork=is_fork),
-            ]
+            checks = check_request(request, source, files, self.job_folder, storage, spark_version=spark.version)
             self._report(checks)
             self._prepared = prepare_restore(
                 files,
-                job_folder,
+                self.job_folder,
                 source,
                 generation=generation,
                 verify_claim=verify,
-                ref=self.ref,
-                is_fork=is_fork,
-                allow_non_restored_state=allow,
-                allow_missing_input=self.allow_missing_input,
+                ref=request.ref,
+                is_fork=self.metadata.job != self.job,
+                allow_non_restored_state=request.allow_non_restored_state,
+                allow_missing_input=request.allow_missing_input,
             )
 
     @property
@@ -158,16 +137,20 @@ class JobRestore(PendingRestore):
         )
 
 
-def restore_settings(
-    restore_from: str | None, allow_non_restored_state: bool, allow_missing_input: bool
-) -> tuple[str | None, bool, bool]:
-    """Return what the program says, or else the environment."""
-    if restore_from is not None:
-        return restore_from, allow_non_restored_state, allow_missing_input
-    return (
-        os.environ.get(RESTORE_VARIABLE) or None,
-        allow_non_restored_state or _is_set(ALLOW_VARIABLE),
-        allow_missing_input or _is_set(ALLOW_MISSING_INPUT_VARIABLE),
+def requested_restore(
+    restore_from: str | None, *, allow_non_restored_state: bool, allow_missing_input: bool
+) -> RestoreRequest | None:
+    """Return what the program requests, or else the environment."""
+    if restore_from is None:
+        restore_from = os.environ.get(RESTORE_VARIABLE) or None
+        allow_non_restored_state = allow_non_restored_state or _is_set(ALLOW_VARIABLE)
+        allow_missing_input = allow_missing_input or _is_set(ALLOW_MISSING_INPUT_VARIABLE)
+    if restore_from is None:
+        return None
+    return RestoreRequest(
+        ref=absolute(restore_from) if "/" in restore_from else restore_from,
+        allow_non_restored_state=allow_non_restored_state,
+        allow_missing_input=allow_missing_input,
     )
 
 

@@ -18,8 +18,9 @@ from coord_control.control.execution.command import Again, EndJob, Takeover
 from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore
-from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.ids import CheckpointId, CheckpointKind, Generation
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
@@ -175,7 +176,7 @@ def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
     assert decide(early, asked) == Again()
     early.stop()
     files = LocalFiles()
-    restore_job(files, lambda path: files, RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path))
+    restore_job(files, lambda path: files, RestoreRequest(ref=saved.path), root=str(tmp_path), job=JOB)
     found = decide(ScriptedDriver(tmp_path), asked)
     assert state_of(found) is CommandState.COMPLETED
     unknown = command(CommandKind.RESTORE, payload={"ref": "latest"})
@@ -233,9 +234,10 @@ def test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_o
     saved = first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT)).wait(0.0)
     first.stop()
     files = LocalFiles()
-    request = RestoreRequest(root=str(tmp_path), job=JOB, ref=saved.path)
     asked = command(CommandKind.RESTORE, generation=3, payload={"ref": "latest"}, progress={"path": saved.path})
-    restore_job(files, lambda path: files, request)  # of generation 2
+    restore_job(
+        files, lambda path: files, RestoreRequest(ref=saved.path), root=str(tmp_path), job=JOB
+    )  # of generation 2
     assert decide(ScriptedDriver(tmp_path), asked) == Again()
 
 

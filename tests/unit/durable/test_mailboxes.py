@@ -12,8 +12,9 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder
 from coord_control.durable.job_folder.lineage import current_lineage, spark_position
 from coord_control.durable.offline.mailboxes import drop_mailbox, waiting
-from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import Fenced, JobRunning, MailboxNotFound
 from coord_control.ids import Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.recovery import Facts, RecoveredOperator, recover
@@ -87,7 +88,7 @@ def test_a_mailbox_that_does_not_exist_is_named(files: MemoryFiles, operator: st
 def test_what_was_restored_and_has_not_run_is_started_first(files: MemoryFiles) -> None:
     ran(files)
     save(files, JOB)
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    restore_job(files, lambda path: files, RestoreRequest(ref="1"), root="/jobs", job="flights")
     with pytest.raises(MailboxNotFound, match="start it once"):
         drop_mailbox(files, JOB, OP, S1)
 

@@ -20,10 +20,11 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.job_folder.lineage_record import Reached
-from coord_control.durable.offline.offline_restore import RestoreRequest, check_restore, restore_job
+from coord_control.durable.offline.offline_restore import check_restore, restore_job
 from coord_control.durable.offline.offline_savepoint import adopt, own_job, save
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.export import export_query
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.durable.restore.seeds import Redistribution, seed_lineage
 from coord_control.errors import (
     Fenced,
@@ -138,7 +139,7 @@ def test_a_restore_of_a_dead_job_recovers_what_the_job_itself_would(files: Memor
 
 def restored(files: MemoryFiles, fork: str | None = None) -> MemoryFiles:
     disk = files.copy()
-    restore_job(disk, lambda path: disk, RestoreRequest("/jobs", "flights", "1", fork))
+    restore_job(disk, lambda path: disk, RestoreRequest(ref="1", as_name=fork), root="/jobs", job="flights")
     return disk
 
 
@@ -240,7 +241,7 @@ def test_before_the_first_commit_the_first_offsets_are_kept(files: MemoryFiles, 
     query = metadata.queries[RAW]
     assert (query.epoch, query.planned) == (-1, 0 if planned else -1)
     assert {entry.path for entry in query.files} == {"sources/0/0", *(["offsets/0"] if planned else [])}
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    restore_job(files, lambda path: files, RestoreRequest(ref="1"), root="/jobs", job="flights")
     again = open_lineage(files, folder(RAW), RAW, {})
     assert again.name == "lineage-000002"
     assert files.read(join(again.checkpoint, "sources/0/0")) == b'0v1\n{"topic":{"0":17}}'
@@ -257,7 +258,7 @@ def test_a_plain_directory_that_has_begun_and_never_committed_is_adopted(files: 
 def test_what_was_restored_and_never_started_is_saved_again(files: MemoryFiles) -> None:
     ran(files)
     first = saved(files)
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    restore_job(files, lambda path: files, RestoreRequest(ref="1"), root="/jobs", job="flights")
     second = saved(files)
     assert second.operators == first.operators
     assert second.queries[DELAYS].lineage == "lineage-000002"
@@ -341,14 +342,14 @@ def test_there_must_be_something_to_save(files: MemoryFiles) -> None:
 def test_a_job_is_restored_and_its_driver_finds_the_states(files: MemoryFiles) -> None:
     ran(files)
     saved(files)
-    restored = restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "latest", verify=True))
+    restored = restore_job(files, lambda path: files, RestoreRequest(ref="latest"), root="/jobs", job="flights")
     assert restored.record.queries == {DELAYS: "lineage-000002", RAW: "lineage-000002"}
     lineage = open_lineage(files, folder(DELAYS), DELAYS, {OP: RECORD})
     seed_lineage(files, lineage, Generation(9), {OP: (2, None)})
     store = EpochStore(files, lineage.epochs, Generation(9), 100)
     assert {type(record) for record in store.open()} == {Begin, Ack}
     # An explicit restore is done as often as it is asked for.
-    again = restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", "latest"))
+    again = restore_job(files, lambda path: files, RestoreRequest(ref="latest"), root="/jobs", job="flights")
     assert again.record.queries[DELAYS] == "lineage-000003"
 
 
@@ -359,8 +360,8 @@ def test_a_fork_begins_above_the_generation_of_the_original(files: MemoryFiles) 
             pass
     metadata = saved(files)
     assert metadata.generation == 5
-    request = RestoreRequest("/jobs", "flights", "latest", fork="copy")
-    restored = restore_job(files, lambda path: files, request)
+    request = RestoreRequest(ref="latest", as_name="copy")
+    restored = restore_job(files, lambda path: files, request, root="/jobs", job="flights")
     assert (restored.record.generation, restored.record.is_fork) == (6, True)
     original = current_lineage(files, folder(DELAYS), DELAYS)
     fork = current_lineage(files, "/jobs/copy/queries/delays", DELAYS)
@@ -369,19 +370,21 @@ def test_a_fork_begins_above_the_generation_of_the_original(files: MemoryFiles) 
     assert fork.query_id != original.query_id
     assert original.name == "lineage-000001"
     with pytest.raises(RestoreRefused, match=r"the job has run already.*choose another name"):
-        restore_job(files, lambda path: files, request)
+        restore_job(files, lambda path: files, request, root="/jobs", job="flights")
 
 
-def test_a_fork_under_the_name_of_its_original_is_no_restore_of_it() -> None:
+def test_a_fork_under_the_name_of_its_original_is_no_restore_of_it(files: MemoryFiles) -> None:
     with pytest.raises(ForkNameTaken, match=r"'flights' is the job itself.*leave .*--as.* out.*choose another name"):
-        RestoreRequest("/jobs", "flights", "latest", fork="flights")
+        check_restore(
+            files, lambda path: files, RestoreRequest(ref="latest", as_name="flights"), root="/jobs", job="flights"
+        )
 
 
 def test_the_check_changes_nothing(files: MemoryFiles) -> None:
     ran(files)
     saved(files)
     before = {name: files.read(name) for name in files.paths()}
-    path, checks = check_restore(files, lambda path: files, RestoreRequest("/jobs", "flights", "1"))
+    path, checks = check_restore(files, lambda path: files, RestoreRequest(ref="1"), root="/jobs", job="flights")
     assert path == f"{JOB}/savepoints/1"
     assert {check.verdict.value for check in checks} == {"ok"}
     assert {name: files.read(name) for name in files.paths()} == before
@@ -401,7 +404,7 @@ def test_a_plain_directory_is_adopted_and_restored_into_a_job(files: MemoryFiles
     made = adopt(files, plain, "/savepoints/adopted", files, job="flights", query=DELAYS)
     assert made.replayed == {DELAYS: 4}
     assert list(verify_files(files, made.path, made.metadata)) == []
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", made.path))
+    restore_job(files, lambda path: files, RestoreRequest(ref=made.path), root="/jobs", job="flights")
     lineage = open_lineage(files, folder(DELAYS), DELAYS, {})
     assert (lineage.query_id, lineage.name) == ("its-own", "lineage-000001")
     assert files.list(join(lineage.checkpoint, "commits")) == ["2", "3"]

@@ -11,11 +11,12 @@ from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.checkpoints.metadata_file import PlannedEpoch, StateOperator
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.job_folder.lineage_record import OperatorRecord, Reached
-from coord_control.durable.offline.offline_restore import RestoreRequest, restore_job
+from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.checks import Check, Verdict, refuse
 from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
 from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import MissingRecord, RestoreRefused
 from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
@@ -148,7 +149,7 @@ def test_sinks_that_an_earlier_lineage_has_carried_farther_are_pointed_out(files
     ran_to(files, query, 3)
     early = save(files, JOB).path
     ran_to(files, query, 11, planned=True)
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", early))
+    restore_job(files, lambda path: files, RestoreRequest(ref=early), root="/jobs", job="flights")
     ran_to(files, query, 7)
     later = save(files, JOB)
     assert later.metadata.queries[query].reached == Reached(committed=Epoch(11), planned=Epoch(12))
@@ -160,7 +161,7 @@ def test_sinks_that_an_earlier_lineage_has_carried_farther_are_pointed_out(files
         )
     # Also when the earlier lineage is removed, and after another restore.
     files.delete(f"{JOB}/queries/{query}/lineage-000001")
-    restore_job(files, lambda path: files, RestoreRequest("/jobs", "flights", later.path))
+    restore_job(files, lambda path: files, RestoreRequest(ref=later.path), root="/jobs", job="flights")
     assert "epochs 8 to 11 were committed" in sink_check(files, later.path, query).found
 
 
