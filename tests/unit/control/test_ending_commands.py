@@ -120,7 +120,8 @@ def test_a_driver_reads_the_files_that_it_restores_unless_it_is_asked_not_to(wor
     read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
 
     assert read.error is not None
-    assert (read.state, read.error.code) == (CommandState.REFUSED, "RESTORE_REFUSED")
+    assert (read.state, read.error.code, read.error.fault) == (CommandState.REFUSED, "RESTORE_REFUSED", "external")
+    assert "refused" in [check["verdict"] for check in read.error.fields]
 
     not_read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", verify=False))
 
