@@ -10,7 +10,7 @@ from typing import Any, Final
 import dagster as dg
 import pytest
 
-from coord_control.dagster.definitions.action_jobs import START_JOB, build_jobs
+from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.definitions.supervision_sensor import (
     SUPERVISOR_NAME,
     Decision,
@@ -19,6 +19,7 @@ from coord_control.dagster.definitions.supervision_sensor import (
     decide,
 )
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.job_actions import START_JOB
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec, SuperviseSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import ENDED_TO_RESTART, JobRecord, JobState

@@ -25,8 +25,9 @@ from typing import Final
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from coord_control.dagster.definitions.action_jobs import START_JOB, start_run_config
+from coord_control.dagster.definitions.action_jobs import start_run_config
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.runs.job_actions import START_JOB
 from coord_control.dagster.runs.own_runs import NOT_OVER
 from coord_control.dagster.runs.patience import within
 from coord_control.dagster.spec import StreamingJobSpec, SuperviseSpec

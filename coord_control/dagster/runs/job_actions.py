@@ -9,9 +9,9 @@ Threads: blocks the step's thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import dagster as dg
 
@@ -47,21 +47,14 @@ from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import ControlEventRefused
 
-__all__ = [
-    "Asking",
-    "dispose",
-    "fork",
-    "nothing_done",
-    "restart",
-    "restore_job",
-    "send_event",
-    "start",
-    "stop",
-    "verify",
-]
+__all__ = ["ACTIONS", "START", "START_JOB", "Action", "Asking", "nothing_done"]
+
+#: The Dagster job that starts streaming jobs; only defined if at least one of them can be started.
+START_JOB: Final = "start_streaming_job"
 
 
 _R = TypeVar("_R", bound=CommandResult)
+_C = TypeVar("_C", bound=ActionConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +247,73 @@ def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
 def _place(field: Mapping[str, Any]) -> str:
     path: Iterable[Any] = field.get("loc") or ()
     return ".".join(map(str, path)) or "the whole payload"
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[_C]):
+    """One of the Dagster jobs.
+
+    Attributes:
+        work: performs the action and returns the metadata that the run shows.
+    """
+
+    name: str
+    config: type[_C]
+    work: Callable[[Asking, _C], Metadata]
+    description: str
+
+
+START: Final = Action(
+    START_JOB,
+    StartConfig,
+    start,
+    "Start the driver of a streaming job in the background, on the machine of this run, and wait until it is running.",
+)
+ACTIONS: Final[tuple[Action[Any], ...]] = (
+    Action(
+        "stop_streaming_job",
+        StopConfig,
+        stop,
+        "Stop a streaming job after its current epochs, optionally with a savepoint. It stays stopped until you "
+        "start it.",
+    ),
+    Action(
+        "restart_streaming_job",
+        ActionConfig,
+        restart,
+        "Restart the driver of a streaming job, with the current version of its script. The driver must run under "
+        "coordctl run, as it does when started by start_streaming_job.",
+    ),
+    Action(
+        "restore_streaming_job",
+        RestoreConfig,
+        restore_job,
+        "Restore a streaming job from a checkpoint or savepoint: through its driver if the job is running, otherwise "
+        "directly on its storage. Shows the preflight checks in either case.",
+    ),
+    Action(
+        "fork_streaming_job",
+        ForkConfig,
+        fork,
+        "Fork a new streaming job from a checkpoint or savepoint. The original job is not affected.",
+    ),
+    Action(
+        "send_control_event",
+        SendConfig,
+        send_event,
+        "Send a control event to an operator, exactly once, and wait until its effect is durable.",
+    ),
+    Action(
+        "dispose_savepoint",
+        RefConfig,
+        dispose,
+        "Delete a checkpoint or savepoint permanently. Refused for the newest checkpoint, and while it is being read.",
+    ),
+    Action(
+        "verify_savepoint",
+        RefConfig,
+        verify,
+        "Let the driver read all files of a checkpoint or savepoint and verify their checksums. Fails if one is "
+        "missing or damaged.",
+    ),
+)
