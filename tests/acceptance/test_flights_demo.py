@@ -94,18 +94,20 @@ def assert_right(result: dict[str, Any]) -> None:
     assert all(check["ok"] for check in result["checks"])
 
 
-def test_a_killed_demo_goes_on_where_it_was(start: Run, tmp_path: Path) -> None:
+def test_a_killed_demo_goes_on_where_it_was_also_when_attempts_fail(start: Run, tmp_path: Path) -> None:
     work = ("--days", "10", "--work", str(tmp_path / "work"))
     killed = start(*work, "--days-per-epoch", "1")
     await_epoch(killed, 2)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    result, _ = finish(start(*work))
+    result, err = finish(start(*work, "--days-per-epoch", "2", "--chaos", "0.4"))
     assert_right(result)
     assert result["complete"]
     assert result["generation"] == 2
     assert result["alerts"]["flights"] == result["airports"]["departures"] == 8_832
     assert 0 < result["events"]["up"] < result["events"]["reports"]  # the rest came to the driver that was killed
+    assert result["attempts_failed"] > 0
+    assert "Traceback" not in err
 
 
 def test_ten_days_come_out_as_they_went_in_also_when_spark_has_not_committed_what_the_sink_has(
@@ -175,14 +177,6 @@ def test_a_second_interrupt_ends_at_once(start: Run) -> None:
     assert out == ""
     while jvms(process):
         time.sleep(0.1)
-
-
-def test_failing_attempts_are_recovered_from(start: Run) -> None:
-    result, err = finish(start("--days", "10", "--days-per-epoch", "2", "--chaos", "0.4"))
-    assert_right(result)
-    assert result["attempts_failed"] > 0
-    assert result["alerts"]["flights"] == 8_832
-    assert "Traceback" not in err
 
 
 def test_options_that_make_no_sense_are_refused(start: Run) -> None:
