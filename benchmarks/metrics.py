@@ -158,7 +158,8 @@ def _status(rig: Rig) -> JobStatus:
 
 def _snapshot(rig: Rig, observer: Observer, subtasks: int) -> DriverSnapshot:
     runtime = rig.runtime
-    query = QueryFacts(name=_QUERY, query_id="", lineage="0001", checkpoint="", operators=(OPERATOR,), state="running")
+    status = QueryStatus(_QUERY, "running", -1, 0, None)
+    query = QueryFacts(name=_QUERY, query_id="", lineage="0001", checkpoint="", operators=(OPERATOR,), status=status)
     facts = JobFacts(
         name="benchmark",
         root="",

@@ -154,7 +154,7 @@ class ScriptedDriver:
                 lineage="l1",
                 checkpoint=join(self.folder, "spark"),
                 operators=(OperatorUid(OPERATOR),),
-                state="running",
+                status=self._query_status(),
             ),
         )
 
@@ -175,8 +175,11 @@ class ScriptedDriver:
         self._check_open()
         gateways = tuple(GatewayStatus(subtask, True, 0, 0, 0.0, 0) for subtask in range(SUBTASKS))
         operator = OperatorStatus(OPERATOR, "q", 1, Totals(), gateways)
-        query = QueryStatus("q", "running", 1, 0, None, {}, batches=2, rows=16, batch_seconds=0.5)
-        return JobStatus(self._facts.name, self.generation, (query,), (operator,), 0, 0)
+        return JobStatus(self._facts.name, self.generation, (self._query_status(),), (operator,), 0, 0)
+
+    def _query_status(self) -> QueryStatus:
+        state = "stopped" if self.ended.is_set() else "running"
+        return QueryStatus("q", state, 1, 0, None, {}, batches=2, rows=16, batch_seconds=0.5)
 
     def metrics_address(self) -> str | None:
         return "127.0.0.1:9404"

@@ -13,6 +13,7 @@ from typing import Any
 
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.statistics import CheckpointStatistics
+from coord_control.protocol.status import QueryStatus
 
 __all__ = [
     "ControlEvent",
@@ -64,7 +65,7 @@ class QueryFacts:
     lineage: str  #: the name of its folder
     checkpoint: str  #: Spark's checkpoint directory
     operators: tuple[OperatorUid, ...]
-    state: str  #: of ``QueryState``
+    status: QueryStatus
 
 
 @dataclass(frozen=True, slots=True)

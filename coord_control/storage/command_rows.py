@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, Select, select, update
 
+from coord_control.errors import JobNotRunning
 from coord_control.storage import audit, tables
 from coord_control.storage.database import Transaction
 from coord_control.storage.records import (
@@ -25,8 +26,21 @@ from coord_control.storage.records import (
     to_json,
 )
 
-__all__ = ["conclude", "least_id", "new_id", "record", "selected", "write_audit"]
+__all__ = [
+    "DATABASE",
+    "conclude",
+    "least_id",
+    "new_id",
+    "not_running",
+    "record",
+    "refuse_pending",
+    "selected",
+    "write_audit",
+]
 
+
+#: The actor of outcomes that no user or driver caused.
+DATABASE: Final = "control database"
 
 _commands = tables.commands.c
 
@@ -88,6 +102,26 @@ def conclude(
     details = {} if outcome.error is None else {"code": outcome.error.code, "message": outcome.error.message}
     write_audit(transaction, command, actor, outcome.state, details)
     return True
+
+
+def not_running(job: Row[Any]) -> CommandError:
+    """Return the error of a command to a job that no driver runs, and that none is about to run."""
+    since = (job.ended_at or job.heartbeat_at).isoformat(timespec="seconds")
+    reason = job.end_reason or ("" if job.ended_at else "its driver's last heartbeat")
+    return CommandError(
+        code="JOB_NOT_RUNNING",
+        message=str(JobNotRunning(job.name, since, reason)),
+        retry=True,
+        fields=({"since": since, "reason": reason},),
+    )
+
+
+def refuse_pending(transaction: Transaction, job: Row[Any]) -> None:
+    """Refuse the commands that wait for a driver of ``job``, as those are refused that are requested from now on."""
+    is_pending = _commands.state == CommandState.PENDING
+    refusal = Outcome(state=CommandState.REFUSED, error=not_running(job))
+    for row in transaction.execute(selected().where(_commands.job_id == job.id, is_pending)).all():
+        conclude(transaction, row, refusal, is_pending, DATABASE)
 
 
 def write_audit(

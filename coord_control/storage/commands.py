@@ -6,6 +6,7 @@ driver has claimed it, on that driver's generation:
     pending --claim--> claimed --finish--> completed | failed | refused | cancelled
        |-- cancel --> cancelled
        |-- expire_due --> expired
+       |-- the last driver has failed for good --> refused
     (refused at once: the job has no driver, and no supervisor is starting one)
 
 A newer driver adopts the commands that an older one had claimed; after that the older one can no longer change them. A
@@ -24,11 +25,13 @@ from typing import Any, Final
 
 from sqlalchemy import Row, func, select, update
 
-from coord_control.errors import CommandNotCancellable, CommandNotFound, JobNotRunning, KeyReused
+from coord_control.errors import CommandNotCancellable, CommandNotFound, KeyReused
 from coord_control.storage import tables
 from coord_control.storage.command_rows import (
+    DATABASE,
     conclude,
     new_id,
+    not_running,
     record,
     selected,
     write_audit,
@@ -51,9 +54,6 @@ __all__ = ["CommandRequest", "Commands", "Outcome"]
 
 #: Only these can be cancelled after a driver has claimed them.
 _CANCELLABLE: Final = (CommandKind.TRIGGER_CHECKPOINT, CommandKind.TRIGGER_SAVEPOINT)
-
-#: The actor of outcomes that no user or driver caused.
-_DATABASE: Final = "control database"
 
 _commands = tables.commands.c
 
@@ -87,7 +87,7 @@ class Commands:
             row = transaction.execute(selected().where(_commands.id == values["id"])).one()
             write_audit(transaction, row, request.requested_by, "requested", {"operator": request.operator})
             if row.state == CommandState.REFUSED:
-                write_audit(transaction, row, _DATABASE, CommandState.REFUSED, {"code": row.error["code"]})
+                write_audit(transaction, row, DATABASE, CommandState.REFUSED, {"code": row.error["code"]})
             else:
                 transaction.notify(COMMANDS_CHANNEL, request.job)
             return record(row)
@@ -411,19 +411,8 @@ def _new_row(transaction: Transaction, job: Row[Any], request: CommandRequest) -
         "expires_at": now + timedelta(seconds=request.expires_seconds),
     }
     if not alive(job, now) and not restarting(job, now):
-        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(_not_running(job))}
+        values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(not_running(job))}
     return values
-
-
-def _not_running(job: Row[Any]) -> CommandError:
-    since = (job.ended_at or job.heartbeat_at).isoformat(timespec="seconds")
-    reason = job.end_reason or ("" if job.ended_at else "its driver's last heartbeat")
-    return CommandError(
-        code="JOB_NOT_RUNNING",
-        message=str(JobNotRunning(job.name, since, reason)),
-        retry=True,
-        fields=({"since": since, "reason": reason},),
-    )
 
 
 def _same(transaction: Transaction, job: Row[Any], request: CommandRequest, key: str) -> CommandRecord:
@@ -448,5 +437,5 @@ def _expire(transaction: Transaction, job: int | None, limit: int = 1000) -> int
     for row in transaction.execute(due).all():
         error = CommandError(code="COMMAND_EXPIRED", message="no driver took it in time", retry=True)
         outcome = Outcome(state=CommandState.EXPIRED, error=error)
-        expired += conclude(transaction, row, outcome, _commands.state == CommandState.PENDING, _DATABASE)
+        expired += conclude(transaction, row, outcome, _commands.state == CommandState.PENDING, DATABASE)
     return expired

@@ -17,6 +17,7 @@ from sqlalchemy import Row, delete, select, update
 
 from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
 from coord_control.storage import tables
+from coord_control.storage.command_rows import refuse_pending
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.job_rows import alive, job_record
 from coord_control.storage.records import (
@@ -101,11 +102,14 @@ class Jobs:
         *,
         is_clean: bool = True,
         is_final: bool = False,
+        queries: Sequence[QueryRecord] = (),
     ) -> None:
-        """Record that a driver has ended, with its last state.
+        """Record that a driver has ended.
 
         Args:
-            is_final: a supervisor does not restart the driver either, because that would not help.
+            is_final: no supervisor starts the driver again, because that cannot help: commands that wait for a driver
+                are refused.
+            queries: how its queries have ended.
 
         Raises:
             GenerationSuperseded: a newer driver has registered; only the log of generations was written.
@@ -122,6 +126,10 @@ class Jobs:
             if newest == generation:
                 values = {**ending, "state": JobState(state), **({"is_supervised": False} if is_final else {})}
                 transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
+                _save_queries(transaction, job, queries)
+                if is_final:
+                    ended = select(tables.jobs).where(tables.jobs.c.id == job)
+                    refuse_pending(transaction, transaction.execute(ended).one())
         if newest > generation:
             raise GenerationSuperseded(name, generation, newest, holder)
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 from typing import Final
 
 from coord_control import signal_wakeup
+from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
+from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.job.job import Job
 from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.process.shutdown import StopRegistry
+from coord_control.storage import job_rows, jobs
 from tests.mutations.mutation import Mutation
 
 __all__ = ["ENDING_MUTATIONS"]
 
+_AGENT: Final = "tests/unit/control/test_agent.py"
+_SERVICE: Final = "tests/unit/spark/test_checkpoint_service.py"
 _SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
 _DRIVER_END: Final = "tests/spark/test_driver_end.py"
 _AFTERWARDS: Final = f"{_DRIVER_END}::test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed"
@@ -24,7 +29,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let a signal cut off the last moments of a job",
-            Job.stop,
+            Job._stop,
             "self._driver.close()",
             "shutdown.unregister(self.stop); self._driver.close()",
         ),
@@ -65,6 +70,51 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "",
         ),
         _AFTERWARDS,
+    ),
+    (
+        Mutation(
+            "leave what waits for a driver that has failed for good pending",
+            jobs.Jobs.ended,
+            "refuse_pending(transaction, transaction.execute(ended).one())",
+            "pass",
+        ),
+        _AGENT,
+    ),
+    (
+        Mutation(
+            "refuse what waits for a driver that is started again",
+            jobs.Jobs.ended,
+            "if is_final:",
+            "if True:",
+        ),
+        _AGENT,
+    ),
+    (
+        Mutation(
+            "show the queries of a job that has ended as they were at its last heartbeat",
+            job_rows._queries,
+            "{**beat, **values} if is_over else {**values, **beat}",
+            "{**values, **beat}",
+        ),
+        _AGENT,
+    ),
+    (
+        Mutation(
+            "let a program fail that waits for a checkpoint when its job is stopped",
+            CheckpointHandle.wait,
+            "outcome.reason is FailureReason.JOB_ENDING",
+            "False",
+        ),
+        _SERVICE,
+    ),
+    (
+        Mutation(
+            "let no request end whose statistics cannot be computed",
+            CheckpointService._ended,
+            "except Exception:",
+            "except OSError:",
+        ),
+        _SERVICE,
     ),
     (
         Mutation(

@@ -32,6 +32,7 @@ _SCRIPT = """
     from pathlib import Path
     from pyspark.sql import SparkSession
     import coord_control as cc
+    from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
     from coord_control.spark.job.control_plane import ControlPlane
 
     folder, way = Path(sys.argv[1]), sys.argv[2]
@@ -43,13 +44,23 @@ _SCRIPT = """
             time.sleep(0.01)
         close(plane, driver)
 
-    if way != "starting":
+    if way in ("ending", "waiting"):
         ControlPlane.close = close_late
 
     spark = (
         SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
     )
+    if way == "saving":
+        begun = CheckpointStore.verify
+
+        def verify_late(store):
+            print("saving", flush=True)
+            job._driver.checkpoints._closing.wait()
+            begun(store)
+
+        CheckpointStore.verify = verify_late
+
     with cc.Job("job", spark, root=str(folder / "jobs"), metrics="none") as job:
         rows = spark.readStream.format("rate").load()
         job.start("first", rows.writeStream.format("noop"))
@@ -57,6 +68,8 @@ _SCRIPT = """
         if way == "starting":
             job._driver.closed.wait()
             job.start("second", rows.writeStream.format("noop"))
+        elif way == "saving":
+            job.trigger_savepoint().wait()
         elif way == "waiting":
             job.await_termination()
     print("over", flush=True)
@@ -66,16 +79,17 @@ _SCRIPT = """
 class Driver:
     """A driver process of the script above, as a supervisor starts it, and a client of its control plane."""
 
-    def __init__(self, folder: Path, way: str) -> None:
+    def __init__(self, folder: Path, way: str, *, is_plain: bool = False) -> None:
         script = folder / "script.py"
         script.write_text(textwrap.dedent(_SCRIPT))
         url = f"sqlite:///{folder / 'control.db'}"
         self._folder = folder
         self.client = ControlClient(settings=ControlSettings.load(url))
         environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT), "COORD_CONTROL": url, SUPERVISED_VARIABLE: "one"}
+        program = [str(script)] if is_plain else ["-m", "coord_control.spark.process.bootstrap", str(script)]
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coord_control.spark.process.bootstrap", str(script), str(folder), way],
+                [sys.executable, *program, str(folder), way],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -102,11 +116,11 @@ class Driver:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Driver]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     drivers: list[Driver] = []
 
-    def start(way: str) -> Driver:
-        drivers.append(Driver(tmp_path, way))
+    def start(way: str, **options: bool) -> Driver:
+        drivers.append(Driver(tmp_path, way, **options))
         return drivers[-1]
 
     yield start
@@ -127,7 +141,49 @@ def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(start
     # Not 143: the supervisor would start again what was stopped for good.
     assert driver.let_it_end() == (0, "over\n")
     assert driver.client.command(command.id).state is CommandState.COMPLETED
-    assert driver.client.job("job").state is JobState.ENDED
+    job = driver.client.job("job")
+    assert (job.state, [query.state for query in job.queries]) == (JobState.ENDED, ["stopped"])
+
+
+def test_the_first_interrupt_of_a_plain_program_waits_for_the_end_of_its_job(start: Callable[..., Driver]) -> None:
+    """Bug: it cut the end off, so the job was shown as running, and the next driver waited for its lease."""
+    driver = start("ending", is_plain=True)
+    driver.wait_for("ready")
+    driver.wait_for("closing")
+    driver.process.send_signal(signal.SIGINT)
+
+    assert driver.let_it_end() == (-signal.SIGINT, "")
+    job = driver.client.job("job")
+    assert (job.state, [query.state for query in job.queries]) == (JobState.ENDED, ["stopped"])
+
+
+def test_the_second_interrupt_does_not_wait(start: Callable[..., Driver]) -> None:
+    driver = start("ending", is_plain=True)
+    driver.wait_for("ready")
+    driver.wait_for("closing")
+    driver.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        driver.process.wait(1.0)
+    driver.process.send_signal(signal.SIGINT)
+
+    assert driver.process.wait() == -signal.SIGINT
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_a_program_that_waits_for_a_savepoint_when_a_command_ends_its_job_has_not_failed(
+    start: Callable[..., Driver], *, is_restart: bool
+) -> None:
+    """Bug: it ended with 75, so that its supervisor started again what was stopped."""
+    driver = start("saving")
+    driver.wait_for("ready")
+    driver.wait_for("saving")
+    command = driver.client.restart("job") if is_restart else driver.client.stop("job")
+
+    assert driver.process.wait() == (76 if is_restart else 0)
+    job = driver.client.job("job")
+    assert (job.state, job.is_restarting) == (JobState.ENDED, is_restart)
+    if not is_restart:
+        assert driver.client.command(command.id).state is CommandState.COMPLETED
 
 
 def test_a_signal_in_the_last_moments_of_a_job_that_ends_by_itself_lets_it_write_its_last_records(

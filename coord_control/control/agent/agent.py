@@ -183,6 +183,7 @@ class Agent:
                 reason,
                 is_clean=is_clean,
                 is_final=is_final,
+                queries=self._queries(),
             )
             self._last_words(ended)
         self._upkeep.close(1.0)
@@ -370,7 +371,7 @@ class Agent:
         return None
 
     def _queries(self) -> tuple[QueryRecord, ...]:
-        return query_records(self._port.queries(), self._port.status())
+        return query_records(self._port.queries())
 
     def _operators(self) -> tuple[OperatorRecord, ...]:
         operators = self._port.operators()

@@ -89,21 +89,19 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
 # --- the job
 
 
-def query_records(queries: tuple[QueryFacts, ...], status: JobStatus) -> tuple[QueryRecord, ...]:
+def query_records(queries: tuple[QueryFacts, ...]) -> tuple[QueryRecord, ...]:
     """Return the records of the started queries."""
-    now = {query.name: query for query in status.queries}
-    return tuple(_query_record(query, now.get(query.name)) for query in queries)
-
-
-def _query_record(facts: QueryFacts, status: QueryStatus | None) -> QueryRecord:
-    return QueryRecord(
-        name=facts.name,
-        query_id=facts.query_id,
-        lineage=facts.lineage,
-        state=facts.state,
-        epoch=None if status is None or status.committed < 0 else status.committed,
-        restarts=0 if status is None else status.restarts,
-        last_failure=(status.last_failure or "") if status is not None else "",
+    return tuple(
+        QueryRecord(
+            name=query.name,
+            query_id=query.query_id,
+            lineage=query.lineage,
+            state=query.status.state,
+            epoch=None if query.status.committed < 0 else query.status.committed,
+            restarts=query.status.restarts,
+            last_failure=query.status.last_failure or "",
+        )
+        for query in queries
     )
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from coord_control.errors import CheckpointNotCompleted
+from coord_control.errors import CheckpointNotCompleted, CoordControlError
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
 
@@ -36,8 +37,20 @@ class CompletedCheckpoint:
 class CheckpointHandle:
     """A requested checkpoint or savepoint."""
 
-    def __init__(self, request: CheckpointRequest, abort: Callable[[CheckpointHandle], None]) -> None:
+    def __init__(
+        self,
+        request: CheckpointRequest,
+        abort: Callable[[CheckpointHandle], None],
+        job_error: Callable[[], CoordControlError | None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            abort: requests that it is aborted.
+            job_error: returns what :meth:`wait` raises if the job ends before the checkpoint is complete; None: that
+                the checkpoint was not completed.
+        """
         self.request = request
+        self._job_error = job_error
         self.ticket: TicketId | None = None  # set by the service
         self._abort = abort
         #: Whether it was started for this request, and not for an earlier one with the same key.
@@ -62,9 +75,13 @@ class CheckpointHandle:
 
         Raises:
             CheckpointNotCompleted: it failed; the error has the reason and the next step.
+            JobEndRequested: a command or SIGTERM ended the job before.
+            Fenced: a newer driver owns the job.
             TimeoutError: it has not ended within the time, and continues.
         """
         outcome = self._outcome.result(timeout_seconds)
+        if outcome.reason is FailureReason.JOB_ENDING and (error := self._job_error()) is not None:
+            raise error
         if outcome.reason is not None:
             raise CheckpointNotCompleted(self.request.kind.value, outcome.reason.code, outcome.message)
         assert self._checkpoint is not None, "completed ones were started"

@@ -131,9 +131,15 @@ class CheckpointService:
         """Start the service's thread, which first reads the checkpoints of earlier drivers."""
         self._thread.start()
 
-    def submit(self, request: CheckpointRequest) -> CheckpointHandle:
-        """Request a checkpoint; a refusal is reported by the handle."""
-        handle = CheckpointHandle(request, self._abort_request)
+    def submit(
+        self, request: CheckpointRequest, job_error: Callable[[], CoordControlError | None] = lambda: None
+    ) -> CheckpointHandle:
+        """Request a checkpoint; the handle reports refusals.
+
+        Args:
+            job_error: see :class:`CheckpointHandle`.
+        """
+        handle = CheckpointHandle(request, self._abort_request, job_error)
         if self._is_closed:
             handle.finish(Outcome(FailureReason.JOB_ENDING))
         else:
@@ -374,12 +380,17 @@ class CheckpointService:
 
     def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
         del self._works[work.checkpoint]
-        now = time.monotonic()
-        statistics = work.statistics(outcome)
-        self._update(statistics)
+        now, rest_seconds = time.monotonic(), 0.0
+        try:
+            statistics = work.statistics(outcome)
+            self._update(statistics)
+            if outcome.reason is None:
+                rest_seconds = self._resting.after(statistics, now)
+        except Exception:  # those who requested the checkpoint wait for its end, not for its statistics
+            bug = "x the statistics of checkpoint %d met an error of the product; please report it"
+            _log.exception(bug, work.checkpoint)
         if outcome.reason is None:
             _log.info("= %s %d is complete: %s", work.request.kind.value, work.checkpoint, outcome.path)
-            rest_seconds = self._resting.after(statistics, now)
             self._scheduler.completed(work.checkpoint, now, outcome.path, rest_seconds=rest_seconds)
             self._retain()
         else:

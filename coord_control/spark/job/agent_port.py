@@ -100,7 +100,7 @@ class AgentPort:
                 lineage=query.lineage.name,
                 checkpoint=query.lineage.checkpoint,
                 operators=tuple(query.operators),
-                state=query.state.value,
+                status=query.status(),
             )
             for query in list(self._driver.queries.values())
         )

@@ -24,12 +24,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.control.settings import ControlSettings
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import (
+    CheckpointNotCompleted,
     DuplicateOperator,
     InvalidName,
     JobClosed,
     OperatorUnused,
 )
 from coord_control.ids import CheckpointKind, QueryName, is_valid_name
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 from coord_control.protocol.scheduler.statistics_history import Overview
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
@@ -45,6 +47,7 @@ from coord_control.spark.job.operator_handle import Operator
 from coord_control.spark.job.query_starts import QueryStart, QueryStarts
 from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.process import shutdown, start_notice
+from coord_control.spark.process.interrupts import InterruptsWait
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import use_this_interpreter
 
@@ -314,6 +317,7 @@ class Job:
         Raises:
             CheckpointNotCompleted: the savepoint failed; the job keeps running.
             TimeoutError: the savepoint did not complete in time; the job keeps running.
+            JobEndRequested: a command or SIGTERM ended the job before.
         """
         target = target if target is None else absolute(target)
         request = CheckpointRequest(
@@ -321,7 +325,12 @@ class Job:
         )
         self._check_open()
         self._all_declared()
-        completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
+        try:
+            completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
+        except CheckpointNotCompleted as failed:
+            if failed.reason == FailureReason.JOB_ENDING.code and (error := self._driver.end_error()) is not None:
+                raise error from failed
+            raise
         self.stop()
         return completed
 
@@ -344,29 +353,16 @@ class Job:
         After ``grace_seconds`` a running epoch is interrupted. Nothing is lost or done twice: the next driver runs it
         again. May be called more than once and from any thread; returns when the job has ended, but in a coordinator's
         callback at once, because the job cannot end before the callback does.
+
+        Raises:
+            KeyboardInterrupt: the program was interrupted meanwhile; the job has ended. A second interrupt is raised at
+                once.
         """
         if self._driver.thread.is_current():
             threading.Thread(target=self.stop, args=(grace_seconds,), name="coord-stop", daemon=True).start()
             return
-        deadline = time.monotonic() + grace_seconds
-        with self._driver.turns:  # waits for a query that is just starting, to stop it as well
-            if self._driver.closed.is_set():
-                return
-            self._driver.lost_supervisor = shutdown.lost_supervisor()
-            self._driver.checkpoints.close(CLOSE_SECONDS)
-            stop_queries(list(self._driver.queries.values()), deadline)
-            try:
-                self._driver.close()
-                if self._plane is not None:
-                    self._plane.close(self._driver)
-                if self._metrics is not None:
-                    self._metrics.close()
-            finally:
-                # Last: from now on SIGTERM ends the process at once, and would lose the last records and the command's
-                # outcome.
-                shutdown.unregister(self.stop, on_command=self._driver.is_ended_by_command)
-        with self._driver.changed:
-            self._driver.changed.notify_all()
+        with InterruptsWait():
+            self._stop(grace_seconds)
 
     def status(self) -> JobStatus:
         """Return the current state of the job.
@@ -390,9 +386,32 @@ class Job:
         # An exit or an interrupt is a request to stop.
         if isinstance(error, Exception) and not isinstance(error, SystemExit):
             self._driver.program_error = error
-        self.stop()
+        if isinstance(error, KeyboardInterrupt):
+            self._stop(_STOP_SECONDS)  # another interrupt does not wait
+        else:
+            self.stop()
 
     # Parts.
+
+    def _stop(self, grace_seconds: float) -> None:
+        deadline = time.monotonic() + grace_seconds
+        with self._driver.turns:  # a query that is just being started is stopped as well
+            if self._driver.closed.is_set():
+                return
+            self._driver.lost_supervisor = shutdown.lost_supervisor()
+            self._driver.checkpoints.close(CLOSE_SECONDS)
+            stop_queries(list(self._driver.queries.values()), deadline)
+            try:
+                self._driver.close()
+                if self._plane is not None:
+                    self._plane.close(self._driver)
+                if self._metrics is not None:
+                    self._metrics.close()
+            finally:
+                # Last: a SIGTERM would end the process at once, without the last records and the command's outcome.
+                shutdown.unregister(self.stop, on_command=self._driver.is_ended_by_command)
+        with self._driver.changed:
+            self._driver.changed.notify_all()
 
     def _all_declared(self) -> None:
         with self._driver.turns:
@@ -403,7 +422,7 @@ class Job:
         self._check_open()
         self._all_declared()
         self._driver.checkpoints.begin()
-        return self._driver.checkpoints.submit(request)
+        return self._driver.checkpoints.submit(request, self._driver.end_error)
 
     def _check_open(self) -> None:
         self._driver.check_open()

@@ -263,6 +263,11 @@ class JobDriver:
             return JobEndRequested(self.name)
         return JobClosed(self.name)
 
+    def end_error(self) -> CoordControlError | None:
+        """Return the error for a program that waits for a checkpoint; None if the program itself has ended the job."""
+        closed = self.error or self.closed_error()
+        return None if type(closed) is JobClosed else closed
+
     def status(self) -> JobStatus:
         """Return what the job does now: nothing that is not durable.
 

@@ -431,3 +431,36 @@ def test_closing_twice_and_from_two_threads_is_closing_once(world: World) -> Non
     for thread in threads:
         thread.join()
     eventually(lambda: world.store.jobs.get(JOB).state is JobState.ENDED)
+
+
+def test_what_waits_for_a_driver_that_fails_for_good_while_it_starts_is_refused_with_the_reason(world: World) -> None:
+    """Bug: it stayed pending until it expired, ten minutes later."""
+    driver, agent = world.driver(is_ready_to_start=False, is_supervised=True)
+    driver.was_ready = False
+    world.start(driver, agent)
+    command = world.ask(CommandKind.TRIGGER_SAVEPOINT)
+    agent.close(JobState.FAILED, "operator 'threshold' was declared twice", is_final=True)
+    done = world.store.commands.get(command)
+    assert done.error is not None
+    assert (done.state, done.error.code, done.error.retry) == (CommandState.REFUSED, "JOB_NOT_RUNNING", True)
+    assert "operator 'threshold' was declared twice" in done.error.message
+
+
+def test_what_waits_for_a_driver_that_is_started_again_waits_for_that_one(world: World) -> None:
+    driver, agent = world.driver(is_ready_to_start=False, is_supervised=True)
+    driver.was_ready = False
+    world.start(driver, agent)
+    command = world.ask(CommandKind.TRIGGER_SAVEPOINT)
+    agent.close(JobState.FAILED, "the storage is away")
+    assert world.store.commands.get(command).state is CommandState.PENDING
+    world.driver(is_supervised=True)
+    assert world.outcome(command).state is CommandState.COMPLETED
+
+
+def test_a_job_that_has_ended_shows_how_its_queries_have_ended(world: World) -> None:
+    """Bug: they were shown as they were at its last heartbeat, which is running."""
+    driver, _ = world.driver()
+    eventually(lambda: (job := world.store.jobs.get(JOB)).live is not None and job.queries)
+    driver.stop()
+    job = world.store.jobs.get(JOB)
+    assert [(query.state, query.epoch) for query in job.queries] == [("stopped", 1)]

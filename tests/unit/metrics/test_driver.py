@@ -65,7 +65,7 @@ def snapshot(stage: Stage | None = None, observer: Observer | None = None, **cha
         "is_up": True,
         "status": JobStatus(JOB, 3, (query,), operators, 6, 8),
         "queries": (
-            QueryFacts(name=QUERY, query_id="id", lineage="0002", checkpoint="c", operators=(UID,), state="running"),
+            QueryFacts(name=QUERY, query_id="id", lineage="0002", checkpoint="c", operators=(UID,), status=query),
         ),
         "parallelism": {UID: stage.specs[0].parallelism},
         "feeds": {UID: FeedStatus(5, 4, 1)},

@@ -1,0 +1,85 @@
+"""The service on a real storage, with its threads; the core is scripted.
+
+When a checkpoint starts, and which step comes next, is tested where it is decided (``protocol/scheduler``).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.errors import CheckpointNotCompleted, Fenced, JobEndRequested
+from coord_control.ids import CheckpointKind, Generation
+from coord_control.protocol.query_state import QueryState
+from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
+from coord_control.protocol.scheduler.statistics_history import StatisticsHistory
+from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
+from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
+from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
+from coord_control.spark.loop.runtime import JobRuntime
+from tests.unit.spark.test_checkpoint_work import SECONDS, SLOW, Core, World
+
+SAVEPOINT = CheckpointRequest(kind=CheckpointKind.SAVEPOINT)
+
+
+def service_of(world: World, **options: Any) -> CheckpointService:
+    for query in world.queries:
+        query.state = QueryState.STOPPED
+    return CheckpointService(
+        CheckpointStore(world.files, world.folder, Generation(1), lambda: None),
+        Catalog(LocalFiles(), world.folder),
+        cast(JobRuntime, Core()),
+        CheckpointOptions(**options),
+        job=JobDescription("flights", Generation(1), "4.3.0", lambda uid: 1 / 0),  # type: ignore[arg-type, return-value]
+        queries=lambda: world.queries,
+        restored=lambda: None,
+        changed=lambda statistics: None,
+        discarded=lambda checkpoint: None,
+        fail_job=lambda error: None,
+        look_seconds=0.01,
+    )
+
+
+def test_a_checkpoint_ends_although_its_statistics_cannot_be_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: an error there left the request open for ever, and the next checkpoint waited for it."""
+    service = service_of(World(tmp_path, SLOW))
+    update = StatisticsHistory.update
+
+    def fail_at_the_end(history: StatisticsHistory, statistics: CheckpointStatistics) -> None:
+        if statistics.status is not CheckpointStatus.IN_PROGRESS:
+            raise ZeroDivisionError
+        update(history, statistics)
+
+    monkeypatch.setattr(StatisticsHistory, "update", fail_at_the_end)
+    service.start()
+    service.begin()
+    first, second = service.submit(SAVEPOINT), service.submit(SAVEPOINT)
+    assert first.wait(SECONDS).path != second.wait(SECONDS).path
+    service.close(SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(JobEndRequested("job"), JobEndRequested), (Fenced("job", 1, 2), Fenced), (None, CheckpointNotCompleted)],
+)
+def test_a_program_that_waits_when_the_job_ends_meets_what_has_ended_it(
+    tmp_path: Path, error: Any, expected: type[Exception]
+) -> None:
+    service = service_of(World(tmp_path, SLOW))
+    service.start()
+    handle = service.submit(SAVEPOINT, lambda: error)  # it waits: queries are still being started
+    time.sleep(0.1)
+    service.close(SECONDS)
+    late = service.submit(SAVEPOINT, lambda: error)
+    for each in (handle, late):
+        with pytest.raises(expected):
+            each.wait(SECONDS)
