@@ -65,7 +65,7 @@ _MODULES: Final = {
     "Job": "coord_control.spark.job.job",
     "JobStatus": "coord_control.protocol.status",
     "Operator": "coord_control.spark.job.operator_handle",
-    "RestartPolicy": "coord_control.spark.queries.query",
+    "RestartPolicy": "coord_control.spark.queries.restart_policy",
     "Subtask": "coord_control.spark.worker.subtask",
     "SubtaskSnapshot": "coord_control.spark.job.rescale",
 }

@@ -35,7 +35,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
-from coord_control.errors import CheckpointNotCompleted, JobClosed
+from coord_control.errors import CheckpointNotCompleted, Fenced, JobClosed
 from tests.kill.books import PARTICIPANTS, RETAIN, Books, Ledger, Order, Report, Violation, story_folder, violated
 from tests.kill.freezing import is_only_saving, stop_if_asked, under_way
 from tests.kill.pausing import pause_if_asked
@@ -293,7 +293,7 @@ def save_again_and_again(job: cc.Job, folder: Path) -> None:
             if handle.id is not None:
                 under_way(folder, handle.request.kind.value, handle.id)
             handle.wait()
-        except JobClosed:
+        except (JobClosed, Fenced):
             return
         except CheckpointNotCompleted as error:
             if error.reason == "job_ending":

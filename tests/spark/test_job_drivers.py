@@ -15,6 +15,7 @@ from coord_control import errors
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
 from coord_control.ids import QueryName
+from coord_control.protocol.query_state import Wish
 from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
     Dialogue,
@@ -97,7 +98,7 @@ def test_a_stop_without_time_cuts_the_epoch_off_and_loses_nothing(
     assert stuck.wait(SECONDS)
     stopping = threading.Thread(target=first.stop, args=(0.0,))
     stopping.start()
-    eventually(first._driver.queries[QueryName("q")]._stop.is_set)
+    eventually(lambda: first._driver.queries[QueryName("q")]._wish is Wish.STOP)
     cut_off.set()
     stopping.join(SECONDS)
     assert not stopping.is_alive()

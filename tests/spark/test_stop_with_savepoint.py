@@ -14,6 +14,7 @@ import coord_control as cc
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.errors import CheckpointNotCompleted, JobClosed
 from coord_control.ids import CheckpointKind, OperatorUid
+from coord_control.protocol.query_state import Wish
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.spark.checkpoints import stop
 from coord_control.spark.loop import runtime
@@ -269,7 +270,7 @@ def test_an_epoch_that_fails_while_the_query_shall_pause_is_run_again_before_it_
     job.start("q", apply(talk(job, coordinator), source.read()).writeStream.foreachBatch(sink))
     assert entered.wait(SECONDS)
     taken = aside.submit(job.stop_with_savepoint)
-    eventually(lambda: job._driver.queries["q"]._shall_pause)  # type: ignore[index]
+    eventually(lambda: job._driver.queries["q"]._wish is Wish.PAUSE)  # type: ignore[index]
     go_on.set()
     assert metadata(taken.result(SECONDS).path).queries["q"].epoch == 2  # type: ignore[index]
     assert calls == [0, 1, 2, 2]

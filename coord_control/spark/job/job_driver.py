@@ -61,6 +61,7 @@ from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.process import shutdown
 from coord_control.spark.queries.progress_listener import ProgressListener
 from coord_control.spark.queries.query import ManagedQuery
+from coord_control.spark.queries.query_spec import QuerySpec
 from coord_control.spark.queries.recovery_log import Recoveries
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.queries.writers import place, spark_name
@@ -139,13 +140,13 @@ class JobDriver:
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
             if restore is not None:
-                restore.prepare(self.files, self.generation, spark, self._verify)
+                restore.prepare(self.files, self.generation, spark, self.verify)
             self.runtime = JobRuntime(
                 JobCore(self.generation, name),
                 self.declared.coordinators,
                 tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
                 append=self._append,
-                verify=self._verify,
+                verify=self.verify,
                 may_answer=self.claim.is_fresh,
                 query_failed=self._query_failed,
                 fenced=self._fenced,
@@ -189,7 +190,7 @@ class JobDriver:
             self.declared.disown(operators)
             raise
         self.last_start = time.monotonic()
-        self._query_changed()
+        self.query_changed()
         return query
 
     def seed(self, lineage: Lineage, operators: Sequence[OperatorUid]) -> None:
@@ -329,7 +330,7 @@ class JobDriver:
         job = JobDescription(self.name, self.generation, self.spark.version, self.declared.record)
         period = options.period_seconds
         return CheckpointService(
-            CheckpointStore(self.files, self.folder, self.generation, self._verify, storage=self.storage),
+            CheckpointStore(self.files, self.folder, self.generation, self.verify, storage=self.storage),
             Catalog(self.files, self.folder, self.storage),
             self.runtime,
             options,
@@ -369,33 +370,20 @@ class JobDriver:
         store = None
         if operators:
             store = EpochStore(self.files, lineage.epochs, self.generation, retained_epochs(self.spark))
-        return ManagedQuery(
-            name,
-            writer,
-            lineage,
-            store,
-            operators,
-            self.files,
-            self.runtime,
-            self._policy,
-            started=lambda: self._start_coordinators(operators),
-            settled=lambda: self._drain_coordinators(operators),
-            changed=self._query_changed,
-            verify=self._verify,
-            recoveries=self.recoveries,
-        )
+        spec = QuerySpec(name, writer, lineage, operators, store, self._policy)
+        return ManagedQuery(spec, self, files=self.files, runtime=self.runtime, recoveries=self.recoveries)
 
-    def _drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+    def drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
         if operators and not self.thread.drain(_DRAIN_SECONDS):
             _log.warning("a coordinator has not seen the last events of its query within %g s", _DRAIN_SECONDS)
 
-    def _start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
+    def start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
         if self.error is not None:  # fenced while the query was between two runs
             raise self.error
         for uid in operators:
             self.declared.coordinators[uid].start()
 
-    def _query_changed(self) -> None:
+    def query_changed(self) -> None:
         self.checkpoints.queries_changed()
         self.news.on_query_changed()
         with self.changed:
@@ -424,7 +412,7 @@ class JobDriver:
         assert store is not None, "only queries with operators have records"
         store.append(records)
 
-    def _verify(self) -> None:
+    def verify(self) -> None:
         try:
             self.claim.verify(self.name)
         except Fenced as error:

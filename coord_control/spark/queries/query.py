@@ -17,16 +17,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.control.progress import with_newest_event
-from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import Lineage, spark_position
+from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.errors import (
     CommittedElsewhere,
     CommitUnknown,
@@ -36,17 +33,29 @@ from coord_control.errors import (
     SparkLost,
     UnsupportedOption,
 )
-from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
+from coord_control.ids import NO_EPOCH, Epoch, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
-from coord_control.protocol.query_state import QueryInput, QueryState, next_state
+from coord_control.protocol.query_state import (
+    FOLLOWS,
+    WISHES,
+    QueryInput,
+    QueryState,
+    RunEnd,
+    Wish,
+    WishInput,
+    next_state,
+    shall_wait,
+)
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover
 from coord_control.protocol.status import QueryStatus
 from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.queries.batch_counts import BatchCounts
 from coord_control.spark.queries.epoch_end import end_after_epoch
 from coord_control.spark.queries.own_commits import OwnCommits
+from coord_control.spark.queries.query_spec import QueryOwner, QuerySpec
 from coord_control.spark.queries.recovery_log import Recoveries
-from coord_control.spark.queries.restart_policy import RestartPolicy, explained, may_retry
+from coord_control.spark.queries.restart_policy import explained, may_retry
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
 __all__ = ["ManagedQuery"]
@@ -60,58 +69,37 @@ class ManagedQuery:
     """One started query."""
 
     def __init__(
-        self,
-        name: QueryName,
-        writer: DataStreamWriter,
-        lineage: Lineage,
-        store: EpochStore | None,
-        operators: Sequence[OperatorUid],
-        files: Files,
-        runtime: JobRuntime,
-        policy: RestartPolicy,
-        started: Callable[[], None],
-        settled: Callable[[], None],
-        changed: Callable[[], None],
-        verify: Callable[[], None],
-        recoveries: Recoveries,
+        self, spec: QuerySpec, owner: QueryOwner, *, files: Files, runtime: JobRuntime, recoveries: Recoveries
     ) -> None:
-        self.name = name
-        self.lineage = lineage
-        self.store = store
-        self.operators = operators
+        self.name = spec.name
+        self.lineage = spec.lineage
+        self.store = spec.store
+        self.operators = spec.operators
         self.state = QueryState.RUNNING
         self.error: QueryFailed | None = None
         self.restarts = 0  #: in all
         self.last_failure: str | None = None
         self.last_committed = NO_EPOCH
-        self.progress: dict[str, Any] = {}  #: Spark's newest progress event
-        self._last_reported = NO_EPOCH
-        self._batches = 0
-        self._rows = 0
-        self._batch_seconds = 0.0
-        self._writer = writer
+        self._counts = BatchCounts()
+        self._writer = spec.writer
+        self._policy = spec.policy
+        self._owner = owner
         self._files = files
         self._runtime = runtime
-        self._policy = policy
-        self._started = started
-        self._settled = settled  # waits until the coordinators have seen what was committed
-        self._changed = changed  # called when the state has changed
-        self._verify = verify  # raises when a newer driver has claimed: then commits may be its own
         self._recoveries = recoveries
         self._query: StreamingQuery | None = None
         self._own = OwnCommits()
         self._run: RunId | None = None  #: names the current run to its tasks
         self._runs = 0
-        self._failure: BaseException | None = None
-        self._stop = threading.Event()
-        self._wishes = threading.Condition()  # notified when it is to stop, to resume, or has failed
-        self._shall_pause = False
+        self._failure: BaseException | None = None  # of the current run
+        self._wish = Wish.RUN
+        self._wishes = threading.Condition()  # notified when the wish has changed, or the run has failed
         self._ending: StreamingQuery | None = None  # the run of Spark that is to end after its epoch
         self._telling = threading.Lock()
         self._committed_at_start = NO_EPOCH
         self._planned_at_start = NO_EPOCH
-        self._fruitless = 0
-        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{name}", daemon=True)
+        self._fruitless = 0  # restarts since an epoch was committed
+        self._thread = threading.Thread(target=self._watch, name=f"coord-query-{self.name}", daemon=True)
 
     def start(self) -> None:
         """Recover, and start for the first time; what is wrong with the declaration is raised here."""
@@ -135,26 +123,22 @@ class ManagedQuery:
 
     def status(self) -> QueryStatus:
         """Return what the query does now."""
+        counts = self._counts
         return QueryStatus(
-            self.name,
-            self.state.value,
-            self.last_committed,
-            self.restarts,
-            self.last_failure,
-            self.progress,
-            self._batches,
-            self._rows,
-            self._batch_seconds,
+            name=self.name,
+            state=self.state.value,
+            committed=self.last_committed,
+            restarts=self.restarts,
+            last_failure=self.last_failure,
+            progress=counts.progress,
+            batches=counts.batches,
+            rows=counts.rows,
+            batch_seconds=counts.seconds,
         )
 
     def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Spark says that ``epoch`` may be committed; looked up, because progress is reported for other reasons too."""
-        self.progress = with_newest_event(progress, self.progress)
-        if epoch > self._last_reported:  # it is reported again while there is nothing to do
-            self._last_reported = epoch
-            self._batches += 1
-            self._rows += int(progress.get("numInputRows") or 0)
-            self._batch_seconds += float(progress.get("batchDuration") or 0.0) / 1000
+        self._counts.hear(epoch, progress)
         self._own.hear(progress)
         self._observe(epoch)
 
@@ -203,7 +187,7 @@ class ManagedQuery:
             epoch = self._own.look(epoch)
             if epoch <= self.last_committed:
                 return
-            self._verify()
+            self._owner.verify()
         except Fenced as error:
             self.fail(error)
             return
@@ -234,8 +218,7 @@ class ManagedQuery:
         Raises:
             Py4JError, OSError: the JVM is gone.
         """
-        with self._wishes:
-            self._shall_pause = True
+        self._wants(WishInput.PAUSE)
         while self.state in (QueryState.RUNNING, QueryState.RESTARTING):
             if time.monotonic() >= deadline or not is_wanted():
                 return False
@@ -247,18 +230,14 @@ class ManagedQuery:
 
     def resume(self) -> None:
         """End a pause, or the request for one; a query that has been stopped meanwhile stays stopped."""
-        with self._wishes:
-            self._shall_pause = False
-            self._wishes.notify_all()
+        self._wants(WishInput.GO_ON)
 
     def request_stop(self, deadline: float) -> None:
         """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds) in the middle of it.
 
         Returns when it has ended, or Spark was asked to interrupt it.
         """
-        with self._wishes:
-            self._stop.set()
-            self._wishes.notify_all()
+        self._wants(WishInput.STOP)
         if self._thread.ident is None:
             return  # it is just being started, and sees that it must stop
         try:
@@ -269,6 +248,11 @@ class ManagedQuery:
             _log.warning("= query %s is stopped in the middle of its epoch: %s", self.name, error)
         if self._thread.is_alive():
             self._stop_spark_soon()
+
+    def _wants(self, input_: WishInput) -> None:
+        with self._wishes:
+            self._wish = WISHES[self._wish, input_]
+            self._wishes.notify_all()
 
     def _end_after_epoch(self) -> bool:
         # Whether its run will end. Otherwise called again: an epoch may take long.
@@ -300,34 +284,31 @@ class ManagedQuery:
         except Exception as error:  # nothing that went wrong here may leave a query that only looks alive
             self._fail(error)
         _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
-        self._changed()
+        self._owner.query_changed()
 
     def _run_until_end(self) -> None:
-        while True:
+        while self.is_active:
             error = self._await_end()
-            if error is None and self._has_gone_on():
+            was_told = error is None and self._ending is self._query
+            if was_told and self._has_gone_on():
                 continue
             self._finish_run(error)
             error = self._failure or error  # the last epoch may have been found wanting only now
-            if error is None or (self._stop.is_set() and may_retry(error)):
-                self._step(QueryInput.STOP if self._stop.is_set() else QueryInput.FINISH)
-                return
-            if not self._restart(error):
-                return
+            self._conclude(RunEnd.TOLD if was_told else RunEnd.FINISHED, error)
 
     def _has_gone_on(self) -> bool:
         # Whether Spark's run has ended for a pause only, which is over: then Spark runs again, on the same operators.
-        if self._ending is not self._query or self._must_end():
+        if self._must_end():
             return False
         self._settle_run()
         with self._wishes:
-            if self._shall_pause and not self._must_end():
+            if not self._must_end() and FOLLOWS[self._wish, RunEnd.TOLD] is QueryInput.PAUSE:
                 self._step(QueryInput.PAUSE)
         if self.state is QueryState.PAUSED:
             _log.info("= query %s pauses after epoch %d", self.name, self.last_committed)
-            self._changed()
+            self._owner.query_changed()
         with self._wishes:
-            self._wishes.wait_for(lambda: self._must_end() or not self._shall_pause)
+            self._wishes.wait_for(lambda: self._must_end() or not shall_wait(self._wish, has_paused=True))
         if self._must_end():
             return False
         try:
@@ -338,7 +319,7 @@ class ManagedQuery:
         self._step(QueryInput.RUN)
         if self._must_end():  # since before Spark's handle was known
             self._stop_spark_soon()
-        self._changed()
+        self._owner.query_changed()
         return True
 
     def _step(self, input_: QueryInput) -> None:
@@ -350,28 +331,32 @@ class ManagedQuery:
         self.error.__cause__ = error
         self._step(QueryInput.FAIL)
 
-    def _restart(self, error: BaseException) -> bool:
-        # Until it runs again, or must not: then the state says which.
+    def _conclude(self, end: RunEnd, error: BaseException | None) -> None:
+        # Until it runs again, or has ended: the state says which.
         has_paused = self.state is QueryState.PAUSED
         while True:
-            self.last_failure = str(error)
-            if not may_retry(error) or self._fruitless >= self._policy.max_restarts:
+            if error is not None:
+                self.last_failure = str(error)
+                end = RunEnd.FAILED if may_retry(error) else RunEnd.FATAL
+            follows = FOLLOWS[self._wish, end]
+            if error is None or follows not in (QueryInput.RETRY, QueryInput.FAIL):
+                self._step(follows)
+                return
+            if follows is QueryInput.FAIL or self._fruitless >= self._policy.max_restarts:
                 self._fail(error)
-                return False
+                return
             delay = self._policy.delay(self._fruitless)
             self._recoveries.query_failed(self.name, str(error))
             _log.warning("= query %s failed, restarting in %.1f s: %s", self.name, delay, error)
             self._step(QueryInput.RETRY)
-            self._changed()
+            self._owner.query_changed()
             self._fruitless += 1
             self.restarts += 1
-            self._stop.wait(delay)
-            if has_paused:  # its last epoch may be the last one of a savepoint: none may follow before the pause ends
-                with self._wishes:
-                    self._wishes.wait_for(lambda: self._stop.is_set() or not self._shall_pause)
-            if self._stop.is_set():
-                self._step(QueryInput.STOP)
-                return False
+            with self._wishes:
+                self._wishes.wait_for(lambda: self._wish is Wish.STOP, delay)
+                self._wishes.wait_for(lambda: not shall_wait(self._wish, has_paused=has_paused))
+            if self._wish is Wish.STOP:
+                continue
             try:
                 self._begin()
             except Exception as again:
@@ -379,8 +364,8 @@ class ManagedQuery:
                 self._finish_run()
                 continue
             self._step(QueryInput.RUN)
-            self._changed()
-            return True
+            self._owner.query_changed()
+            return
 
     def _begin(self) -> None:
         self._failure = None
@@ -403,7 +388,7 @@ class ManagedQuery:
         else:
             self._recoveries.driver_started(self.lineage, committed, planned)
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
-        self._started()
+        self._owner.start_coordinators(self.operators)
         self._query = self._start_spark()
         if self._must_end():  # since before Spark's handle was known
             self._stop_spark_soon()
@@ -427,7 +412,7 @@ class ManagedQuery:
         return query
 
     def _must_end(self) -> bool:
-        return self._failure is not None or self._stop.is_set()
+        return self._failure is not None or self._wish is Wish.STOP
 
     def _await_end(self) -> BaseException | None:
         try:
@@ -464,9 +449,9 @@ class ManagedQuery:
             self._recoveries.committed(self.name, committed)
             self._committed_at_start = committed  # once: the next run may end before it has looked
         try:
-            self._verify()
+            self._owner.verify()
             self._runtime.call(lambda core, now: core.committed(self.name, own, now, self._run))
-            self._settled()
+            self._owner.drain_coordinators(self.operators)
             if own < committed:
                 # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
                 why = "" if failure is None else str(failure).partition("\n")[0]

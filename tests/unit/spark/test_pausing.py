@@ -12,12 +12,13 @@ import pytest
 from coord_control.errors import CheckpointNotCompleted, SparkLost
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.query_state import QueryState
+from coord_control.protocol.query_state import QueryState, RunEnd, Wish, WishInput
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.stop import savepoint_and_pause
 from coord_control.spark.queries import query as module
 from coord_control.spark.queries.query import ManagedQuery
+from coord_control.spark.queries.query_spec import QuerySpec
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.patience import SECONDS
 
@@ -26,12 +27,9 @@ class Query(ManagedQuery):
     """One whose runs are only counted."""
 
     def __init__(self) -> None:
-        nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
-        policy = RestartPolicy(initial_seconds=0.0)
-        noop: Any = lambda *_: None  # noqa: E731
-        super().__init__(
-            QueryName("q"), nothing, nothing, None, (), nothing, nothing, policy, noop, noop, noop, noop, nothing
-        )
+        nothing: Any = SimpleNamespace(query_failed=lambda *_: None, query_changed=lambda: None)
+        spec = QuerySpec(QueryName("q"), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
+        super().__init__(spec, nothing, files=nothing, runtime=nothing, recoveries=nothing)
         self.runs = 0
         self.has_restarted = threading.Event()
 
@@ -40,12 +38,14 @@ class Query(ManagedQuery):
         self.has_restarted.set()
 
     def pause(self, deadline: float, is_wanted: Any) -> bool:
-        self._shall_pause = True
+        self._wants(WishInput.PAUSE)
         self.state = QueryState.PAUSED
         return True
 
     def fails(self) -> threading.Thread:
-        thread = threading.Thread(target=self._restart, args=(OSError("a coordinator failed"),), daemon=True)
+        thread = threading.Thread(
+            target=self._conclude, args=(RunEnd.TOLD, OSError("a coordinator failed")), daemon=True
+        )
         thread.start()
         return thread
 
@@ -72,7 +72,7 @@ def test_a_query_that_failed_in_its_pause_can_be_stopped() -> None:
 
 def test_a_query_that_fails_before_it_pauses_runs_its_epoch_again_first() -> None:
     query = Query()
-    query._shall_pause = True
+    query._wants(WishInput.PAUSE)
     query.fails().join(SECONDS)
     assert query.runs == 1
 
@@ -119,7 +119,7 @@ def test_the_savepoint_of_an_earlier_request_is_the_last_one_only_if_nothing_was
             CheckpointNotCompleted, match=r"take a new key.*savepoint 3.*'q' has processed epochs since"
         ):
             stop()
-        assert not query._shall_pause
+        assert query._wish is Wish.RUN
 
 
 def test_what_a_spark_that_is_gone_has_committed_last_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:

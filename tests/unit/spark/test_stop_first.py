@@ -13,11 +13,12 @@ import pytest
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.query_state import QueryState
+from coord_control.protocol.query_state import QueryState, RunEnd, Wish, WishInput
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
 from coord_control.spark.checkpoints import stop
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.queries.query import ManagedQuery
+from coord_control.spark.queries.query_spec import QuerySpec
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.mutations.mutation import Mutation, is_noticed
 
@@ -31,23 +32,9 @@ class Query(ManagedQuery):
 
     def __init__(self, name: str = "q", *, ends: bool = True) -> None:
         self.events: list[str] = []
-        nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
-        noop: Any = lambda *_: None  # noqa: E731
-        super().__init__(
-            QueryName(name),
-            nothing,
-            nothing,
-            None,
-            (),
-            nothing,
-            nothing,
-            RestartPolicy(initial_seconds=0.0),
-            noop,
-            noop,
-            noop,
-            noop,
-            nothing,
-        )
+        nothing: Any = SimpleNamespace(query_failed=lambda *_: None, query_changed=lambda: None)
+        spec = QuerySpec(QueryName(name), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
+        super().__init__(spec, nothing, files=nothing, runtime=nothing, recoveries=nothing)
         self._query = SimpleNamespace()  # type: ignore[assignment]
         self._ends = ends
 
@@ -88,21 +75,21 @@ def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True,
 def all_pause_before_the_savepoint() -> None:
     queries = [Query("a"), Query("b")]
     assert save(queries) == 7
-    assert all(query._shall_pause for query in queries), "they pause until the job ends"
+    assert all(query._wish is Wish.PAUSE for query in queries), "they pause until the job ends"
 
 
 def an_epoch_that_does_not_end_is_not_saved() -> None:
     queries = [Query("a"), Query("b", ends=False)]
     with pytest.raises(TimeoutError, match="query 'b' did not end its epoch"):
         save(queries, WHILE)
-    assert not any(query._shall_pause for query in queries)
+    assert all(query._wish is Wish.RUN for query in queries)
 
 
 def a_savepoint_that_fails_ends_the_pause() -> None:
     query = Query()
     with pytest.raises(CheckpointNotCompleted):
         save([query], is_complete=False)
-    assert not query._shall_pause
+    assert query._wish is Wish.RUN
 
 
 def what_is_not_wanted_is_not_saved() -> None:
@@ -122,7 +109,7 @@ def an_epoch_that_was_planned_before_is_committed_first() -> None:
 
 def spark_does_not_run_in_a_pause() -> None:
     query = Query()
-    query._shall_pause = True
+    query._wants(WishInput.PAUSE)
     query._ending = query._query
     thread = threading.Thread(target=query._has_gone_on, daemon=True)
     thread.start()
@@ -135,9 +122,9 @@ def spark_does_not_run_in_a_pause() -> None:
 
 def a_failure_in_a_pause_is_recovered_behind_it() -> None:
     query = Query()
-    query._shall_pause = True
+    query._wants(WishInput.PAUSE)
     query.state = QueryState.PAUSED
-    thread = threading.Thread(target=query._restart, args=(OSError("a coordinator failed"),), daemon=True)
+    thread = threading.Thread(target=query._conclude, args=(RunEnd.TOLD, OSError("a coordinator failed")), daemon=True)
     thread.start()
     thread.join(WHILE)
     assert query.events == []
@@ -187,10 +174,15 @@ BUGS: Final = (
     Mutation(
         "start Spark again in the pause",
         ManagedQuery._has_gone_on,
-        "self._wishes.wait_for(lambda: self._must_end() or not self._shall_pause)",
+        "self._wishes.wait_for(lambda: self._must_end() or not shall_wait(self._wish, has_paused=True))",
         "pass",
     ),
-    Mutation("recover in the pause", ManagedQuery._restart, "if has_paused:", "if False:"),
+    Mutation(
+        "recover in the pause",
+        ManagedQuery._conclude,
+        "self._wishes.wait_for(lambda: not shall_wait(self._wish, has_paused=has_paused))",
+        "pass",
+    ),
 )
 
 

@@ -1,0 +1,37 @@
+"""What Spark has reported of a query's batches since the driver started.
+
+Threads: changed by that of Spark's listener; any may read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coord_control.control.progress import with_newest_event
+from coord_control.ids import NO_EPOCH, Epoch
+
+__all__ = ["BatchCounts"]
+
+
+class BatchCounts:
+    """The batches of one query, each counted once.
+
+    Attributes:
+        progress: Spark's newest progress event, with the newest event time of the last batch that had any.
+    """
+
+    def __init__(self) -> None:
+        self.progress: dict[str, Any] = {}
+        self.batches = 0
+        self.rows = 0
+        self.seconds = 0.0
+        self._newest = NO_EPOCH
+
+    def hear(self, epoch: Epoch, progress: dict[str, Any]) -> None:
+        """Take up a progress event; Spark repeats that of the last batch while there is nothing to do."""
+        self.progress = with_newest_event(progress, self.progress)
+        if epoch > self._newest:
+            self._newest = epoch
+            self.batches += 1
+            self.rows += int(progress.get("numInputRows") or 0)
+            self.seconds += float(progress.get("batchDuration") or 0.0) / 1000
