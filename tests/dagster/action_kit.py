@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from coord_control.control.agent.agent_run import Input
 from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
@@ -118,7 +119,9 @@ def saved_job(root: Path, name: str) -> str:
 def silence(driver: ScriptedDriver) -> None:
     """Its process is killed: it says nothing more, and counts as alive until its lease is over."""
     agent: Any = getattr(driver.closing, "__self__")  # noqa: B009 - whoever closes it is its agent
+    agent._happened(Input.CLOSE)
     agent._closing.set()
+    agent._signal.close()
     agent._wake_up()
     driver.claim.release()  # the process is this one, and lives; the storage is not to see that
 

@@ -6,17 +6,14 @@ ends). If the database is unavailable, the job keeps running, commands in progre
 (:mod:`.buffer`) until it is back. The storage is the source of truth: at the start and after each outage the history is
 reconciled with it.
 
-One pass of the agent, in an order in which a client that reads a command's outcome also finds its checkpoint:
-
-1. poll the commands in progress; outcomes go into the buffer after the checkpoints that they refer to;
-2. register (at the start, after an outage), reconcile, take over commands that older drivers had claimed;
-3. write the buffer; heartbeat; claim and begin commands; number control events; report progress.
+What it does, and in which phase, is decided in :mod:`.agent_run`; here the steps are taken. A client that reads a
+command's outcome also finds its checkpoint, because the outcome goes into the buffer after it.
 
 Fencing: every write contains the generation. If the database has a newer one, the job is fenced, and this agent writes
 nothing more; the next driver takes over the commands that it had claimed.
 
-Threads: one for the passes, one that waits for the database's signal, one for upkeep; :meth:`Agent.start` and
-:meth:`Agent.close` are called by the threads that start and end the job.
+Threads: one for the passes, one that waits for the database's signal (:mod:`.signal_listener`), one for upkeep;
+:meth:`Agent.start` and :meth:`Agent.close` are called by the threads that start and end the job.
 """
 
 from __future__ import annotations
@@ -28,17 +25,20 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
+from coord_control.control.agent.agent_run import AgentRun, Input, Phase, Step
 from coord_control.control.agent.buffer import Buffer
 from coord_control.control.agent.contact import Contact
 from coord_control.control.agent.driver_records import live_status, operator_records, query_records
+from coord_control.control.agent.early_stop import EarlyStop
 from coord_control.control.agent.executor import Executor
 from coord_control.control.agent.journal import CommandJournal
 from coord_control.control.agent.reconciliation import reconcile
 from coord_control.control.agent.registration import register
 from coord_control.control.agent.reporter import Reporter
 from coord_control.control.agent.sampler import Sampler
+from coord_control.control.agent.signal_listener import SignalListener
 from coord_control.control.agent.upkeep import Upkeep
 from coord_control.control.commands import take_over
 from coord_control.control.execution.command import EndJob
@@ -54,7 +54,6 @@ from coord_control.errors import (
     StoreError,
 )
 from coord_control.ids import OperatorUid
-from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.records import (
     ENDED_TO_RESTART,
     AgentMetrics,
@@ -79,8 +78,8 @@ _CLOSE_SECONDS: Final = 5.0
 #: How often commands in progress are polled.
 _BUSY_SECONDS: Final = 0.1
 _CLAIMED_AT_ONCE: Final = 50
-_SIGNAL_SECONDS: Final = 5.0
-_SIGNAL_RETRY_SECONDS: Final = 1.0
+_FENCED_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
 
 
 class Agent:
@@ -116,21 +115,13 @@ class Agent:
         self._wake = threading.Event()
         self._first_pass = threading.Event()
         self._pass_lock = threading.Lock()  # one pass at a time: close() makes the last one on another thread
-        self._is_registered = False
-        self._is_fenced = False
-        self._may_have_commands = True
-        self._may_have_older = True  # claimed before this driver, or by it when the answer was lost
-        self._next_heartbeat = 0.0
+        self._run = AgentRun(settings.heartbeat_seconds)
+        self._run_lock = threading.Lock()
         self._written: tuple[Any, Any] = ((), ())  # queries and operators as they are in the database
-        self._early_lock = threading.Lock()
-        self._is_early = True  # the job is being made, no query was started
-        self._early_stop: CommandRecord | None = None
-        self._signal: CommandSignal | None = None
+        self._early = EarlyStop()
+        self._signal = SignalListener(store.database, self._facts.name, settings, self._signalled)
         self._unlisten: list[Callable[[], None]] = []
-        self._threads = [
-            threading.Thread(target=self._run, name="coord-agent", daemon=True),
-            threading.Thread(target=self._listen, name="coord-agent-signal", daemon=True),
-        ]
+        self._thread = threading.Thread(target=self._make_passes, name="coord-agent", daemon=True)
 
     def start(self, wait_seconds: float = _START_SECONDS) -> CommandRecord | None:
         """Start, and wait a moment for the first contact with the database, which may also come later.
@@ -139,12 +130,10 @@ class Agent:
             A stop command that killed an earlier driver: the job must end, and close the agent.
         """
         self._unlisten = [self._port.add_listener(self._reporter), self._port.add_listener(self._executor.desk)]
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
+        self._signal.start()
         self._first_pass.wait(wait_seconds)
-        with self._early_lock:
-            self._is_early = False
-            return self._early_stop
+        return self._early.over()
 
     def close(
         self,
@@ -162,15 +151,17 @@ class Agent:
             is_fenced: whether a newer driver owns the job and its commands.
             is_final: whether a restart would not help, so that the supervisor does not restart the driver.
         """
-        if self._closing.is_set():
+        if is_fenced:
+            self._happened(Input.SUPERSEDED)
+        if not self._happened(Input.CLOSE):
             return
         self._closing.set()
         self._wake_up()
         for stop in self._unlisten:
             stop()
-        if threading.current_thread() is not self._threads[0]:
-            self._threads[0].join(_CLOSE_SECONDS)
-        if not (self._is_fenced or is_fenced):
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+        if self._run.phase is not Phase.CLOSED:
             is_followed = self._is_supervised() and state is JobState.FAILED and not is_final
             self._executor.job_ended(is_followed=is_followed, final_error=reason if is_final else None)
             if state is JobState.ENDED and self._executor.is_restarting:
@@ -186,9 +177,9 @@ class Agent:
                 queries=self._queries(),
             )
             self._last_words(ended)
+            self._happened(Input.ENDED)
         self._upkeep.close(1.0)
-        if self._signal is not None:
-            self._signal.close()
+        self._signal.close()
         self._store.close()
 
     def metrics(self) -> AgentMetrics:
@@ -224,11 +215,11 @@ class Agent:
     @property
     def is_connected(self) -> bool:
         """Return whether the last attempt to use the database succeeded."""
-        return self._is_registered and not self._contact.is_lost
+        return self._run.phase in (Phase.REGISTERED, Phase.ENDING) and not self._contact.is_lost
 
     # The thread of the passes.
 
-    def _run(self) -> None:
+    def _make_passes(self) -> None:
         while not self._closing.is_set():
             self._wake.clear()
             with self._pass_lock:
@@ -237,27 +228,23 @@ class Agent:
             self._wake.wait(self._seconds_to_wait(time.monotonic()))
 
     def _seconds_to_wait(self, now: float) -> float:
-        if self._is_fenced:
-            return _SIGNAL_SECONDS
-        if self._contact.is_lost:
-            due = self._contact.seconds_until_due(now)
-        else:
-            due = max(0.0, self._next_heartbeat - now)
+        if self._run.phase is Phase.FENCED:
+            return _FENCED_SECONDS
+        due = self._contact.seconds_until_due(now) if self._contact.is_lost else self._run.seconds_until_due(now)
         return min(due, _BUSY_SECONDS) if self._executor.is_busy else max(due, 0.001)
 
     def _pass(self, now: float) -> None:
-        if self._is_fenced:
-            return
+        can_use_database = self._contact.is_due(now)
         try:
-            self._executor.look()
-            self._sample()
-            if self._contact.is_due(now):
-                self._use_database(now)
+            for step in self._run.steps(now, can_use_database=can_use_database):
+                if self._take(step, now):
+                    self._run.done(step, now)
+            if can_use_database and self._run.phase is Phase.REGISTERED:
                 self._contact.worked()
         except GenerationSuperseded as error:
             self._superseded(error)
         except (DatabaseError, JobNameTaken, JobNotFound) as error:  # the last: the job's history was removed
-            self._is_registered = False
+            self._happened(Input.LOST)
             self._contact.failed(error, now)
         except StoreError as error:  # the job notices this itself; the agent only cannot reconcile now
             self._contact.failed(error, now)
@@ -265,42 +252,51 @@ class Agent:
             _log.exception("x internal error in the agent; please report it")
             self._contact.failed(_Internal(f"{type(error).__name__}: {error}"), now)
 
-    def _use_database(self, now: float) -> None:
-        if not self._is_registered:
-            self._resume()
-        if self._may_have_older:
-            self._take_older()
-        self._reporter.flush(self._store)
-        if now >= self._next_heartbeat:
-            self._heartbeat(now)
-        if self._may_have_commands:
-            self._claim()
-        if self._executor.desk.has_work():
-            self._executor.desk.work(self._store)
-        # Commands that have just begun may have finished already, and a client is waiting for them.
-        self._executor.look()
-        self._reporter.flush(self._store)
-        for command, progress in self._executor.progress().items():
-            checkpoint = progress.get("checkpoint")
-            self._store.commands.progress(command, self._facts.generation, progress, checkpoint=checkpoint)
-        self._upkeep.look(now)
+    def _happened(self, input_: Input) -> bool:
+        with self._run_lock:
+            return self._run.happened(input_)
 
-    # Its parts.
+    def _take(self, step: Step, now: float) -> bool:
+        """Take a step of a pass; return False if it has to be taken again."""
+        match step:
+            case Step.LOOK | Step.LOOK_AGAIN:
+                self._executor.look()
+            case Step.SAMPLE:
+                self._sample()
+            case Step.REGISTER:
+                self._resume()
+            case Step.TAKE_OLDER:
+                return self._take_older()
+            case Step.FLUSH | Step.FLUSH_AGAIN:
+                self._reporter.flush(self._store)
+            case Step.HEARTBEAT:
+                self._heartbeat()
+            case Step.CLAIM:
+                return self._claim()
+            case Step.SEND_EVENTS:
+                if self._executor.desk.has_work():
+                    self._executor.desk.work(self._store)
+            case Step.PROGRESS:
+                self._write_progress()
+            case Step.UPKEEP:
+                self._upkeep.look(now)
+            case _:
+                assert_never(step)
+        return True
+
+    # Its steps.
 
     def _resume(self) -> None:
         """Register and reconcile, at the start and after each outage of the database."""
         self._register()
         self._written = ((), ())
         reconcile(self._port, self._store)
-        self._is_registered = True
-        self._may_have_commands = self._may_have_older = True
-        self._next_heartbeat = 0.0
+        self._happened(Input.REGISTERED)
 
     def _register(self) -> None:
-        is_new = self._contact.last_at is None
-        register(self._port, self._store, self._registration(), may_create=is_new)
+        register(self._port, self._store, self._registration(), may_create=self._run.may_create)
 
-    def _take_older(self) -> None:
+    def _take_older(self) -> bool:
         # Like new commands, they wait until the program has started its queries: a savepoint of only some of them would
         # not be a savepoint of the job.
         name, generation, is_ready = self._facts.name, self._facts.generation, self._port.is_ready()
@@ -309,25 +305,23 @@ class Agent:
             self._executor.take(command)
         for command in self._store.commands.claimed_by_older(name, generation):
             self._take_over(command, now, is_ready)
-        self._may_have_older = not is_ready
+        return is_ready
 
     def _take_over(self, command: CommandRecord, now: datetime.datetime, is_ready: bool) -> None:
         found = take_over(command, self._port, now)
-        is_stop = isinstance(found, EndJob) and self._is_early
+        is_stop = isinstance(found, EndJob) and self._early.is_open
         if not (is_ready or is_stop or isinstance(found, Outcome)):
             return
         if not self._store.commands.adopt(command.id, self._facts.generation):
             return
-        with self._early_lock:
-            if self._executor.take_over(command, found, is_early=self._is_early):
-                self._early_stop = command
+        with self._early.held() as is_early:
+            if self._executor.take_over(command, found, is_early=is_early):
+                self._early.found(command)
 
-    def _heartbeat(self, now: float) -> None:
-        self._next_heartbeat = now + self._settings.heartbeat_seconds
+    def _heartbeat(self) -> None:
         live, metrics = self._live(), self.metrics()
         self._store.jobs.heartbeat(self._facts.name, self._facts.generation, live, metrics, state=self._state())
         self._write_parts()
-        self._may_have_commands = True  # a signal may have been lost
 
     def _write_parts(self) -> None:
         """Write queries and operators if they have changed; what changes all the time is part of the heartbeat."""
@@ -340,16 +334,21 @@ class Agent:
                 self._store.jobs.update_operators(self._facts.name, self._facts.generation, operators)
             self._written = (seen, operators)
 
-    def _claim(self) -> None:
+    def _claim(self) -> bool:
         if not self._port.is_ready() or self._closing.is_set():
-            return  # commands would be refused for operators that the program has not declared yet
+            return False  # commands would be refused for operators that the program has not declared yet
         name, generation = self._facts.name, self._facts.generation
         while commands := self._store.commands.claim(name, generation, _CLAIMED_AT_ONCE):
             for command in commands:
                 self._executor.take(command)
-        self._may_have_commands = False
         if self._executor.is_busy:
             self._executor.cancel(self._store.commands.cancel_requests(name, generation))
+        return True
+
+    def _write_progress(self) -> None:
+        for command, progress in self._executor.progress().items():
+            checkpoint = progress.get("checkpoint")
+            self._store.commands.progress(command, self._facts.generation, progress, checkpoint=checkpoint)
 
     def _sample(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
@@ -396,34 +395,16 @@ class Agent:
         )
 
     def _superseded(self, error: GenerationSuperseded) -> None:
-        self._is_fenced = True
+        self._happened(Input.SUPERSEDED)
         _log.error("x %s", error, extra={"action": "fenced", "job": self._facts.name})
         self._port.fenced(error.newest)
 
     def _wake_up(self) -> None:
         self._wake.set()
 
-    # The thread that waits for the database's signal.
-
-    def _listen(self) -> None:
-        while not self._closing.is_set():
-            try:
-                if self._signal is None:
-                    self._signal = for_database(
-                        self._store.database,
-                        self._facts.name,
-                        poll_min_seconds=self._settings.poll_min_seconds,
-                        poll_max_seconds=self._settings.poll_max_seconds,
-                    )
-                if self._signal.wait(_SIGNAL_SECONDS):
-                    self._may_have_commands = True
-                    self._wake_up()
-            except CoordControlError as error:  # the passes log and count it
-                _log.debug("= %s", error)
-                self._closing.wait(_SIGNAL_RETRY_SECONDS)
-            except Exception:
-                _log.exception("x internal error in the agent's signal; please report it")
-                self._closing.wait(_SIGNAL_RETRY_SECONDS)
+    def _signalled(self) -> None:
+        self._run.signalled()
+        self._wake_up()
 
     # The end.
 
@@ -440,9 +421,9 @@ class Agent:
         while True:
             try:
                 with self._pass_lock:
-                    if not self._is_registered:
+                    if self._run.phase is Phase.ENDING_AWAY:
                         self._register()
-                        self._is_registered = True
+                        self._happened(Input.REGISTERED)
                     self._reporter.flush(self._store)
                     write()
                 return
