@@ -21,16 +21,16 @@ from coord_control.coordinators import OperatorCoordinator
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
-from coord_control.errors import CoordControlError
+from coord_control.durable.job_folder.generations import Claim, Holder
+from coord_control.errors import CoordControlError, Fenced
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol.job import JobCore
-from coord_control.protocol.messages import EpochSettled, QueryCaptured
+from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
-from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.wire.connection import Address
@@ -86,40 +86,21 @@ class Rig:
             claim = generations.claim(files, join(root, "generations"), Holder.of([os.getpid()]))
             store = EpochStore(files, join(root, "epochs"), claim.generation, _RETAIN_EPOCHS)
 
-            def append(query: QueryName, records: Sequence[Record]) -> None:
-                store.append(records)
-
-            def verify() -> None:
-                assert claim.is_current(), "no other driver claims in a temporary folder"
-
             coordinators: dict[OperatorUid, BoundCoordinator] = {}
             runtime = JobRuntime(
                 JobCore(claim.generation),
                 coordinators,
+                _Owner(store, claim, captured),
                 tls=False,
-                append=append,
-                verify=verify,
-                may_answer=claim.is_fresh,
-                query_failed=_failed,
-                fenced=_fenced,
-                settled=_settled,
-                captured=captured,
-                checkpoint_failed=lambda failed: None,
             )
             thread = CoordinatorThread()
             runtime.endpoint.start("127.0.0.1")
             thread.start()
             runtime.start()
-            coordinators[OPERATOR] = BoundCoordinator(
-                OPERATOR,
-                coordinator,
-                parallelism,
-                EventTypes(OPERATOR, "down", down),
-                EventTypes(OPERATOR, "up", up),
-                thread,
-                runtime.post,
-                news=News(),
+            declared = DeclaredCoordinator(
+                OPERATOR, coordinator, parallelism, EventTypes(OPERATOR, "down", down), EventTypes(OPERATOR, "up", up)
             )
+            coordinators[OPERATOR] = BoundCoordinator(declared, thread, runtime.post, news=News())
             spec = OperatorSpec(OPERATOR, parallelism)
             facts = Facts(tuple(store.open()), NO_EPOCH, NO_EPOCH)
             runtime.call(lambda core, now: core.add_query(_QUERY, _QUERY_ID, [spec]))
@@ -133,14 +114,30 @@ class Rig:
                 runtime.endpoint.close()
 
 
-def _failed(query: QueryName, error: CoordControlError) -> None:
-    # From now on the core refuses every attempt, which ends the workers and the benchmark.
-    print(f"query {query} failed: {error}", file=sys.stderr)
+class _Owner:
+    """The job, for its runtime."""
 
+    def __init__(self, store: EpochStore, claim: Claim, captured: Callable[[QueryCaptured], None]) -> None:
+        self._store = store
+        self._claim = claim
+        self.captured = captured
 
-def _fenced(error: CoordControlError) -> None:
-    print(error, file=sys.stderr)
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
+        self._store.append(records)
 
+    def verify(self) -> None:
+        assert self._claim.is_current(), "no other driver claims in a temporary folder"
 
-def _settled(epoch: EpochSettled) -> None:
-    pass
+    def may_answer(self) -> bool:
+        return self._claim.is_fresh()
+
+    def query_failed(self, query: QueryName, error: CoordControlError) -> None:
+        # From now on the core refuses every attempt, which ends the workers and the benchmark.
+        print(f"query {query} failed: {error}", file=sys.stderr)
+
+    def fenced(self, error: Fenced) -> None:
+        print(error, file=sys.stderr)
+
+    def settled(self, epoch: EpochSettled) -> None: ...
+
+    def checkpoint_failed(self, failed: CheckpointFailed) -> None: ...

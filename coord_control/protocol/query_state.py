@@ -86,7 +86,7 @@ class WishInput(enum.Enum):
 class RunEnd(enum.Enum):
     """How a run of Spark has ended."""
 
-    TOLD = "told"  #: at the end of its epoch, because it was told to
+    TOLD = "told"  #: at the end of its epoch, on request
     FINISHED = "finished"  #: without an error, by itself
     FAILED = "failed"  #: another start may help
     FATAL = "fatal"  #: another start does not help

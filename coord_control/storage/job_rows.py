@@ -61,7 +61,6 @@ def job_record(
     """Return the record of a job from its row and those of its queries and operators."""
     values = {name: value for name, value in row._mapping.items() if name not in ("id", "live", "agent", "state")}
     live = row.live or {}
-    is_over = JobState(row.state) not in ACTIVE_JOB_STATES
     return JobRecord(
         **values,
         state=JobState(row.state),
@@ -69,18 +68,19 @@ def job_record(
         is_restarting=restarting(row, now),
         live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
         agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
-        queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, is_over=is_over),
+        queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, row.ended_at),
         operators=_operators(operators, {each["uid"]: each for each in live.get("operators", ())}),
     )
 
 
-def _queries(rows: Iterable[Row[Any]], live: Mapping[str, Any], *, is_over: bool) -> tuple[QueryRecord, ...]:
-    # Heartbeats are newer than the rows, but for the end of the job, which writes the rows once more.
+def _queries(rows: Iterable[Row[Any]], live: Mapping[str, Any], ended_at: datetime | None) -> tuple[QueryRecord, ...]:
+    # Heartbeats are newer than the rows, but for rows that were written with the end of the job.
     records = []
     for row in rows:
         values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
         beat = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
-        records.append(msgspec.convert({**beat, **values} if is_over else {**values, **beat}, QueryRecord))
+        is_last = ended_at is not None and row.updated_at >= ended_at
+        records.append(msgspec.convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord))
     return tuple(records)
 
 

@@ -93,7 +93,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "show the queries of a job that has ended as they were at its last heartbeat",
             job_rows._queries,
-            "{**beat, **values} if is_over else {**values, **beat}",
+            "{**beat, **values} if is_last else {**values, **beat}",
             "{**values, **beat}",
         ),
         _AGENT,
@@ -110,7 +110,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let no request end whose statistics cannot be computed",
-            CheckpointService._ended,
+            CheckpointService.ended,
             "except Exception:",
             "except OSError:",
         ),

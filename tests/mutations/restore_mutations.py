@@ -40,7 +40,7 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "let no query wait after a restore from outside",
             vars(QueryStarts)["_restore"].func,
-            "driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)",
+            "driver.restore or AppliedRestore.find(driver.place.files, driver.name, driver.place.folder)",
             "driver.restore",
         ),
         _OUTSIDE,

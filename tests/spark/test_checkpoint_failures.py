@@ -284,7 +284,7 @@ def test_a_checkpoint_expires_in_time_while_its_storage_fails_and_the_log_says_i
     frame = operator.apply(source.read(), followed(linger), schema="key STRING, value LONG", partition_by=["key"])
     job.start("q", write(frame))
     eventually((tmp_path / "running").exists)
-    exists = job._driver.files.exists
+    exists = job._driver.place.files.exists
     looks = 0
 
     def fails(path: str) -> bool:
@@ -295,7 +295,7 @@ def test_a_checkpoint_expires_in_time_while_its_storage_fails_and_the_log_says_i
         raise StoreUnavailable(path, "look", OSError(5, "Input/output error"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(job._driver.files, "exists", fails)
+        patch.setattr(job._driver.place.files, "exists", fails)
         assert reason(job.trigger_checkpoint()) == "expired"
     assert looks > 1
     said = [each for each in caplog.records if each.name == "coord_control.checkpoints" and "storage" in each.message]

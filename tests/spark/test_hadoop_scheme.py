@@ -110,7 +110,7 @@ def test_a_whole_job_lives_on_it_and_goes_on_there(
 
     def live(coordinator: Dialogue, up: list[type[BaseModel]]) -> QueryStatus:
         with make_job(session=own_session, root=join(view, "jobs")) as job:
-            assert isinstance(job._driver.files, HadoopFiles)
+            assert isinstance(job._driver.place.files, HadoopFiles)
             operator = job.operator("op", coordinator, parallelism=2, state=Memory, down=[Number], up=up)
             drain(job, apply(operator, source.read()).writeStream.foreachBatch(keep))
             return query_status(job)

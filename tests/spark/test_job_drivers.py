@@ -212,5 +212,7 @@ def test_a_storage_that_fails_does_not_end_the_watch_for_newer_drivers_and_is_sa
     eventually(lambda: len(looks) > 5)
     said = [each.message for each in caplog.records if "generation" in each.message]
     assert len([each for each in said if each.startswith("x the generation cannot be checked")]) == 1
-    generations.claim(job._driver.files, join(job._driver.folder, "generations"), generations.Holder.of([1]))
+    generations.claim(
+        job._driver.place.files, join(job._driver.place.folder, "generations"), generations.Holder.of([1])
+    )
     eventually(lambda: isinstance(job._driver.error, errors.Fenced))

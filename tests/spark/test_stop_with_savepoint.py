@@ -317,7 +317,7 @@ def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
     job, coordinator = make_job(restart=cc.RestartPolicy(initial_seconds=0.01, max_restarts=1000)), Dialogue()
     run(job, source, coordinator)
     hangs, hung = threading.Event(), threading.Event()
-    real: Callable[..., None] = job._driver._append
+    real: Callable[..., None] = job._driver.append
 
     def append(*arguments: Any) -> None:
         hung.set()
@@ -325,7 +325,7 @@ def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
         real(*arguments)
 
     monkeypatch.setattr(runtime, "_CALL_SECONDS", 0.2)
-    monkeypatch.setattr(job._driver.runtime.writer, "_append", append)
+    monkeypatch.setattr(job._driver, "append", append)
     source.add(rows(3))
     assert hung.wait(SECONDS)
     query = job._driver.queries["q"]  # type: ignore[index]

@@ -79,7 +79,6 @@ _CLOSE_SECONDS: Final = 5.0
 _BUSY_SECONDS: Final = 0.1
 _CLAIMED_AT_ONCE: Final = 50
 _FENCED_SECONDS: Final = 5.0
-_RETRY_SECONDS: Final = 1.0
 
 
 class Agent:

@@ -44,7 +44,7 @@ class Phase(enum.Enum):
     FENCED = "fenced"  #: a newer driver has registered
     ENDING_AWAY = "ending_away"  #: the job ends, and has to be registered first
     ENDING = "ending"  #: the job ends
-    CLOSED = "closed"  #: everything is written, or was given up
+    CLOSED = "closed"  #: everything is written, or the time for it is over
 
 
 class Input(enum.Enum):
@@ -162,7 +162,7 @@ class AgentRun:
         self._due.add(Step.CLAIM)
 
     def steps(self, now: float, *, can_use_database: bool) -> Iterator[Step]:
-        """Give out what a pass does, one after the other; stop when the phase says so.
+        """Give out what a pass does, one after the other, as long as the phase allows it.
 
         Args:
             can_use_database: whether it is time to try; False shortly after a failure.

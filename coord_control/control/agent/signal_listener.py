@@ -2,7 +2,7 @@
 
 A signal may be lost, and the database may be away: the agent looks by itself, less often.
 
-Threads: one of its own, which calls back.
+Threads: a separate one, which calls back.
 """
 
 from __future__ import annotations

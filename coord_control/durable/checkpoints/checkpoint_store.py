@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coord_control import collector
+from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import (
     CLAIM_NAME,
     COMPLETED_NAME,
@@ -97,6 +98,8 @@ class CheckpointStore:
     ) -> None:
         self._files = files
         self._folder = folder
+        #: Finds the stored checkpoints.
+        self.catalog = Catalog(files, folder, storage)
         self._job = folder.rstrip("/").rpartition("/")[2]
         self._generation = generation
         self._verify = verify

@@ -46,8 +46,8 @@ class CheckpointHandle:
         """
         Args:
             abort: requests that it is aborted.
-            job_error: returns what :meth:`wait` raises if the job ends before the checkpoint is complete; None: that
-                the checkpoint was not completed.
+            job_error: returns what :meth:`wait` raises if the job ends before the checkpoint is complete, or None for
+                CheckpointNotCompleted.
         """
         self.request = request
         self._job_error = job_error

@@ -24,19 +24,20 @@ from __future__ import annotations
 
 import logging
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.job_folder.restore_log import RestoreRecord
 from coord_control.errors import CoordControlError, JobClosed, StoreUnavailable
 from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason, reason_of
+from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.outage import Outage
 from coord_control.protocol.query_state import QueryState
@@ -52,7 +53,7 @@ from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["CheckpointService"]
+__all__ = ["CheckpointOwner", "CheckpointService"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
@@ -68,52 +69,59 @@ _LONGEST_LOOK_SECONDS: Final = 2.0
 Result = TypeVar("Result")
 
 
+class CheckpointOwner(Protocol):
+    """The job, for its checkpoints. Called on the service's thread."""
+
+    def started_queries(self) -> Sequence[ManagedQuery]:
+        """Return the job's queries at the moment."""
+
+    def newest_restore(self) -> RestoreRecord | None:
+        """Return the newest restore of the job.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+
+    def fail_job(self, error: CoordControlError) -> None:
+        """Fail the job: too many checkpoints in a row have failed."""
+
+
 class CheckpointService:
     """The checkpoints of one job in one driver.
 
     Args:
         store: writes and removes checkpoints.
-        catalog: finds the stored checkpoints.
         runtime: gives access to the core.
         options: interval, timeout and retention.
-        queries: returns the job's current queries.
-        restored: returns the newest restore of the job.
         job: what the metadata of a checkpoint records about the job.
-        changed: called with the statistics of a checkpoint whenever they change.
-        discarded: called for each removed checkpoint, including those of earlier drivers.
-        fail_job: called when too many checkpoints in a row have failed.
+        owner: the job.
+        news: told whenever the statistics of a checkpoint change, and when one was removed, whichever driver made it.
         look_seconds: how often to look for a commit that a checkpoint waits for; Spark reports commits later.
-        first_delay_seconds: see :class:`CheckpointScheduler`.
     """
 
     def __init__(
         self,
         store: CheckpointStore,
-        catalog: Catalog,
         runtime: JobRuntime,
         options: CheckpointOptions,
         *,
         job: JobDescription,
-        queries: Callable[[], Sequence[ManagedQuery]],
-        restored: Callable[[], RestoreRecord | None],
-        changed: Callable[[CheckpointStatistics], None],
-        discarded: Callable[[CheckpointId], None],
-        fail_job: Callable[[CoordControlError], None],
+        owner: CheckpointOwner,
+        news: JobListener,
         look_seconds: float,
-        first_delay_seconds: float | None = None,
     ) -> None:
         self._store = store
-        self._catalog = catalog
+        self._catalog = store.catalog
         self._look_seconds = look_seconds
         self._outage = Outage(look_seconds, _LONGEST_LOOK_SECONDS)  # of the storage, where commits are looked for
         self._runtime = runtime
         self._options = options
-        self._queries = queries
-        self._restored = restored
         self._job = job
-        self._changed = changed
-        self._was_discarded = discarded
-        self._fail_job = fail_job
+        self._owner = owner
+        self._news = news
+        period = options.period_seconds
+        # Jobs that start together must not checkpoint together.
+        first_delay_seconds = period and random.uniform(options.min_pause_seconds, period)
         self._scheduler = CheckpointScheduler(options, first_delay_seconds=first_delay_seconds)
         self._resting = Resting()
         self._history = StatisticsHistory(options.history_size)
@@ -143,7 +151,7 @@ class CheckpointService:
         if self._is_closed:
             handle.finish(Outcome(FailureReason.JOB_ENDING))
         else:
-            self._post(lambda: self._try_submit(request, handle))
+            self.post(lambda: self._try_submit(request, handle))
         return handle
 
     @property
@@ -158,15 +166,15 @@ class CheckpointService:
 
     def queries_changed(self) -> None:
         """Handle that a query was started, has failed, is running again or has ended."""
-        self._post(self._follow_queries)
+        self.post(self._follow_queries)
 
     def captured(self, captured: QueryCaptured) -> None:
         """Handle that the core has cut all operators of a query."""
-        self._post(lambda: self._with(captured.checkpoint, lambda work: work.captured(captured)))
+        self.post(lambda: self._with(captured.checkpoint, lambda work: work.captured(captured)))
 
     def core_failed(self, failed: CheckpointFailed) -> None:
         """Handle that the core has aborted a checkpoint."""
-        self._post(lambda: self._with(failed.checkpoint, lambda work: work.abandoned(failed)))
+        self.post(lambda: self._with(failed.checkpoint, lambda work: work.abandoned(failed)))
 
     def overview(self) -> Overview:
         """Return statistics of the job's checkpoints.
@@ -198,7 +206,7 @@ class CheckpointService:
 
     def close(self, timeout_seconds: float) -> None:
         """Refuse waiting requests, abort running checkpoints, finish all handles and end the thread."""
-        self._post(lambda: self._scheduler.shutdown(time.monotonic()))
+        self.post(lambda: self._scheduler.shutdown(time.monotonic()))
         self._inbox.put(None)
         self._closing.set()
         self._thread.join(timeout_seconds)
@@ -207,7 +215,8 @@ class CheckpointService:
             for handle in handles:
                 handle.finish(Outcome(FailureReason.JOB_ENDING))
 
-    def _post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the service's thread, after everything posted before."""
         self._inbox.put(call)
 
     def _answered(self, call: Callable[[], Result], timeout_seconds: float) -> Result:
@@ -219,7 +228,7 @@ class CheckpointService:
             except Exception as error:
                 future.set_exception(error)
 
-        self._post(run)
+        self.post(run)
         deadline = time.monotonic() + timeout_seconds
         while not wait([future], min(_ALIVE_SECONDS, timeout_seconds)).done:
             if not self._thread.is_alive() and not future.done():
@@ -230,7 +239,7 @@ class CheckpointService:
         return future.result()
 
     def _abort_request(self, handle: CheckpointHandle) -> None:
-        self._post(lambda: self._abort_handle(handle))
+        self.post(lambda: self._abort_handle(handle))
 
     # On the service's thread.
 
@@ -295,7 +304,7 @@ class CheckpointService:
             return
 
     def _follow_queries(self) -> None:
-        states = [query.state for query in self._queries()]
+        states = [query.state for query in self._owner.started_queries()]
         # A restarting query will run again or end permanently. All others can be cut now: running and paused ones at
         # their operators, ended ones at their durable state.
         can_be_cut = bool(states) and QueryState.RESTARTING not in states
@@ -329,7 +338,9 @@ class CheckpointService:
         return request.label in {ticket.request.label for ticket in pending} | self._catalog.labels()
 
     def _overview(self) -> Overview:
-        if (newest := self._restored()) is not None and newest.path:  # no path: the job's only restore was undone
+        if (
+            newest := self._owner.newest_restore()
+        ) is not None and newest.path:  # no path: the job's only restore was undone
             at = newest.committed_at.timestamp()
             self._history.restored(Restored(newest.checkpoint, newest.path, at, newest.is_fork), newest.number)
         return self._history.overview()
@@ -359,31 +370,30 @@ class CheckpointService:
                     case Finished():
                         self._finished(effect.ticket)
                     case FailJob():
-                        self._fail_job(effect.error)
+                        self._owner.fail_job(effect.error)
 
     def _begin(self, start: Start) -> None:
         work = CheckpointWork(
             start,
             self._store,
             self._runtime,
-            self._queries(),
+            self._owner.started_queries(),
             self._job,
-            post=self._post,
-            changed=self._update,
-            ended=self._ended,
+            self,
         )
         self._works[work.checkpoint] = work
-        self._update(work.statistics())
+        self.changed(work.statistics())
         for handle in self._handles.get(start.ticket.id, ()):
             handle.started(work.checkpoint, work.progress)
         work.begin()
 
-    def _ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+        """Take up how a checkpoint has ended."""
         del self._works[work.checkpoint]
         now, rest_seconds = time.monotonic(), 0.0
         try:
             statistics = work.statistics(outcome)
-            self._update(statistics)
+            self.changed(statistics)
             if outcome.reason is None:
                 rest_seconds = self._resting.after(statistics, now)
         except Exception:  # those who requested the checkpoint wait for its end, not for its statistics
@@ -404,14 +414,15 @@ class CheckpointService:
         except CoordControlError as error:  # retried after the next checkpoint
             _log.warning("= old checkpoints could not be removed: %s", error)
 
-    def _update(self, statistics: CheckpointStatistics) -> None:
+    def changed(self, statistics: CheckpointStatistics) -> None:
+        """Take up what is known of a checkpoint now."""
         self._history.update(statistics)
-        self._changed(statistics)
+        self._news.on_checkpoint(statistics)
 
     def _discarded(self, checkpoint: CheckpointId) -> None:
         self._scheduler.forget(checkpoint)
         self._history.discarded(checkpoint)
-        self._was_discarded(checkpoint)
+        self._news.on_checkpoint_discarded(checkpoint)
 
     def _finished(self, ticket: Ticket) -> None:
         assert ticket.outcome is not None, "it has finished"

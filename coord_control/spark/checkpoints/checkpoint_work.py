@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
@@ -51,7 +51,7 @@ from coord_control.spark.checkpoints.checkpoint_contents import CheckpointConten
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["CheckpointWork"]
+__all__ = ["CheckpointWork", "WorkOwner"]
 
 _log = logging.getLogger("coord_control.checkpoints")
 
@@ -59,6 +59,19 @@ _log = logging.getLogger("coord_control.checkpoints")
 _NICENESS: Final = 10
 
 Result = TypeVar("Result")
+
+
+class WorkOwner(Protocol):
+    """The checkpoint service, for a checkpoint that it has started."""
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the service's thread. Any thread."""
+
+    def changed(self, statistics: CheckpointStatistics) -> None:
+        """Take up new statistics. Called on the service's thread."""
+
+    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+        """Take up the outcome. Called once, on the service's thread."""
 
 
 class CheckpointWork:
@@ -70,9 +83,7 @@ class CheckpointWork:
         runtime: gives access to the core.
         queries: the queries that it contains.
         job: what its metadata records about the job.
-        post: runs a call on the service's thread.
-        changed: called on the service's thread with new statistics.
-        ended: called once, on the service's thread, with the outcome.
+        owner: the service.
     """
 
     def __init__(
@@ -82,10 +93,7 @@ class CheckpointWork:
         runtime: JobRuntime,
         queries: Sequence[ManagedQuery],
         job: JobDescription,
-        *,
-        post: Callable[[Callable[[], None]], None],
-        changed: Callable[[CheckpointStatistics], None],
-        ended: Callable[[CheckpointWork, Outcome], None],
+        owner: WorkOwner,
     ) -> None:
         self.checkpoint = start.checkpoint
         self.request = start.ticket.request
@@ -93,9 +101,7 @@ class CheckpointWork:
         self._runtime = runtime
         self._queries = {query.name: query for query in queries}
         self._spark_version = job.spark_version
-        self._post = post
-        self._changed = changed
-        self._ended = ended
+        self._owner = owner
         self._run = CheckpointRun()
         self._contents = CheckpointContents(start, job)
 
@@ -177,7 +183,7 @@ class CheckpointWork:
             case Pin():
                 self._pin(effect.query)
             case Report():
-                self._changed(self.statistics())
+                self._owner.changed(self.statistics())
             case Withdraw():
                 self._runtime.post(lambda core, now: core.abort_checkpoint(self.checkpoint, now))
             case Write():
@@ -191,7 +197,7 @@ class CheckpointWork:
                 self._store.discard(self.checkpoint)
             case Ended():
                 assert self._run.outcome is not None, "it has ended"
-                self._ended(self, self._run.outcome)
+                self._owner.ended(self, self._run.outcome)
             case _:
                 assert_never(effect)
 
@@ -232,7 +238,7 @@ class CheckpointWork:
     def _abort(self, core: JobCore, now: float) -> None:
         # On the core's loop; the service does not wait for it.
         measured = core.abort_checkpoint(self.checkpoint, now)
-        self._post(lambda: self._measured(measured))
+        self._owner.post(lambda: self._measured(measured))
 
     def _measured(self, queries: Sequence[QueryStatistics]) -> None:
         self._contents.measured(queries)
@@ -295,9 +301,9 @@ class CheckpointWork:
             try:
                 result = action()
             except Exception as error:
-                self._post(partial(failed, error))
+                self._owner.post(partial(failed, error))
             else:
-                self._post(partial(done, result))
+                self._owner.post(partial(done, result))
 
         threading.Thread(target=run, name=f"coord-checkpoint-{self.checkpoint}", daemon=True).start()
 

@@ -19,19 +19,16 @@ Threads: any. Methods return at once unless their docstring says that they wait.
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import json
-import os
-import platform
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import Files
-from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.durable.job_folder.generations import Claim
+from coord_control.errors import CoordControlError, Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.job_facts import (
     ControlEvent,
@@ -45,11 +42,14 @@ from coord_control.protocol.job_facts import (
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
+from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.checkpoints.stop import savepoint_and_pause
-from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.job.declarations import Declarations
+from coord_control.spark.job.job_place import JobPlace
+from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.control_feed import WaitingEvent
-from coord_control.spark.process import shutdown
+from coord_control.spark.queries.query import ManagedQuery
 
 __all__ = ["AgentPort"]
 
@@ -60,12 +60,57 @@ _SAVEPOINT_SECONDS: Final = 3600.0
 _SETTLED_SECONDS: Final = 5.0
 
 
+class RunningJob(Protocol):
+    """The job, for its agent."""
+
+    @property
+    def queries(self) -> Mapping[QueryName, ManagedQuery]:
+        """The queries that were started."""
+
+    @property
+    def last_start(self) -> float | None:
+        """When the last one was started, in monotonic seconds."""
+
+    @property
+    def error(self) -> CoordControlError | None:
+        """What has ended the whole job."""
+
+    @property
+    def metrics_address(self) -> Callable[[], str | None]:
+        """Returns the address of the job's metrics, if they are served."""
+
+    def status(self) -> JobStatus: ...
+
+    def begin_pause(self) -> list[ManagedQuery]: ...
+
+    def end_pause(self) -> None: ...
+
+    def end_on_command(self, grace_seconds: float, *, restart: bool) -> None: ...
+
+    def fence(self, error: Fenced) -> None: ...
+
+
 class AgentPort:
     """One job in one driver."""
 
-    def __init__(self, driver: JobDriver) -> None:
-        self._driver = driver
-        self._facts = _facts(driver)
+    def __init__(
+        self,
+        facts: JobFacts,
+        job: RunningJob,
+        *,
+        place: JobPlace,
+        claim: Claim,
+        declared: Declarations,
+        checkpoints: CheckpointService,
+        news: News,
+    ) -> None:
+        self._facts = facts
+        self._job = job
+        self._place = place
+        self._claim = claim
+        self._declared = declared
+        self._checkpoints = checkpoints
+        self._news = news
 
     @property
     def facts(self) -> JobFacts:
@@ -74,22 +119,22 @@ class AgentPort:
     @property
     def files(self) -> Files:
         """The storage of the job."""
-        return self._driver.files
+        return self._place.files
 
     def storage(self, path: str) -> Files:
         """Return the storage that a path is on."""
-        return self._driver.storage(path)
+        return self._place.storage(path)
 
     # What the job does now.
 
     def is_ready(self) -> bool:
         """Return whether the program has declared what it declares and started its queries."""
-        driver = self._driver
-        if driver.checkpoints.is_wanted:
+        if self._checkpoints.is_wanted:
             return True
-        if driver.last_start is None or driver.declared.unused():
+        last_start = self._job.last_start
+        if last_start is None or self._declared.unused():
             return False
-        return time.monotonic() - driver.last_start > _SETTLED_SECONDS
+        return time.monotonic() - last_start > _SETTLED_SECONDS
 
     def queries(self) -> tuple[QueryFacts, ...]:
         """Return the queries that were started."""
@@ -102,12 +147,12 @@ class AgentPort:
                 operators=tuple(query.operators),
                 status=query.status(),
             )
-            for query in list(self._driver.queries.values())
+            for query in list(self._job.queries.values())
         )
 
     def operators(self) -> tuple[OperatorFacts, ...]:
         """Return the operators that were declared."""
-        return tuple(self._operator(uid, bound) for uid, bound in list(self._driver.declared.coordinators.items()))
+        return tuple(self._operator(uid, bound) for uid, bound in list(self._declared.coordinators.items()))
 
     def status(self) -> JobStatus:
         """Return what the job does now; waits a moment.
@@ -115,15 +160,15 @@ class AgentPort:
         Raises:
             JobClosed: it has ended.
         """
-        return self._driver.status()
+        return self._job.status()
 
     def metrics_address(self) -> str | None:
         """Return the address of its metrics, as ``host:port``, or None if they are not served at the moment."""
-        return self._driver.metrics_address()
+        return self._job.metrics_address()
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         """Tell ``listener`` what happens from now on; returns what ends that."""
-        return self._driver.news.subscribe(listener)
+        return self._news.subscribe(listener)
 
     def has_same_supervisor(self, generation: Generation) -> bool:
         """Return whether the supervisor that has started this driver had started an earlier one as well; waits for the
@@ -132,7 +177,7 @@ class AgentPort:
         Raises:
             UnsupportedFormat, StoreUnavailable: the claim of that one cannot be read.
         """
-        return self._driver.claim.has_same_supervisor(generation)
+        return self._claim.has_same_supervisor(generation)
 
     def was_released(self, generation: Generation) -> bool:
         """Return whether an earlier driver recorded on the storage that it ended in good order; waits for the storage.
@@ -140,7 +185,7 @@ class AgentPort:
         Raises:
             StoreUnavailable: the storage.
         """
-        return self._driver.claim.is_released(generation)
+        return self._claim.is_released(generation)
 
     def is_current(self) -> bool:
         """Return whether, on the storage, no newer driver has claimed the job; waits for the storage.
@@ -148,22 +193,22 @@ class AgentPort:
         Raises:
             StoreUnavailable: the storage.
         """
-        return self._driver.claim.is_current()
+        return self._claim.is_current()
 
     def is_fenced(self) -> bool:
         """Return whether the job knows of a newer driver, and ends for that."""
-        return isinstance(self._driver.error, Fenced)
+        return isinstance(self._job.error, Fenced)
 
     # What can be asked of it.
 
     def submit(self, request: CheckpointRequest) -> CheckpointHandle:
         """Ask for a checkpoint; refusals come out of the handle."""
-        self._driver.checkpoints.begin()
-        return self._driver.checkpoints.submit(request)
+        self._checkpoints.begin()
+        return self._checkpoints.submit(request)
 
     def abort(self, checkpoint: CheckpointId) -> bool:
         """Abort a checkpoint in progress; return False if none with that id is. Waits a moment."""
-        return self._driver.checkpoints.abort(checkpoint)
+        return self._checkpoints.abort(checkpoint)
 
     def savepoint_and_pause(
         self,
@@ -188,11 +233,11 @@ class AgentPort:
             began(handle)
             return handle
 
-        queries = self._driver.begin_pause()
+        queries = self._job.begin_pause()
         try:
             return savepoint_and_pause(queries, submit, is_wanted, self._epochs_in, timeout_seconds)
         except BaseException:
-            self._driver.end_pause()
+            self._job.end_pause()
             raise
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
@@ -202,14 +247,11 @@ class AgentPort:
             grace_seconds: how long the running epochs may take.
             restart: let the process end with the exit code that asks the supervisor for a new driver.
         """
-        self._driver.is_ended_by_command = True
-        if restart:
-            shutdown.request_restart()
-        self._driver.stop(STOP_SECONDS if grace_seconds is None else grace_seconds)
+        self._job.end_on_command(STOP_SECONDS if grace_seconds is None else grace_seconds, restart=restart)
 
     def fenced(self, newest: int) -> None:
         """Stop the job at once, because a newer driver is known."""
-        self._driver.fence(Fenced(self._driver.name, self._driver.generation, newest))
+        self._job.fence(Fenced(self._facts.name, self._facts.generation, newest))
 
     # What is on the storage.
 
@@ -226,10 +268,10 @@ class AgentPort:
         """
         entry = self._catalog().resolve(reference)
         if entry.claim is not None:
-            self._driver.checkpoints.dispose(entry.checkpoint)
+            self._checkpoints.dispose(entry.checkpoint)
         else:
             # Not in this job's list: its number is that of another job, or its own one's path says where that lies.
-            dispose_without_owner(self.files, self._driver.folder, entry, self.storage)
+            dispose_without_owner(self.files, self._place.folder, entry, self.storage)
         return entry.checkpoint, entry.path
 
     # Events from outside.
@@ -292,44 +334,23 @@ class AgentPort:
         return {query: snapshot.epoch for query, snapshot in metadata.queries.items()}
 
     def _catalog(self) -> Catalog:
-        return Catalog(self._driver.files, self._driver.folder, self._driver.storage)
+        return self._place.catalog()
 
     def _bound(self, operator: str) -> BoundCoordinator:
-        coordinators = self._driver.declared.coordinators
+        coordinators = self._declared.coordinators
         if (bound := coordinators.get(OperatorUid(operator))) is None:
             known = sorted(coordinators)
             near = difflib.get_close_matches(operator, known)
-            raise OperatorNotFound("operator", operator, f"job {self._driver.name!r}", known, near)
+            raise OperatorNotFound("operator", operator, f"job {self._facts.name!r}", known, near)
         return bound
 
     def _operator(self, uid: OperatorUid, bound: BoundCoordinator) -> OperatorFacts:
-        record = self._driver.declared.record(uid)
+        record = self._declared.record(uid)
         return OperatorFacts(
             uid=uid,
-            query=self._driver.declared.owner.get(uid),
+            query=self._declared.owner.get(uid),
             parallelism=record.parallelism,
             state=record.state,
             events=tuple(EventSchema(name, schema) for name, schema in bound.down.schemas()),
             up=record.up,
         )
-
-
-def _facts(driver: JobDriver) -> JobFacts:
-    context = driver.spark.sparkContext
-    address = driver.endpoint.address
-    return JobFacts(
-        name=driver.name,
-        root=driver.root,
-        folder=driver.folder,
-        generation=driver.generation,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        started_at_seconds=driver.started_at_seconds,
-        version=importlib.metadata.version("coord-control"),
-        python_version=platform.python_version(),
-        spark_version=driver.spark.version,
-        master=str(context.master),
-        address=address.host,
-        port=address.port,
-        tls=address.certificate is not None,
-    )

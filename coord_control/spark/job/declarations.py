@@ -20,7 +20,7 @@ from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark.job.operator_handle import Operator, operators_in_plan
 from coord_control.spark.job.rescale import RescaleFunction, rescaling
-from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
@@ -38,7 +38,7 @@ class Declarations:
 
     def __init__(
         self,
-        bind: Callable[[OperatorUid, OperatorCoordinator, int, EventTypes, EventTypes], BoundCoordinator],
+        bind: Callable[[DeclaredCoordinator], BoundCoordinator],
         plan: Callable[[OperatorUid, int, StateType[Any], EventTypes, EventTypes], TaskPlan],
         snapshot_timeout_seconds: float,
     ) -> None:
@@ -72,7 +72,7 @@ class Declarations:
             raise ValueError(f"operator {uid!r}: parallelism is {parallelism}, it must be at least 1")
         down_types, up_types = EventTypes(uid, "down", down), EventTypes(uid, "up", up)
         state_type = StateType(uid, state)
-        bound = self._bind(operator_uid, coordinator, parallelism, down_types, up_types)
+        bound = self._bind(DeclaredCoordinator(operator_uid, coordinator, parallelism, down_types, up_types))
         spec = OperatorSpec(
             uid=operator_uid,
             parallelism=parallelism,

@@ -40,7 +40,7 @@ from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, 
 from coord_control.spark.checkpoints.stop import stop_queries
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.job_driver import CLOSE_SECONDS, JobDriver
+from coord_control.spark.job.job_driver import CLOSE_SECONDS, DriverSettings, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
@@ -152,19 +152,30 @@ class Job:
             name,
             spark,
             root,
-            port=port,
-            bind_address=bind_address,
-            advertised_port=advertised_port,
-            tls=tls,
-            restart=restart or RestartPolicy(),
-            snapshot_timeout_seconds=snapshot_timeout_seconds,
-            slow_callback_seconds=slow_callback_seconds,
-            checkpoints=checkpoints or CheckpointOptions(),
+            DriverSettings(
+                port=port,
+                bind_address=bind_address,
+                advertised_port=advertised_port,
+                tls=tls,
+                restart=restart or RestartPolicy(),
+                snapshot_timeout_seconds=snapshot_timeout_seconds,
+                slow_callback_seconds=slow_callback_seconds,
+                checkpoints=checkpoints or CheckpointOptions(),
+            ),
             restore=restore,
             stop=self.stop,
         )
         self._starts = QueryStarts(self._driver)
-        self._port = AgentPort(self._driver)
+        driver = self._driver
+        self._port = AgentPort(
+            driver.facts(),
+            driver,
+            place=driver.place,
+            claim=driver.claim,
+            declared=driver.declared,
+            checkpoints=driver.checkpoints,
+            news=driver.news,
+        )
         self.generation = self._driver.generation
         shutdown.register(self.stop)
         if self._metrics is not None:
@@ -436,7 +447,7 @@ class Job:
             raise DuplicateOperator("query", name)
         operators = self._driver.declared.in_query(writer, query_name)
         if checkpoint_location is not None:
-            checkpoint_location = self._driver.reachable(checkpoint_location)
+            checkpoint_location = self._driver.place.reachable(checkpoint_location)
         return self._starts.start(QueryStart(query_name, writer, operators, checkpoint_location))
 
 

@@ -10,30 +10,31 @@ that of the checkpoints, and one that watches the generation and slow callbacks.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import logging
-import random
+import os
+import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.epochs.epoch_store import EpochStore
-from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.generations import NO_GENERATION, WATCH_SECONDS
 from coord_control.durable.job_folder.lineage import Lineage, seeded
-from coord_control.durable.job_folder.restore_log import newest_restore
+from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
 from coord_control.durable.restore.prepared_restore import remove_unborn
 from coord_control.durable.restore.seeds import seed_lineage
 from coord_control.errors import (
     CheckpointNotCompleted,
     CoordControlError,
-    DeclarationError,
     Fenced,
     JobClosed,
     JobEndRequested,
@@ -43,6 +44,7 @@ from coord_control.errors import (
 from coord_control.ids import Epoch, OperatorUid, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
+from coord_control.protocol.job_facts import JobFacts
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
 from coord_control.protocol.outage import Outage
 from coord_control.protocol.records import Record
@@ -50,12 +52,12 @@ from coord_control.protocol.scheduler.checkpoint_options import CheckpointOption
 from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.driver_takeover import cause_of, take_over
+from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.job_restore import JobRestore
 from coord_control.spark.job.news import News
-from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.process import shutdown
@@ -70,7 +72,7 @@ from coord_control.spark.session import bind_address as spark_address
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
-__all__ = ["CLOSE_SECONDS", "JobDriver"]
+__all__ = ["CLOSE_SECONDS", "DriverSettings", "JobDriver"]
 
 _log = logging.getLogger("coord_control.job")
 
@@ -82,6 +84,20 @@ _LOCAL_LOOK_SECONDS: Final = 0.01
 _REMOTE_LOOK_SECONDS: Final = 0.25
 
 _Ask: TypeAlias = Callable[[JobCore, float], tuple[OperatorStatus, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """How a job runs in its driver; the values are those of :class:`coord_control.Job`."""
+
+    port: int | range
+    bind_address: str | None
+    advertised_port: int | None
+    tls: bool | None
+    restart: RestartPolicy
+    snapshot_timeout_seconds: float
+    slow_callback_seconds: float
+    checkpoints: CheckpointOptions
 
 
 class JobDriver:
@@ -96,34 +112,24 @@ class JobDriver:
         name: str,
         spark: SparkSession,
         root: str,
+        settings: DriverSettings,
         *,
-        port: int | range,
-        bind_address: str | None,
-        advertised_port: int | None,
-        tls: bool | None,
-        restart: RestartPolicy,
-        snapshot_timeout_seconds: float,
-        slow_callback_seconds: float,
-        checkpoints: CheckpointOptions,
         restore: JobRestore | None,
         stop: Callable[..., None],
     ) -> None:
         self.name = name
-        self.root = root
-        self.files = files_for(root, spark)
-        self.folder = join(root, name)
-        self._storages: dict[str | None, Files] = {}  # by scheme; None for Spark's default
+        self.place = JobPlace(name, root, spark)
         self.spark = spark
-        self._policy = restart
+        self._policy = settings.restart
         self.stop = stop
         self.restore = restore
         above = NO_GENERATION if restore is None else restore.above
         self.started_at_seconds = time.time()
-        self.claim = take_over(self.files, self.folder, spark, above=above)
+        self.claim = take_over(self.place.files, self.place.folder, spark, above=above)
         self.generation = self.claim.generation
         self.news = News()
         self.recoveries = Recoveries(self.generation, cause_of(self.claim), self.news)
-        self.declared = Declarations(self._bind, self._plan, snapshot_timeout_seconds)
+        self.declared = Declarations(self._bind, self._plan, settings.snapshot_timeout_seconds)
         self.queries: dict[QueryName, ManagedQuery] = {}
         #: Where the metrics are served, as other machines see it; set when their server is bound.
         self.metrics_address: Callable[[], str | None] = lambda: None
@@ -140,31 +146,24 @@ class JobDriver:
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
             if restore is not None:
-                restore.prepare(self.files, self.generation, spark, self.verify)
+                restore.prepare(self.place.files, self.generation, spark, self.verify)
             self.runtime = JobRuntime(
                 JobCore(self.generation, name),
                 self.declared.coordinators,
-                tls=not is_local(str(spark.sparkContext.master)) if tls is None else tls,
-                append=self._append,
-                verify=self.verify,
-                may_answer=self.claim.is_fresh,
-                query_failed=self._query_failed,
-                fenced=self._fenced,
-                settled=self._settled,
-                captured=self._captured,
-                checkpoint_failed=self._checkpoint_failed,
+                self,
+                tls=not is_local(str(spark.sparkContext.master)) if settings.tls is None else settings.tls,
             )
             opened.callback(lambda: self.runtime.close(self.closed_error()))
             self.endpoint = self.runtime.endpoint
-            bind, host = bind_address or spark_address(spark), advertised_host(spark)
-            self.endpoint.start(bind, port, advertise=host, advertised_port=advertised_port)
+            bind, host = settings.bind_address or spark_address(spark), advertised_host(spark)
+            self.endpoint.start(bind, settings.port, advertise=host, advertised_port=settings.advertised_port)
             self.runtime.start()
             opened.callback(self.runtime.writer.close, CLOSE_SECONDS)
-            self.thread = CoordinatorThread(slow_callback_seconds)
+            self.thread = CoordinatorThread(settings.slow_callback_seconds)
             self.thread.start()
             opened.callback(self.thread.close, CLOSE_SECONDS)
             opened.callback(ProgressListener(spark, self._heard).close)
-            self.checkpoints = self._checkpoint_service(checkpoints)
+            self.checkpoints = self._checkpoint_service(settings.checkpoints)
             self.checkpoints.start()
             opened.callback(self.checkpoints.close, CLOSE_SECONDS)
             self._opened = opened.pop_all()
@@ -183,7 +182,7 @@ class JobDriver:
         for uid in operators:
             self.declared.owner[uid] = name
         try:
-            seeded(self.files, lineage)  # not before: until here a restore can be undone
+            seeded(self.place.files, lineage)  # not before: until here a restore can be undone
             query.start()
         except BaseException:
             del self.queries[name]
@@ -200,21 +199,7 @@ class JobDriver:
             RescaleFailed: a user's function did not redistribute them.
         """
         seeds = {uid: (self.declared.spec(uid).parallelism, self.declared.rescales.get(uid)) for uid in operators}
-        seed_lineage(self.files, lineage, self.generation, seeds)
-
-    def reachable(self, location: str) -> str:
-        """Return an absolute path on the job's own storage.
-
-        Raises:
-            DeclarationError: it is on another one.
-        """
-        location = absolute(location)
-        if isinstance(self.files, LocalFiles) and not isinstance(files_for(location, self.spark), LocalFiles):
-            raise DeclarationError(
-                f"checkpoint_location {location} is on another storage than the job's root {self.folder}; "
-                "choose a root on the storage of the checkpoint"
-            )
-        return location
+        seed_lineage(self.place.files, lineage, self.generation, seeds)
 
     @contextlib.contextmanager
     def turn_to_start(self) -> Iterator[None]:
@@ -228,6 +213,26 @@ class JobDriver:
                 if self.closed.is_set() or not self.is_pausing:
                     yield
                     return
+
+    def facts(self) -> JobFacts:
+        """Return what does not change while this driver runs."""
+        address = self.endpoint.address
+        return JobFacts(
+            name=self.name,
+            root=self.place.root,
+            folder=self.place.folder,
+            generation=self.generation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at_seconds=self.started_at_seconds,
+            version=importlib.metadata.version("coord-control"),
+            python_version=platform.python_version(),
+            spark_version=self.spark.version,
+            master=str(self.spark.sparkContext.master),
+            address=address.host,
+            port=address.port,
+            tls=address.certificate is not None,
+        )
 
     def begin_pause(self) -> list[ManagedQuery]:
         """Let nothing start until :meth:`end_pause`, or the job's end; returns all queries there are.
@@ -250,6 +255,13 @@ class JobDriver:
         with self.changed:
             self.is_pausing = False
             self.changed.notify_all()
+
+    def end_on_command(self, grace_seconds: float, *, restart: bool) -> None:
+        """End the job and wait for it; with ``restart`` the process then asks its supervisor for a new driver."""
+        self.is_ended_by_command = True
+        if restart:
+            shutdown.request_restart()
+        self.stop(grace_seconds)
 
     def check_open(self) -> None:
         """Raise what has ended the job: JobClosed, or a failure."""
@@ -328,36 +340,20 @@ class JobDriver:
 
     def _checkpoint_service(self, options: CheckpointOptions) -> CheckpointService:
         job = JobDescription(self.name, self.generation, self.spark.version, self.declared.record)
-        period = options.period_seconds
         return CheckpointService(
-            CheckpointStore(self.files, self.folder, self.generation, self.verify, storage=self.storage),
-            Catalog(self.files, self.folder, self.storage),
+            CheckpointStore(
+                self.place.files, self.place.folder, self.generation, self.verify, storage=self.place.storage
+            ),
             self.runtime,
             options,
             job=job,
-            queries=lambda: list(self.queries.values()),
-            restored=lambda: newest_restore(self.files, self.folder),
-            changed=self.news.on_checkpoint,
-            discarded=self.news.on_checkpoint_discarded,
-            fail_job=self._fail_queries,
-            look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.files, LocalFiles) else _REMOTE_LOOK_SECONDS,
-            # Jobs that start together must not checkpoint together.
-            first_delay_seconds=period and random.uniform(options.min_pause_seconds, period),
+            owner=self,
+            news=self.news,
+            look_seconds=_LOCAL_LOOK_SECONDS if isinstance(self.place.files, LocalFiles) else _REMOTE_LOOK_SECONDS,
         )
 
-    def storage(self, path: str) -> Files:
-        """Return the storage that a path is on."""
-        # Asked several times by each checkpoint, and the JVM takes milliseconds to say what its default is.
-        if (found := self._storages.get(scheme(path))) is None:
-            files = files_for(path, self.spark)
-            # What can be the same object is: files are linked within one, and copied between two.
-            found = self._storages[scheme(path)] = self.files if type(files) is type(self.files) else files
-        return found
-
-    def _bind(
-        self, uid: OperatorUid, coordinator: OperatorCoordinator, parallelism: int, down: EventTypes, up: EventTypes
-    ) -> BoundCoordinator:
-        return BoundCoordinator(uid, coordinator, parallelism, down, up, self.thread, self.runtime.post, news=self.news)
+    def _bind(self, declared: DeclaredCoordinator) -> BoundCoordinator:
+        return BoundCoordinator(declared, self.thread, self.runtime.post, news=self.news)
 
     def _plan(
         self, uid: OperatorUid, parallelism: int, state: StateType[Any], down: EventTypes, up: EventTypes
@@ -369,9 +365,9 @@ class JobDriver:
     ) -> ManagedQuery:
         store = None
         if operators:
-            store = EpochStore(self.files, lineage.epochs, self.generation, retained_epochs(self.spark))
+            store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
         spec = QuerySpec(name, writer, lineage, operators, store, self._policy)
-        return ManagedQuery(spec, self, files=self.files, runtime=self.runtime, recoveries=self.recoveries)
+        return ManagedQuery(spec, self, files=self.place.files, runtime=self.runtime, recoveries=self.recoveries)
 
     def drain_coordinators(self, operators: Sequence[OperatorUid]) -> None:
         if operators and not self.thread.drain(_DRAIN_SECONDS):
@@ -394,7 +390,7 @@ class JobDriver:
         if any(query.is_active for query in self.queries.values()):
             _log.warning("= job %s: a query has not ended in time; the next driver waits for this one's end", self.name)
             return
-        if self._is_unborn() and remove_unborn(self.files, self.folder):
+        if self._is_unborn() and remove_unborn(self.place.files, self.place.folder):
             _log.info("= job %s was not restored, and has never run: nothing of it is left", self.name)
             return
         self.claim.release()
@@ -405,9 +401,12 @@ class JobDriver:
         is_pending = self.restore is not None and not self.restore.is_committed and not self.is_registered
         return is_pending and self.claim.previous is None and self.claim.is_current()
 
-    # Called by the runtime and by the writer.
+    # Called by the runtime, its writer, queries and checkpoints.
 
-    def _append(self, query: QueryName, records: Sequence[Record]) -> None:
+    def may_answer(self) -> bool:
+        return self.claim.is_fresh()
+
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
         store = self.queries[query].store
         assert store is not None, "only queries with operators have records"
         store.append(records)
@@ -416,24 +415,24 @@ class JobDriver:
         try:
             self.claim.verify(self.name)
         except Fenced as error:
-            self._fenced(error)
+            self.fenced(error)
             raise
 
-    def _query_failed(self, query: QueryName, error: CoordControlError) -> None:
+    def query_failed(self, query: QueryName, error: CoordControlError) -> None:
         if (managed := self.queries.get(query)) is not None:
             managed.fail(error)
 
     def fence(self, error: Fenced) -> None:
         """End at once, on a separate thread, because a newer driver owns the job."""
-        self._fenced(error)
+        self.fenced(error)
         threading.Thread(target=self.stop, name="coord-fenced", daemon=True).start()
 
-    def _fenced(self, error: Fenced) -> None:
+    def fenced(self, error: Fenced) -> None:
         if self.error is None:
             _log.error("x %s", error, extra={"action": "fenced", "job": self.name})
-        self._fail_queries(error)
+        self.fail_job(error)
 
-    def _fail_queries(self, error: CoordControlError) -> None:
+    def fail_job(self, error: CoordControlError) -> None:
         if self.error is None:
             self.error = error
         for query in list(self.queries.values()):
@@ -441,7 +440,13 @@ class JobDriver:
         with self.changed:
             self.changed.notify_all()
 
-    def _settled(self, epoch: EpochSettled) -> None:
+    def started_queries(self) -> list[ManagedQuery]:
+        return list(self.queries.values())
+
+    def newest_restore(self) -> RestoreRecord | None:
+        return newest_restore(self.place.files, self.place.folder)
+
+    def settled(self, epoch: EpochSettled) -> None:
         if epoch.nondeterministic_subtasks:
             _log.warning(
                 "operator %s: %d subtasks gave different results for the same input in epoch %d; exactly-once needs "
@@ -451,10 +456,10 @@ class JobDriver:
                 epoch.epoch,
             )
 
-    def _captured(self, captured: QueryCaptured) -> None:
+    def captured(self, captured: QueryCaptured) -> None:
         self.checkpoints.captured(captured)
 
-    def _checkpoint_failed(self, failed: CheckpointFailed) -> None:
+    def checkpoint_failed(self, failed: CheckpointFailed) -> None:
         self.checkpoints.core_failed(failed)
 
     def _heard(self, query_id: str, epoch: int, progress: dict[str, Any]) -> None:
@@ -482,6 +487,6 @@ class JobDriver:
             if outage.worked():
                 _log.info("= the generation can be checked again")
             if not current:
-                self._fenced(self.claim.fenced(self.name))
+                self.fenced(self.claim.fenced(self.name))
                 self.stop()  # now: the driver after us waits until we say that we have ended
                 return

@@ -71,13 +71,14 @@ class QueryStarts:
 
     def __init__(self, driver: JobDriver) -> None:
         self._driver = driver
+        self._place = driver.place
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
 
     @functools.cached_property
     def _restore(self) -> PendingRestore | None:
         """Return what the queries wait for, as it was before the first one was started."""
         driver = self._driver
-        return driver.restore or AppliedRestore.find(driver.files, driver.name, driver.folder)
+        return driver.restore or AppliedRestore.find(driver.place.files, driver.name, driver.place.folder)
 
     def is_known(self, name: QueryName) -> bool:
         """Return whether a query of this name was started, or waits for the restore."""
@@ -121,7 +122,7 @@ class QueryStarts:
         records, rescalable = self._records(start), self._rescalable(start)
         states = {uid: self._driver.declared.state(uid) for uid in start.operators}
         restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
-        lineage = restore.open(self._driver.files, start.name, records, start.checkpoint_location, rescalable)
+        lineage = restore.open(self._place.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
             restore.check_plan(start.name, self._refusal(start, lineage))
             self._driver.seed(lineage, start.operators)
@@ -129,7 +130,7 @@ class QueryStarts:
 
     def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
         name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
-        return check_plan(self._driver.files, start.writer, lineage, name)
+        return check_plan(self._place.files, start.writer, lineage, name)
 
     def _take_place(self, restore: PendingRestore) -> None:
         restore.commit()
@@ -146,11 +147,11 @@ class QueryStarts:
             raise
 
     def _open(self, start: QueryStart) -> Lineage:
-        folder = query_folder(self._driver.folder, start.name)
-        if start.checkpoint_location is not None and recorded_lineage(self._driver.files, folder, start.name) is None:
+        folder = query_folder(self._place.folder, start.name)
+        if start.checkpoint_location is not None and recorded_lineage(self._place.files, folder, start.name) is None:
             self._check_stopped(start.name, start.checkpoint_location)
         lineage = open_lineage(
-            self._driver.files,
+            self._place.files,
             folder,
             start.name,
             self._records(start),
@@ -189,7 +190,7 @@ class QueryStarts:
             return
         location = absolute(location)
         if (used := start.checkpoint_location) is None:
-            found = recorded_lineage(self._driver.files, query_folder(self._driver.folder, start.name), start.name)
+            found = recorded_lineage(self._place.files, query_folder(self._place.folder, start.name), start.name)
             if found is not None and (own is None or has_location(found[1], location)):
                 return  # what the session says was decided when the query was started first
         elif own is None or is_same_place(location, used):
@@ -198,11 +199,11 @@ class QueryStarts:
 
     def _has_run(self, location: str) -> bool:
         location = absolute(location)
-        return self._driver.storage(location).exists(join(location, "metadata"))
+        return self._place.storage(location).exists(join(location, "metadata"))
 
     def _check_stopped(self, name: QueryName, location: str) -> None:
         try:
-            query_id = read_query_id(self._driver.files, location)
+            query_id = read_query_id(self._place.files, location)
         except FileNotFoundError:
             return  # opening the lineage refuses it
         session: Any = self._driver.spark._jsparkSession

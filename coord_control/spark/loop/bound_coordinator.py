@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.errors import CoordinatorNotStarted
@@ -25,9 +26,25 @@ from coord_control.spark.loop.coordinator_context import Context, Gateway, Post,
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
 
-__all__ = ["BoundCoordinator"]
+__all__ = ["BoundCoordinator", "DeclaredCoordinator"]
 
 _log = logging.getLogger("coord_control.coordinators")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredCoordinator:
+    """A coordinator as the program has declared it, for the subtasks of one operator.
+
+    Attributes:
+        down: the events that it may send them.
+        up: the events that they may send it.
+    """
+
+    uid: OperatorUid
+    coordinator: OperatorCoordinator
+    parallelism: int
+    down: EventTypes
+    up: EventTypes
 
 
 class BoundCoordinator:
@@ -38,22 +55,14 @@ class BoundCoordinator:
     """
 
     def __init__(
-        self,
-        uid: OperatorUid,
-        coordinator: OperatorCoordinator,
-        parallelism: int,
-        down: EventTypes,
-        up: EventTypes,
-        thread: CoordinatorThread,
-        post: Post,
-        *,
-        news: JobListener,
+        self, declared: DeclaredCoordinator, thread: CoordinatorThread, post: Post, *, news: JobListener
     ) -> None:
+        uid, coordinator = declared.uid, declared.coordinator
         self.uid = uid
         self.coordinator = coordinator
-        self.parallelism = parallelism
-        self.down = down
-        self._up = up
+        self.parallelism = declared.parallelism
+        self.down = declared.down
+        self._up = declared.up
         self.thread = thread
         self.post = post
         self._is_open = False  # a run of the query exists that can take what is sent

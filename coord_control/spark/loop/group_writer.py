@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from coord_control.errors import CoordControlError, StoreUnavailable
 from coord_control.ids import QueryName
@@ -24,7 +24,7 @@ from coord_control.protocol.durations import Durations
 from coord_control.protocol.messages import Batch
 from coord_control.protocol.records import Record
 
-__all__ = ["GroupWriter", "Work"]
+__all__ = ["EpochLog", "GroupWriter", "Work"]
 
 # Bounds one append: a longer queue becomes several writes.
 _MAX_GROUP: Final = 4096
@@ -40,25 +40,39 @@ class Work:
     executed: Callable[[CoordControlError | None], None] | None = None
 
 
+class EpochLog(Protocol):
+    """Where the records of a job become durable. Called on the writer thread."""
+
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
+        """Make records of a query durable.
+
+        Raises:
+            StoreError: they may be durable or not.
+        """
+
+    def verify(self) -> None:
+        """Check that the job is still this driver's.
+
+        Raises:
+            Fenced: a newer driver has claimed it.
+        """
+
+
 class GroupWriter:
     """The writer thread.
 
     Args:
-        append: makes records of a query durable.
-        verify: raises Fenced when the generation is not ours any more.
         written: called, on the writer thread, with what is durable, in order.
         failed: called, on the writer thread, with what will never be durable, and why.
     """
 
     def __init__(
         self,
-        append: Callable[[QueryName, Sequence[Record]], None],
-        verify: Callable[[], None],
+        log: EpochLog,
         written: Callable[[list[Work]], None],
         failed: Callable[[list[Work], CoordControlError], None],
     ) -> None:
-        self._append = append
-        self._verify = verify
+        self._log = log
         self._written = written
         self._failed = failed
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
@@ -123,9 +137,9 @@ class GroupWriter:
             for persist in work.batch.persist:
                 records.setdefault(persist.query, []).append(persist.record)
         for query, of_query in records.items():
-            self._append(query, of_query)
+            self._log.append(query, of_query)
         if records or any(work.batch.answers for work in group):
-            self._verify()
+            self._log.verify()
         if records:
             self.writes += 1
             self.records += sum(map(len, records.values()))

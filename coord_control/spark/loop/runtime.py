@@ -20,19 +20,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Final, TypeVar, TypeVarTuple, assert_never
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, assert_never
 
 from coord_control.errors import CoordControlError, EndpointClosed, Fenced, InvalidTransition
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Notice
-from coord_control.protocol.records import Record
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
-from coord_control.spark.loop.group_writer import GroupWriter, Work
+from coord_control.spark.loop.group_writer import EpochLog, GroupWriter, Work
 from coord_control.spark.wire.endpoint import Endpoint
 
-__all__ = ["JobRuntime"]
+__all__ = ["JobRuntime", "RuntimeOwner"]
 
 _log = logging.getLogger("coord_control.runtime")
 
@@ -46,55 +45,58 @@ _CALL_SECONDS: Final = 60.0
 _BURST_SECONDS: Final = 0.001
 
 
+class RuntimeOwner(EpochLog, Protocol):
+    """The job, for its runtime. The loop calls it, and it must not block there; the writer calls EpochLog."""
+
+    def may_answer(self) -> bool:
+        """Return whether ``verify`` has succeeded so recently that answers may rest on it."""
+
+    def query_failed(self, query: QueryName, error: CoordControlError) -> None:
+        """Restart or end a query."""
+
+    def fenced(self, error: Fenced) -> None:
+        """End this driver: a newer one owns the job."""
+
+    def settled(self, epoch: messages.EpochSettled) -> None:
+        """An epoch has settled."""
+
+    def captured(self, captured: messages.QueryCaptured) -> None:
+        """A query has been cut for a checkpoint."""
+
+    def checkpoint_failed(self, failed: messages.CheckpointFailed) -> None:
+        """The core has aborted a checkpoint."""
+
+
 class JobRuntime:
     """Connects the core with the endpoint (to be started before this), the writer and the coordinators.
 
     Args:
         core: the protocol core; owned by the endpoint's loop from :meth:`start` on.
         coordinators: by operator uid; operators may be added before their query starts.
+        owner: the job.
         tls: whether subtasks connect with TLS.
-        append: makes records of a query durable, see :class:`GroupWriter`.
-        verify: raises Fenced when a newer generation exists.
-        may_answer: whether ``verify`` has succeeded so recently that answers may rest on it; never blocks.
-        query_failed: called, on the loop, when a query must be restarted or ended.
-        fenced: called, on the loop, when this driver must end.
-        settled: called, on the loop, for every settled epoch.
-        captured: called, on the loop, for every query that has been cut for a checkpoint.
-        checkpoint_failed: called, on the loop, for every checkpoint that the core has aborted.
     """
 
     def __init__(
         self,
         core: JobCore,
         coordinators: Mapping[OperatorUid, BoundCoordinator],
+        owner: RuntimeOwner,
         *,
         tls: bool,
-        append: Callable[[QueryName, Sequence[Record]], None],
-        verify: Callable[[], None],
-        may_answer: Callable[[], bool],
-        query_failed: Callable[[QueryName, CoordControlError], None],
-        fenced: Callable[[Fenced], None],
-        settled: Callable[[messages.EpochSettled], None],
-        captured: Callable[[messages.QueryCaptured], None],
-        checkpoint_failed: Callable[[messages.CheckpointFailed], None],
     ) -> None:
         self._core = core
         self.generation = core.generation
         self.endpoint = self._endpoint = Endpoint(self, core.generation, tls=tls)
         self._coordinators = coordinators
-        self._may_answer = may_answer
-        self._query_failed = query_failed
-        self._fenced = fenced
-        self._settled = settled
-        self._captured = captured
-        self._checkpoint_failed = checkpoint_failed
+        self._owner = owner
         self._inbox: deque[Callable[[JobCore, float], object]] = deque()
         self._wake = threading.Lock()  # held: the loop will drain the inbox
         self._closed: Future[Any] = Future()  # raises the reason
         self._flush_scheduled = False
         self._under_way = 0
         self._era = 0
-        self.writer = GroupWriter(append, verify, self._on_written, self._on_failed)
+        self.writer = GroupWriter(owner, self._on_written, self._on_failed)
 
     def start(self) -> None:
         self.writer.start()
@@ -227,7 +229,7 @@ class JobRuntime:
     def _submit(self, batch: Batch, executed: Callable[[CoordControlError | None], None] | None) -> None:
         work = Work(self._era, batch, executed)
         # An answer without a write rests on the last check of the generation; an old one is done again, by the writer.
-        if batch.persist or self._under_way or (batch.answers and not self._may_answer()):
+        if batch.persist or self._under_way or (batch.answers and not self._owner.may_answer()):
             self._under_way += 1
             self.writer.submit(work)
         else:
@@ -254,13 +256,13 @@ class JobRuntime:
     def _notify(self, notice: Notice) -> None:
         match notice:
             case messages.FailQuery():
-                self._query_failed(notice.query, notice.error)
+                self._owner.query_failed(notice.query, notice.error)
             case messages.EpochSettled():
-                self._settled(notice)
+                self._owner.settled(notice)
             case messages.QueryCaptured():
-                self._captured(notice)
+                self._owner.captured(notice)
             case messages.CheckpointFailed():
-                self._checkpoint_failed(notice)
+                self._owner.checkpoint_failed(notice)
             case messages.AskSnapshot():
                 self._coordinators[notice.operator].ask(notice.barrier)
             case messages.DeliverEvents():
@@ -309,7 +311,7 @@ class JobRuntime:
         if not group or any(work.era == self._era for work in group):
             self._era += 1
             if isinstance(error, Fenced):
-                self._fenced(error)
+                self._owner.fenced(error)
             self._core.fail_all(error, time.monotonic())
         self._flush()
 

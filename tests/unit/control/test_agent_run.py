@@ -10,8 +10,7 @@ import pytest
 
 from coord_control.control.agent.agent_run import TRANSITIONS, AgentRun, Input, Phase, Step
 from coord_control.errors import InvalidTransition
-from tests.mutation_kit import is_noticed
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import Mutation, is_noticed
 
 #: The shortest way to each phase.
 WAYS: Final = {

@@ -13,15 +13,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult, SubtaskGateway
-from coord_control.errors import CoordControlError, CoordinatorFailed
-from coord_control.ids import NO_EPOCH, Epoch, RunId
+from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced
+from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.job import JobCore
-from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Hello, Refused, Welcome
+from coord_control.protocol.messages import (
+    Acknowledge,
+    Answer,
+    AttemptEnded,
+    CheckpointFailed,
+    EpochSettled,
+    Hello,
+    QueryCaptured,
+    Refused,
+    Welcome,
+)
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
-from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.worker.model_codec import EventTypes
@@ -133,26 +143,39 @@ class Rig:
         self.runtime = JobRuntime(
             JobCore(FIRST_GENERATION),
             bound,  # type: ignore[arg-type]
+            self,
             tls=False,
-            append=lambda query, records: self.records.extend(records),
-            verify=lambda: None,
-            may_answer=lambda: True,
-            query_failed=lambda query, error: self.failures.put(error),
-            fenced=lambda error: None,
-            settled=lambda settled: None,
-            captured=lambda captured: None,
-            checkpoint_failed=lambda failed: None,
         )
         up = EventTypes(OP, "up", [Number])
-        self.bound = BoundCoordinator(
-            OP, coordinator, PARALLELISM, DOWN, up, self.thread, self.runtime.post, news=self.news
-        )
+        declared = DeclaredCoordinator(OP, coordinator, PARALLELISM, DOWN, up)
+        self.bound = BoundCoordinator(declared, self.thread, self.runtime.post, news=self.news)
         bound[OP] = self.bound
         self.runtime.endpoint.start("127.0.0.1")
         self.thread.start()
         self.runtime.start()
         spec = OperatorSpec(OP, PARALLELISM, observes_attempts=self.bound.observes_attempts)
         self.runtime.call(lambda core, now: core.add_query(QUERY, QUERY_ID, [spec]))
+
+    # The owner of the runtime.
+
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
+        self.records.extend(records)
+
+    def verify(self) -> None: ...
+
+    def may_answer(self) -> bool:
+        return True
+
+    def query_failed(self, query: QueryName, error: CoordControlError) -> None:
+        self.failures.put(error)
+
+    def fenced(self, error: Fenced) -> None: ...
+
+    def settled(self, epoch: EpochSettled) -> None: ...
+
+    def captured(self, captured: QueryCaptured) -> None: ...
+
+    def checkpoint_failed(self, failed: CheckpointFailed) -> None: ...
 
     def close(self) -> None:
         self.bound.close()

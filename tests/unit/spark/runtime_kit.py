@@ -14,11 +14,11 @@ from coord_control.coordinators import OperatorCoordinator, SnapshotResult, Stat
 from coord_control.errors import AttemptRefused, CoordControlError, Fenced, JobClosed, StoreUnavailable
 from coord_control.ids import NO_EPOCH, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.job import JobCore
-from coord_control.protocol.messages import Acknowledge, EpochSettled, Hello
+from coord_control.protocol.messages import Acknowledge, CheckpointFailed, EpochSettled, Hello, QueryCaptured
 from coord_control.protocol.records import EventBatch, Record
 from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
-from coord_control.spark.loop.bound_coordinator import BoundCoordinator
+from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.wire.connection import Connection, connect
@@ -79,30 +79,22 @@ class Driver:
         self.open_for_checks = threading.Event()
         self.open_for_checks.set()
         self.failures: queue.SimpleQueue[tuple[QueryName, CoordControlError]] = queue.SimpleQueue()
-        self.fenced: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
-        self.settled: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
+        self.fencings: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+        self.epochs: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
         self.defect: Exception | None = None  # of the one who is told of settled epochs
         coordinators: dict[OperatorUid, BoundCoordinator] = {}
         self.runtime = JobRuntime(
             JobCore(Generation(1)),
             coordinators,
+            self,
             tls=False,
-            append=self._append,
-            verify=self._verify,
-            may_answer=lambda: self.is_fresh,
-            query_failed=lambda query, error: self.failures.put((query, error)),
-            fenced=self.fenced.put,
-            settled=self._settled,
-            captured=lambda captured: None,
-            checkpoint_failed=lambda failed: None,
         )
         self.runtime.endpoint.start("127.0.0.1")
         self.news = News()
         self.thread = CoordinatorThread()
         down, up = EventTypes(OP, "down", [Ping]), EventTypes(OP, "up", [Ping])
-        coordinators[OP] = BoundCoordinator(
-            OP, coordinator, 2, down, up, self.thread, self.runtime.post, news=self.news
-        )
+        declared = DeclaredCoordinator(OP, coordinator, 2, down, up)
+        coordinators[OP] = BoundCoordinator(declared, self.thread, self.runtime.post, news=self.news)
         self.bound = coordinators[OP]
         self.thread.start()
         self.runtime.start()
@@ -155,7 +147,9 @@ class Driver:
         connection.acknowledge(Acknowledge(attempt(0, epoch, task), state))
         self.commit(epoch)
 
-    def _append(self, query: QueryName, records: Sequence[Record]) -> None:
+    # The owner of the runtime.
+
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
         assert query == QUERY
         self.writing.release()
         assert self.open_for_writes.wait(SECONDS)
@@ -163,12 +157,25 @@ class Driver:
             raise self.broken
         self.log += records
 
-    def _settled(self, epoch: EpochSettled) -> None:
+    def may_answer(self) -> bool:
+        return self.is_fresh
+
+    def query_failed(self, query: QueryName, error: CoordControlError) -> None:
+        self.failures.put((query, error))
+
+    def fenced(self, error: Fenced) -> None:
+        self.fencings.put(error)
+
+    def settled(self, epoch: EpochSettled) -> None:
         if self.defect is not None:
             raise self.defect
-        self.settled.put(epoch)
+        self.epochs.put(epoch)
 
-    def _verify(self) -> None:
+    def captured(self, captured: QueryCaptured) -> None: ...
+
+    def checkpoint_failed(self, failed: CheckpointFailed) -> None: ...
+
+    def verify(self) -> None:
         self.verified.release()
         assert self.open_for_checks.wait(SECONDS)
         if self.unreachable is not None:

@@ -11,10 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.durable.files.filesystem import LocalFiles
-from coord_control.errors import CheckpointNotCompleted, Fenced, JobEndRequested
+from coord_control.errors import CheckpointNotCompleted, CoordControlError, Fenced, JobEndRequested
 from coord_control.ids import CheckpointKind, Generation
 from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
@@ -23,10 +21,29 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
+from coord_control.spark.job.news import News
 from coord_control.spark.loop.runtime import JobRuntime
-from tests.unit.spark.test_checkpoint_work import SECONDS, SLOW, Core, World
+from coord_control.spark.queries.query import ManagedQuery
+from tests.unit.spark.test_checkpoint_work import SLOW, Core, World
 
+SECONDS = 60.0  # a bug leaves requests open: mutations would be noticed late
 SAVEPOINT = CheckpointRequest(kind=CheckpointKind.SAVEPOINT)
+
+
+class Job:
+    """The owner of the service."""
+
+    def __init__(self, queries: list[ManagedQuery]) -> None:
+        self._queries = queries
+
+    def started_queries(self) -> list[ManagedQuery]:
+        return self._queries
+
+    def newest_restore(self) -> None:
+        return None
+
+    def fail_job(self, error: CoordControlError) -> None:
+        raise AssertionError(error)
 
 
 def service_of(world: World, **options: Any) -> CheckpointService:
@@ -34,15 +51,11 @@ def service_of(world: World, **options: Any) -> CheckpointService:
         query.state = QueryState.STOPPED
     return CheckpointService(
         CheckpointStore(world.files, world.folder, Generation(1), lambda: None),
-        Catalog(LocalFiles(), world.folder),
         cast(JobRuntime, Core()),
         CheckpointOptions(**options),
         job=JobDescription("flights", Generation(1), "4.3.0", lambda uid: 1 / 0),  # type: ignore[arg-type, return-value]
-        queries=lambda: world.queries,
-        restored=lambda: None,
-        changed=lambda statistics: None,
-        discarded=lambda checkpoint: None,
-        fail_job=lambda error: None,
+        owner=Job(world.queries),
+        news=News(),
         look_seconds=0.01,
     )
 

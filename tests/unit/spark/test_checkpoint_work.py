@@ -26,6 +26,7 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import CheckpointFailed
 from coord_control.protocol.scheduler.scheduler import Start
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, Ticket, TicketId
+from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from coord_control.spark.loop.runtime import JobRuntime
@@ -73,7 +74,7 @@ class World:
         self.outcomes: list[Outcome] = []
         self.looked = 0
         self.cuts: tuple[OperatorCut, ...] = ()  #: of the operators of each query
-        self.changed: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         self.queries = [self._query(name) for name in queries]
 
     def _query(self, name: QueryName) -> ManagedQuery:
@@ -100,10 +101,19 @@ class World:
             cast(JobRuntime, self.core),
             self.queries,
             JobDescription("flights", Generation(1), "4.3.0", _no_operator),
-            post=self.box.put,
-            changed=lambda statistics: self.changed(),
-            ended=lambda work, outcome: self.outcomes.append(outcome),
+            self,
         )
+
+    # The owner of the work.
+
+    def post(self, call: Callable[[], None]) -> None:
+        self.box.put(call)
+
+    def changed(self, statistics: CheckpointStatistics) -> None:
+        self.on_change()
+
+    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
     def run(self, until: Callable[[], object]) -> None:
         while not until():
@@ -237,7 +247,7 @@ def test_a_checkpoint_goes_on_when_its_progress_cannot_be_shown(tmp_path: Path) 
     def changed() -> None:
         raise RuntimeError("the view is broken")
 
-    world.changed = changed
+    world.on_change = changed
     world.work(world.store()).begin()
     world.run(lambda: world.outcomes)
     assert world.outcomes[0].reason is None

@@ -40,7 +40,7 @@ def test_an_idle_control_plane_does_not_let_a_fenced_driver_commit(idle: Driver)
     idle.is_fresh = False
     idle.fenced_by = Fenced("job", 1, 2)
     assert "claimed generation 2" in refused(idle.in_thread(idle.connect().hello, Hello(attempt(0, 1, 2))))
-    assert idle.fenced.get(timeout=SECONDS) is idle.fenced_by
+    assert idle.fencings.get(timeout=SECONDS) is idle.fenced_by
 
 
 def test_an_ack_that_writes_nothing_is_not_answered_on_an_old_check(idle: Driver) -> None:

@@ -35,14 +35,14 @@ class Rig:
     steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.writer = GroupWriter(self._append, self._verify, self._written, self._failed)
+        self.writer = GroupWriter(self, self._written, self._failed)
 
-    def _append(self, query: QueryName, records: Sequence[Record]) -> None:
+    def append(self, query: QueryName, records: Sequence[Record]) -> None:
         self.steps.append("append")
         self.on_append()
         self.appended.append((query, list(records)))
 
-    def _verify(self) -> None:
+    def verify(self) -> None:
         self.steps.append("verify")
         self.on_verify()
 

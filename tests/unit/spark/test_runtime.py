@@ -102,7 +102,7 @@ def test_events_arrive_after_the_commit_and_before_the_next_snapshot(driver: Dri
         *("snapshot", "event 0 of 0", "event 10 of 0", "complete"),
         *("snapshot", "event 1 of 0", "event 11 of 0", "complete"),
     ]
-    assert [(e.epoch, e.events_up, e.ran) for e in (driver.settled.get(timeout=SECONDS) for _ in range(2))] == [
+    assert [(e.epoch, e.events_up, e.ran) for e in (driver.epochs.get(timeout=SECONDS) for _ in range(2))] == [
         (0, 2, 1),
         (1, 2, 1),
     ]

@@ -82,7 +82,7 @@ def test_a_call_that_raises_hurts_nobody_else(driver: Driver) -> None:
 def test_a_newer_generation_ends_everything(driver: Driver) -> None:
     driver.fenced_by = Fenced("job", 1)
     assert "a newer generation" in refused(driver.in_thread(driver.connect().hello, Hello(attempt())))
-    assert driver.fenced.get(timeout=SECONDS) is driver.fenced_by
+    assert driver.fencings.get(timeout=SECONDS) is driver.fenced_by
     assert driver.failures.get(timeout=SECONDS) == (QUERY, driver.fenced_by)
 
 
