@@ -23,9 +23,9 @@ _NOTE: Final = "= the job is stopping; press Ctrl-C again to end without waiting
 
 
 class InterruptsWait:
-    """Hold the first SIGINT back until the block has ended; the program's handler then gets it.
+    """Hold the first SIGINT back until the block has ended, if Python or PySpark would raise KeyboardInterrupt.
 
-    Nothing changes on other threads, and where SIGINT is ignored or ends the process.
+    Nothing changes on other threads, nor for a program with a handler of its choice: that decides by itself.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,8 @@ class InterruptsWait:
 
     def __enter__(self) -> None:
         handler = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(handler):
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and callable(handler) and _raises(handler):
             self._handler = handler
             signal.signal(signal.SIGINT, self._hold)
 
@@ -50,3 +51,8 @@ class InterruptsWait:
         self._is_held = True
         # The main thread may hold any lock, those of logging as well.
         threading.Thread(target=_log.warning, args=(_NOTE,), name="coord-interrupt", daemon=True).start()
+
+
+def _raises(handler: Callable[[int, FrameType | None], Any]) -> bool:
+    # PySpark's cancels all of Spark's jobs before it raises.
+    return handler is signal.default_int_handler or str(handler.__module__).startswith("pyspark.")

@@ -63,7 +63,19 @@ def what_the_end_raises_is_not_lost() -> None:
     assert raised.value.__context__ is error
 
 
+def a_program_with_a_handler_of_its_choice_decides_by_itself() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, _: got.append(signum))
+    try:
+        with InterruptsWait():
+            interrupt()
+            assert got == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 RULES = (
+    a_program_with_a_handler_of_its_choice_decides_by_itself,
     the_first_one_waits_for_the_end,
     the_second_one_does_not_wait,
     one_that_comes_later_is_raised_where_it_meets_the_program,
@@ -76,12 +88,18 @@ def test_an_interrupt(rule: Any) -> None:
     rule()
 
 
-def test_the_handler_of_the_program_gets_it() -> None:
+@pytest.mark.parametrize(("module", "waits"), [("pyspark.core.context", True), ("__main__", False)])
+def test_only_the_handlers_of_python_and_pyspark_wait(module: str, *, waits: bool) -> None:
     got: list[int] = []
-    signal.signal(signal.SIGINT, lambda signum, _: got.append(signum))
+
+    def handler(signum: int, frame: object) -> None:
+        got.append(signum)
+
+    handler.__module__ = module
+    signal.signal(signal.SIGINT, handler)
     with InterruptsWait():
         interrupt()
-        assert got == []
+        assert len(got) == (not waits)
     assert got == [signal.SIGINT]
 
 
@@ -106,6 +124,7 @@ def test_another_thread_leaves_the_handler_alone() -> None:
 
 
 BUGS = (
+    Mutation("hold back what the program handles", InterruptsWait.__enter__, " and _raises(handler)", ""),
     Mutation("never raise it", InterruptsWait.__exit__, "if self._is_held:", "if False:"),
     Mutation("hold all of them", InterruptsWait._hold, "if self._is_held and", "if False and"),
     Mutation("hold them for ever", InterruptsWait.__exit__, "signal.signal(signal.SIGINT, self._handler)", "pass"),
