@@ -193,7 +193,7 @@ class Breakable(LocalFiles):
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breakable]:
     breakable = Breakable()
-    monkeypatch.setattr("coord_control.spark.job.job_driver.files_for", lambda root, spark: breakable)
+    monkeypatch.setattr("coord_control.spark.job.job_place.files_for", lambda root, spark: breakable)
     yield breakable
     breakable.broken = False
 

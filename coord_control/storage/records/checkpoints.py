@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from coord_control.ids import CheckpointKind
+from coord_control.ids import SubtaskIndex as SubtaskIndex  # of an inherited field: the API reference looks here
 from coord_control.protocol import statistics
 from coord_control.protocol.statistics import CheckpointTotals, OperatorStatistics, QueryStatistics, SubtaskStatistics
 from coord_control.storage.records.base import Record, to_json
