@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -28,16 +28,15 @@ from coord_control.ids import Epoch as EpochNumber
 from coord_control.protocol.messages import QueryCaptured
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
-    CheckpointKind,
     CheckpointRecord,
-    CheckpointState,
     JobRegistration,
     LiveOperator,
     LiveQuery,
     LiveStatus,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
+from tests import records_kit as records
+from tests.records_kit import operator_part, query_part, subtask_part, with_subtasks
 
 __all__ = ["benchmark"]
 
@@ -45,7 +44,6 @@ _QUERY: Final = QueryName("query")
 _CONNECTIONS: Final = 256
 _WRITERS: Final = 8
 _REPEATS: Final = 7
-_NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _LIVE: Final = LiveStatus(
     queries=(LiveQuery(name="q", state="running", epoch=1, rows_per_second=1000.0),),
     operators=(LiveOperator(uid="op"),),
@@ -156,13 +154,10 @@ def _ended(names: Sequence[str], number: int) -> CheckpointRecord:
 
 def _checkpoint(job: str, number: int, subtasks: int) -> CheckpointRecord:
     operator = operator_part(operator="op", coordinator_bytes=64, subtasks=subtasks, passed_subtasks=subtasks)
-    return CheckpointRecord(
+    return records.checkpoint(
+        number,
         job=job,
-        id=number,
-        kind=CheckpointKind.CHECKPOINT,
-        state=CheckpointState.COMPLETED,
-        triggered_at=_NOON + timedelta(seconds=number),
-        finished_at=_NOON + timedelta(seconds=number + 1),
+        finished_at=records.NOON + timedelta(seconds=number + 1),
         duration_seconds=1.0,
         generation=1,
         subtasks=subtasks,

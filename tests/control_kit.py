@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +16,28 @@ from coord_control.control.commands import Refusal
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
-    CheckpointKind,
-    CheckpointRecord,
-    CheckpointState,
     CommandError,
     CommandRecord,
     CommandState,
     EventType,
     GatewayRecord,
-    JobRegistration,
     LiveOperator,
     LiveQuery,
     LiveStatus,
     OperatorRecord,
     Outcome,
     QueryRecord,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
+from tests import records_kit as records
+from tests.records_kit import operator_part, query_part, subtask_part, with_subtasks
 
-JOB = "flights"
+JOB, NOON = records.JOB, records.NOON
 OPERATOR = "delay-threshold"
 THRESHOLD = EventType(
     name="Threshold",
     schema={"properties": {"minutes": {"type": "number"}, "note": {"type": "string"}}, "required": ["minutes"]},
 )
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 #: What users can write into a label, and what no terminal may get to see.
 NASTY = "[red]x[/red]\x1b]0;owned\x07\x9b31m\u202eevil"
 
@@ -65,18 +60,11 @@ def opened(folder: Path) -> Iterator[ControlStore]:
 def put_job(store: ControlStore, name: str = JOB, **changes: Any) -> None:
     """A job whose driver lives, and goes on doing so for as long as any test takes."""
     values: dict[str, Any] = {
-        "name": name,
-        "root": "/jobs",
-        "folder": f"/jobs/{name}",
-        "generation": 1,
-        "host": "here",
-        "pid": 4711,
-        "lease_seconds": 3600.0,
         "is_supervised": True,
         "queries": (QueryRecord(name="alerts", state="running", epoch=41),),
         "operators": (OperatorRecord(uid=OPERATOR, query="alerts", parallelism=4, event_types=(THRESHOLD,)),),
     }
-    store.jobs.register(JobRegistration(**{**values, **changes}))
+    store.jobs.register(records.registration(name, **values | changes))
 
 
 def put_live(store: ControlStore, job: str = JOB) -> None:
@@ -92,10 +80,6 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
 def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
     operator = operator_part(operator=OPERATOR, subtasks=4, passed_subtasks=4, blocked_events=12, subtask_bytes=100)
     values: dict[str, Any] = {
-        "job": JOB,
-        "id": number,
-        "kind": CheckpointKind.CHECKPOINT,
-        "state": CheckpointState.COMPLETED,
         "triggered_at": NOON + timedelta(minutes=number),
         "finished_at": NOON + timedelta(minutes=number, seconds=2),
         "duration_seconds": 2.0,
@@ -118,16 +102,13 @@ def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:
         subtask_part(operator=OPERATOR, subtask=index, passed_seconds=0.1, ack_seconds=0.04, blocked_events=3)
         for index in range(4)
     ]
-    store.checkpoints.save(JOB, with_subtasks(CheckpointRecord(**{**values, **changes}), parts))
+    store.checkpoints.save(JOB, with_subtasks(records.checkpoint(number, **values | changes), parts))
 
 
 def put_recovery(store: ControlStore, message: str) -> None:
     store.recoveries.add(
-        RecoveryRecord(
-            job=JOB,
-            generation=1,
+        records.recovery(
             cause="driver_died",
-            started_at=NOON,
             query="alerts",
             from_epoch=40,
             duration_seconds=3.0,

@@ -34,17 +34,16 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
-    JobRegistration,
     LiveQuery,
     LiveStatus,
     OperatorRecord,
     QueryRecord,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
+from tests import records_kit as records
+from tests.records_kit import operator_part, query_part, subtask_part, with_subtasks
 
-JOB = "flights"
+JOB = records.JOB
 QUERY = "alerts"
 OPERATOR = "threshold"
 
@@ -68,19 +67,12 @@ class Jobs:
     store: ControlStore
     numbers: dict[str, int] = field(default_factory=dict)
 
-    def put(self, name: str = JOB, *, generation: int = 1, lease_seconds: float = 3600.0, **changes: Any) -> None:
+    def put(self, name: str = JOB, **changes: Any) -> None:
         values: dict[str, Any] = {
-            "name": name,
-            "root": "/jobs",
-            "folder": f"/jobs/{name}",
-            "generation": generation,
-            "host": "here",
-            "pid": 4711,
-            "lease_seconds": lease_seconds,
             "queries": (QueryRecord(name=QUERY, state="running", epoch=41),),
             "operators": (OperatorRecord(uid=OPERATOR, query=QUERY, parallelism=2),),
         }
-        self.store.jobs.register(JobRegistration(**{**values, **changes}))
+        self.store.jobs.register(records.registration(name, **values | changes))
 
     def live(self, name: str = JOB, *, epoch: int, generation: int = 1) -> None:
         query = LiveQuery(name=QUERY, state="running", epoch=epoch, rows_per_second=1234.0, lag_seconds=2.5)
@@ -90,14 +82,11 @@ class Jobs:
         self, job: str = JOB, *, age: timedelta = timedelta(), subtasks: int = 2, **changes: Any
     ) -> CheckpointRecord:
         """One that has just ended, or a while ago."""
-        number = self.numbers[job] = changes.get("id", self.numbers.get(job, 0) + 1)
+        number = self.numbers[job] = changes.pop("id", self.numbers.get(job, 0) + 1)
         finished = datetime.now(UTC) - age
         operator = operator_part(operator=OPERATOR, coordinator_bytes=7, subtasks=subtasks, passed_subtasks=subtasks)
         values: dict[str, Any] = {
             "job": job,
-            "id": number,
-            "kind": CheckpointKind.CHECKPOINT,
-            "state": CheckpointState.COMPLETED,
             "triggered_at": finished - timedelta(seconds=2),
             "finished_at": finished,
             "duration_seconds": 2.0,
@@ -110,7 +99,7 @@ class Jobs:
             "generation": 1,
             "queries": (query_part(query=QUERY, boundary=40 + number, operators=(operator,)),),
         }
-        record = CheckpointRecord(**{**values, **changes})
+        record = records.checkpoint(number, **values | changes)
         passed = subtasks if record.reason is None else subtasks - 1
         parts = [
             subtask_part(operator=OPERATOR, subtask=each, passed_seconds=0.1 if each < passed else None)
@@ -133,7 +122,6 @@ class Jobs:
     def recovery(self, job: str = JOB, **changes: Any) -> None:
         values: dict[str, Any] = {
             "job": job,
-            "generation": 1,
             "cause": "driver_died",
             "what": f"{QUERY} is taken up by a new driver after epoch 40",
             "started_at": datetime.now(UTC) - timedelta(seconds=3),
@@ -143,7 +131,7 @@ class Jobs:
             "duration_seconds": 3.0,
             "epochs_rerun": 1,
         }
-        self.store.recoveries.add(RecoveryRecord(**{**values, **changes}))
+        self.store.recoveries.add(records.recovery(**values | changes))
 
 
 @contextmanager

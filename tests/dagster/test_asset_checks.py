@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from coord_control.dagster.spec import CheckBounds
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import (
     ENDED_TO_RESTART,
-    CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     JobOverview,
@@ -22,53 +21,41 @@ from coord_control.storage.records import (
     JobState,
     LagTrend,
     QueryRecord,
-    RecoveryRecord,
 )
-from tests.dagster.sensor_kit import JOB, Jobs, jobs_in, spec
+from tests import records_kit as records
+from tests.dagster.sensor_kit import Jobs, jobs_in, spec
+from tests.records_kit import NOON
 
-_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
 
 def _job(**changes: Any) -> JobRecord:
     values: dict[str, Any] = {
-        "name": JOB,
-        "root": "/jobs",
-        "folder": "/jobs/flights",
-        "state": JobState.RUNNING,
         "generation": 3,
-        "host": "here",
-        "pid": 1,
-        "created_at": _NOON - timedelta(days=1),
-        "driver_started_at": _NOON - timedelta(hours=1),
-        "heartbeat_at": _NOON - timedelta(seconds=1),
-        "lease_seconds": 10.0,
-        "is_alive": True,
+        "created_at": NOON - timedelta(days=1),
+        "driver_started_at": NOON - timedelta(hours=1),
+        "heartbeat_at": NOON - timedelta(seconds=1),
         "queries": (QueryRecord(name="q1"), QueryRecord(name="q2")),
     }
-    return JobRecord(**{**values, **changes})
+    return records.job(**values | changes)
 
 
 def _dead(**changes: Any) -> JobRecord:
-    return _job(is_alive=False, heartbeat_at=_NOON - timedelta(minutes=5), **changes)
+    return _job(is_alive=False, heartbeat_at=NOON - timedelta(minutes=5), **changes)
 
 
-def _checkpoint(age: float = 60.0, **changes: Any) -> CheckpointRecord:
-    finished = _NOON - timedelta(seconds=age)
+def _checkpoint(age: float = 60.0, number: int = 7, **changes: Any) -> CheckpointRecord:
+    finished = NOON - timedelta(seconds=age)
     values: dict[str, Any] = {
-        "job": JOB,
-        "id": 7,
-        "kind": CheckpointKind.CHECKPOINT,
-        "state": CheckpointState.COMPLETED,
         "triggered_at": finished - timedelta(seconds=2),
         "finished_at": finished,
         "duration_seconds": 2.0,
     }
-    return CheckpointRecord(**{**values, **changes})
+    return records.checkpoint(number, **values | changes)
 
 
 def _outcome(name: str, overview: JobOverview | None, **bounds: Any) -> CheckOutcome:
-    [found] = [each for each in evaluate(overview, CheckBounds(**bounds), _NOON) if each.name == name]
+    [found] = [each for each in evaluate(overview, CheckBounds(**bounds), NOON) if each.name == name]
     return found
 
 
@@ -77,7 +64,7 @@ def _numbers(outcome: CheckOutcome) -> dict[str, Any]:
 
 
 def test_a_job_that_is_well_passes_everything() -> None:
-    outcomes = evaluate(JobOverview(job=_job(), completed=_checkpoint()), CheckBounds(), _NOON)
+    outcomes = evaluate(JobOverview(job=_job(), completed=_checkpoint()), CheckBounds(), NOON)
 
     assert [outcome.name for outcome in outcomes] == list(CHECKS)
     assert all(outcome.passed for outcome in outcomes)
@@ -94,12 +81,12 @@ def test_a_bound_of_none_switches_a_check_off() -> None:
     )
 
     assert check_names(off) == ("running",)
-    assert [outcome.name for outcome in evaluate(JobOverview(job=_job()), off, _NOON)] == ["running"]
-    assert [outcome.name for outcome in evaluate(None, off, _NOON)] == ["running"]
+    assert [outcome.name for outcome in evaluate(JobOverview(job=_job()), off, NOON)] == ["running"]
+    assert [outcome.name for outcome in evaluate(None, off, NOON)] == ["running"]
 
 
 def test_a_job_that_the_database_does_not_know_only_does_not_run() -> None:
-    outcomes = evaluate(None, CheckBounds(), _NOON)
+    outcomes = evaluate(None, CheckBounds(), NOON)
 
     assert [(outcome.name, outcome.passed) for outcome in outcomes] == [(name, name != "running") for name in CHECKS]
 
@@ -112,7 +99,7 @@ def test_a_job_that_the_database_does_not_know_only_does_not_run() -> None:
         (_dead(state=JobState.FAILED, end_reason="out of disk"), False, _ERROR, "it has failed: out of disk"),
         (_dead(state=JobState.ENDED, end_reason="stop"), False, _WARN, "it has ended: stop"),
         (
-            _dead(state=JobState.ENDED, ended_at=_NOON, end_reason=ENDED_TO_RESTART),
+            _dead(state=JobState.ENDED, ended_at=NOON, end_reason=ENDED_TO_RESTART),
             False,
             _ERROR,
             "not restarted it",
@@ -135,12 +122,12 @@ def test_the_age_of_the_newest_checkpoint_is_by_the_clock_of_the_database(age: f
         "age_seconds": age,
         "bound": 900.0,
         "checkpoint_id": 7,
-        "finished_at": (_NOON - timedelta(seconds=age)).timestamp(),
+        "finished_at": (NOON - timedelta(seconds=age)).timestamp(),
     }
 
 
 def test_a_job_without_a_checkpoint_has_time_since_its_driver_was_started() -> None:
-    young = JobOverview(job=_job(driver_started_at=_NOON - timedelta(seconds=5)))
+    young = JobOverview(job=_job(driver_started_at=NOON - timedelta(seconds=5)))
     old = JobOverview(job=_job())
 
     assert _outcome("checkpoint_freshness", young).passed
@@ -157,7 +144,7 @@ def test_old_checkpoints_of_a_job_that_has_ended_are_in_order_and_of_a_dead_one_
 
 @pytest.mark.parametrize(("count", "bound", "passed"), [(0, 1, True), (1, 1, False), (1, 2, True), (2, 2, False)])
 def test_failed_checkpoints_in_a_row(count: int, bound: int, passed: bool) -> None:
-    failed = _checkpoint(id=8, state=CheckpointState.FAILED, reason="timeout", message="too slow")
+    failed = _checkpoint(number=8, state=CheckpointState.FAILED, reason="timeout", message="too slow")
     overview = JobOverview(job=_job(), completed=_checkpoint(), failed=failed, failed_in_a_row=count)
     outcome = _outcome("failed_checkpoints", overview, failed_in_a_row=bound)
 
@@ -184,7 +171,7 @@ def test_duration_and_blocked_time_of_the_newest_one(seconds: float, passed: boo
 def test_a_driver_that_starts_recovers_all_queries_and_counts_once(
     recoveries: int, restarts: int, passed: bool
 ) -> None:
-    last = RecoveryRecord(job=JOB, generation=3, cause="driver_died", started_at=_NOON, what="taken up")
+    last = records.recovery(generation=3, cause="driver_died", what="taken up")
     overview = JobOverview(job=_job(), recoveries=recoveries, last_recovery=last)
     outcome = _outcome("restart_rate", overview, restarts_per_hour=2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,26 +39,18 @@ from coord_control.dagster.runs.action_configs import (
 )
 from coord_control.storage.records import (
     CheckpointKind,
-    CheckpointRecord,
-    CheckpointState,
-    JobRecord,
-    JobState,
     QueryRecord,
-    RecoveryRecord,
 )
-from tests.statistics_kit import operator_part, query_part, subtask_part
+from tests import records_kit as records
+from tests.records_kit import NOON, operator_part, query_part, subtask_part
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
-NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 OPERATOR: Final = operator_part(operator="threshold", coordinator_bytes=21, subtasks=1, passed_subtasks=1)
 QUERY: Final = query_part(query="alerts", boundary=41, boundary_seconds=1.5, pin_seconds=0.5, operators=(OPERATOR,))
-CHECKPOINT: Final = CheckpointRecord(
-    job="flights",
-    id=7,
+CHECKPOINT: Final = records.checkpoint(
+    7,
     kind=CheckpointKind.SAVEPOINT,
-    state=CheckpointState.COMPLETED,
-    triggered_at=NOON,
     finished_at=NOON + timedelta(seconds=2),
     duration_seconds=2.0,
     label="before",
@@ -70,25 +62,9 @@ CHECKPOINT: Final = CheckpointRecord(
     message="it took too long",
     queries=(QUERY,),
 )
-JOB: Final = JobRecord(
-    name="flights",
-    root="/jobs",
-    folder="/jobs/flights",
-    state=JobState.RUNNING,
-    generation=3,
-    host="here",
-    pid=1,
-    created_at=NOON,
-    driver_started_at=NOON,
-    heartbeat_at=NOON,
-    lease_seconds=10.0,
-    is_alive=True,
-)
-RECOVERY: Final = RecoveryRecord(
-    job="flights",
-    generation=3,
+JOB: Final = records.job(generation=3)
+RECOVERY: Final = records.recovery(
     cause="restore",
-    started_at=NOON,
     query="alerts",
     from_epoch=30,
     from_checkpoint=5,

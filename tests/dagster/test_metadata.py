@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -18,25 +18,20 @@ from coord_control.storage.records import (
     CheckpointRecord,
     CheckpointState,
     JobRecord,
-    JobState,
     QueryRecord,
     RecoveryRecord,
 )
-from tests.statistics_kit import operator_part, query_part, subtask_part
-
-_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from tests import records_kit as records
+from tests.records_kit import NOON, operator_part, query_part, subtask_part
 
 
 def _record(**changes: Any) -> CheckpointRecord:
     operator = operator_part(operator="threshold", coordinator_bytes=21, subtasks=2, passed_subtasks=2)
     other = operator_part(operator="router", coordinator_bytes=4, subtasks=2, passed_subtasks=2)
     values: dict[str, Any] = {
-        "job": "flights",
-        "id": 7,
         "kind": CheckpointKind.SAVEPOINT,
-        "state": CheckpointState.COMPLETED,
-        "triggered_at": _NOON,
-        "finished_at": _NOON + timedelta(seconds=2.5),
+        "triggered_at": NOON,
+        "finished_at": NOON + timedelta(seconds=2.5),
         "duration_seconds": 2.5,
         "label": "before-upgrade",
         "cause": "command",
@@ -65,34 +60,18 @@ def _record(**changes: Any) -> CheckpointRecord:
             query_part(query="counts", boundary=12, boundary_seconds=0.5, pin_seconds=0.75, files=1),
         ),
     }
-    return CheckpointRecord(**{**values, **changes})
+    return records.checkpoint(7, **values | changes)
 
 
 def _job(restarts: tuple[int, ...]) -> JobRecord:
-    return JobRecord(
-        name="flights",
-        root="/jobs",
-        folder="/jobs/flights",
-        state=JobState.RUNNING,
-        generation=3,
-        host="here",
-        pid=1,
-        created_at=_NOON,
-        driver_started_at=_NOON,
-        heartbeat_at=_NOON,
-        lease_seconds=10.0,
-        is_alive=True,
-        queries=tuple(QueryRecord(name=f"q{count}", restarts=count) for count in restarts),
-    )
+    return records.job(generation=3, queries=tuple(QueryRecord(name=f"q{count}", restarts=count) for count in restarts))
 
 
 def _recovery(**changes: Any) -> RecoveryRecord:
     values: dict[str, Any] = {
-        "job": "flights",
         "generation": 3,
         "cause": "restore",
         "what": "alerts resumes from checkpoint 5 at epoch 30",
-        "started_at": _NOON,
         "query": "alerts",
         "from_epoch": 30,
         "from_checkpoint": 5,
@@ -101,7 +80,7 @@ def _recovery(**changes: Any) -> RecoveryRecord:
         "epochs_rerun": 2,
         "message": "somebody asked",
     }
-    return RecoveryRecord(**{**values, **changes})
+    return records.recovery(**values | changes)
 
 
 def _values(metadata: Metadata) -> dict[str, Any]:
@@ -150,8 +129,8 @@ def test_a_savepoint_says_all_of_itself() -> None:
         "coordinator_bytes": 25,
         "cause": "command",
         "requested_by": "ada",
-        "triggered_at": _NOON.timestamp(),
-        "finished_at": _NOON.timestamp() + 2.5,
+        "triggered_at": NOON.timestamp(),
+        "finished_at": NOON.timestamp() + 2.5,
         "generation": 3,
         "restarts": 5,
         "note": "until 11:00",
@@ -312,7 +291,7 @@ def test_a_recovery_says_why_from_where_and_what_was_lost() -> None:
         "recovery_seconds": 4.5,
         "epochs_rerun": 2,
         "generation": 3,
-        "recovered_at": _NOON.timestamp(),
+        "recovered_at": NOON.timestamp(),
         "message": "somebody asked",
         "sequence": 4,
     }
@@ -332,7 +311,7 @@ def test_a_failure_has_no_id_that_could_be_taken_for_a_completed_one() -> None:
 
 def test_a_query_says_how_it_fares() -> None:
     query = QueryRecord(
-        name="alerts", epoch=42, restarts=1, rows_per_second=10.5, lag_seconds=2.0, state_rows=9, watermark=_NOON
+        name="alerts", epoch=42, restarts=1, rows_per_second=10.5, lag_seconds=2.0, state_rows=9, watermark=NOON
     )
 
     assert _values(query_metadata(query)) == {
@@ -340,6 +319,6 @@ def test_a_query_says_how_it_fares() -> None:
         "rows_per_second": 10.5,
         "lag_seconds": 2.0,
         "state_rows": 9,
-        "watermark": _NOON.timestamp(),
+        "watermark": NOON.timestamp(),
         "restarts": 1,
     }

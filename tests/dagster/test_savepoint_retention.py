@@ -3,7 +3,7 @@
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -17,26 +17,21 @@ from coord_control.dagster.spec import RetainSpec
 from coord_control.durable.checkpoints.holds import hold
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind
+from tests import records_kit as records
 from tests.agent_kit import JOB
 from tests.dagster_kit import (
     Plane,
     plane_in,
 )
 from tests.patience import eventually
+from tests.records_kit import NOON
 
-_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _HOURLY = "dagster:schedule:hourly"
 
 
 def _savepoint(number: int, hours_old: float) -> CheckpointRecord:
-    return CheckpointRecord(
-        job=JOB,
-        id=number,
-        kind=CheckpointKind.SAVEPOINT,
-        state=CheckpointState.COMPLETED,
-        triggered_at=_NOON - timedelta(hours=hours_old),
-        finished_at=_NOON - timedelta(hours=hours_old),
-    )
+    ended = NOON - timedelta(hours=hours_old)
+    return records.checkpoint(number, kind=CheckpointKind.SAVEPOINT, triggered_at=ended, finished_at=ended)
 
 
 def _ids(savepoints: list[CheckpointRecord]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,35 +24,23 @@ from coord_control.dagster.spec import StartSpec, StreamingJobSpec, SuperviseSpe
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import ENDED_TO_RESTART, JobRecord, JobState
 from coord_control.storage.store import ControlStore
+from tests import records_kit as records
 from tests.control_kit import put_job
 from tests.dagster_kit import (
     Plane,
     plane_in,
 )
 from tests.patience import eventually
+from tests.records_kit import NOON
 
-NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SPEC: Final = SuperviseSpec(max_restarts=3, within_seconds=1000.0, delay_seconds=10.0)
 AT_ONCE: Final = SuperviseSpec(max_restarts=2, delay_seconds=0.0)
 
 
 def job(state: JobState = JobState.RUNNING, *, is_alive: bool = False, **more: Any) -> JobRecord:
     """Its last heartbeat was at noon; its lease is 10 s."""
-    values: dict[str, Any] = {"generation": 4, "ended_at": None, **more}
-    return JobRecord(
-        name="flights",
-        root="/jobs",
-        folder="/jobs/flights",
-        state=state,
-        host="here",
-        pid=1,
-        created_at=NOON,
-        driver_started_at=NOON,
-        heartbeat_at=NOON,
-        lease_seconds=10.0,
-        is_alive=is_alive,
-        **values,
-    )
+    values: dict[str, Any] = {"generation": 4, **more}
+    return records.job(state=state, is_alive=is_alive, **values)
 
 
 def after(seconds: float) -> datetime:

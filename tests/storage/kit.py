@@ -1,11 +1,10 @@
-"""Jobs, checkpoints and commands to put into a control database."""
+"""Control databases: jobs to put into them, what is asked of them, and the tables of the next release."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,22 +12,10 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from coord_control.storage import schema
-from coord_control.storage.records import (
-    CheckpointKind,
-    CheckpointRecord,
-    CheckpointState,
-    CommandKind,
-    CommandRequest,
-    JobRegistration,
-    OperatorRecord,
-    QueryRecord,
-)
 from coord_control.storage.store import ControlStore
+from tests.records_kit import JOB, registration
 
-__all__ = ["JOB", "NEXT_VERSION", "NOW", "become_next_release", "checkpoint", "register", "request", "statements"]
-
-JOB = "flights"
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+__all__ = ["NEXT_VERSION", "become_next_release", "register", "statements"]
 
 #: The tables of the release that ``become_next_release`` makes up: jobs have a colour.
 NEXT_VERSION: Final = f"{int(schema.NEWEST) + 1:04}"
@@ -76,35 +63,4 @@ def statements(database: str | None = None) -> Iterator[list[str]]:
 
 def register(store: ControlStore, name: str = JOB, generation: int = 1, **values: Any) -> None:
     """Register a driver with a query ``q`` and an operator ``op``; its lease outlives every test."""
-    registration: dict[str, Any] = {
-        "root": "/jobs",
-        "folder": f"/jobs/{name}",
-        "host": "here",
-        "pid": 1,
-        "lease_seconds": 3600.0,
-        "queries": (QueryRecord(name="q", query_id="id"),),
-        "operators": (OperatorRecord(uid="op", query="q", parallelism=2),),
-    }
-    store.jobs.register(JobRegistration(name=name, generation=generation, **{**registration, **values}))
-
-
-def request(kind: CommandKind = CommandKind.TRIGGER_CHECKPOINT, **values: Any) -> CommandRequest:
-    return CommandRequest(**{"job": JOB, "kind": kind, "requested_by": "ada", "requested_from": "laptop", **values})
-
-
-def checkpoint(
-    number: int,
-    state: CheckpointState = CheckpointState.COMPLETED,
-    kind: CheckpointKind = CheckpointKind.CHECKPOINT,
-    **values: Any,
-) -> CheckpointRecord:
-    return CheckpointRecord(
-        **{
-            "job": JOB,
-            "id": number,
-            "kind": kind,
-            "state": state,
-            "triggered_at": NOW + timedelta(seconds=number),
-            **values,
-        }
-    )
+    store.jobs.register(registration(name, generation=generation, **values))

@@ -11,13 +11,13 @@ from coord_control.storage.records import (
     Change,
     CheckpointKind,
     CheckpointState,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import query_part, subtask_part, with_subtasks
-from tests.storage.kit import JOB, NOW, checkpoint, register
+from tests import records_kit as records
+from tests.records_kit import JOB, NOON, checkpoint, query_part, subtask_part, with_subtasks
+from tests.storage.kit import register
 
-_RECOVERY = RecoveryRecord(job=JOB, generation=1, cause="driver_died", started_at=NOW, query="q")
+_RECOVERY = records.recovery(cause="driver_died", query="q")
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_pages_and_jobs(store: ControlStore) -> None:
     register(store, "orders")
     for number in range(1, 6):
         store.checkpoints.save(JOB, checkpoint(number))
-        store.recoveries.add(replace(_RECOVERY, started_at=NOW + timedelta(seconds=number)))
+        store.recoveries.add(replace(_RECOVERY, started_at=NOON + timedelta(seconds=number)))
         store.checkpoints.save("orders", checkpoint(number, job="orders"))
     pages, after = [], 0
     while page := store.changes.list(after, limit=4):

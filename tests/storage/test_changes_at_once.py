@@ -16,11 +16,12 @@ from sqlalchemy import Connection, Engine, event
 from coord_control.errors import JobNotFound
 from coord_control.storage.database import Database
 from coord_control.storage.jobs import find
-from coord_control.storage.records import Change, CheckpointState, RecoveryRecord
+from coord_control.storage.records import Change, CheckpointState
 from coord_control.storage.sequences import take_sequence
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import subtask_part, with_subtasks
-from tests.storage.kit import JOB, NOW, checkpoint, register
+from tests import records_kit as records
+from tests.records_kit import JOB, NOON, checkpoint, subtask_part, with_subtasks
+from tests.storage.kit import register
 
 _WRITERS: Final = 6
 _EACH: Final = 25
@@ -30,7 +31,7 @@ def what(change: Change) -> tuple[str, str, int]:
     if change.checkpoint is not None:
         return change.job, "checkpoint", change.checkpoint.id
     assert change.recovery is not None
-    return change.job, "recovery", int((change.recovery.started_at - NOW).total_seconds())
+    return change.job, "recovery", int((change.recovery.started_at - NOON).total_seconds())
 
 
 def give_back(store: ControlStore) -> None:
@@ -43,7 +44,7 @@ def give_back(store: ControlStore) -> None:
 def write(url: str, name: str, dice: random.Random) -> None:
     """Checkpoints and recoveries of one job, each written again now and then, and some writes that fail."""
     store = ControlStore(Database(url, application=name))
-    recovery = RecoveryRecord(job=name, generation=1, cause="query_failed", started_at=NOW)
+    recovery = records.recovery(job=name)
     parts = [subtask_part(operator="op", subtask=number) for number in range(20)]
     for number in range(1, _EACH + 1):
         ended = checkpoint(number, dice.choice([CheckpointState.COMPLETED, CheckpointState.FAILED]), job=name)
@@ -51,7 +52,7 @@ def write(url: str, name: str, dice: random.Random) -> None:
         for _ in range(dice.randint(1, 2)):
             store.checkpoints.save(name, with_subtasks(ended, parts))
         for _ in range(dice.randint(1, 2)):
-            store.recoveries.add(replace(recovery, started_at=NOW + timedelta(seconds=number)))
+            store.recoveries.add(replace(recovery, started_at=NOON + timedelta(seconds=number)))
         if dice.random() < 0.3:
             with pytest.raises(JobNotFound):
                 give_back(store)
@@ -124,7 +125,7 @@ def test_what_is_written_while_somebody_reads_comes_whole_the_next_time(url: str
         if connection.engine.url == reader.database.url and "FROM checkpoints" in statement and not asked:
             asked.append(statement)
             store.checkpoints.save(JOB, checkpoint(2))
-            store.recoveries.add(RecoveryRecord(job=JOB, generation=1, cause="query_failed", started_at=NOW))
+            store.recoveries.add(records.recovery())
 
     event.listen(Engine, "after_cursor_execute", write_once)
     try:

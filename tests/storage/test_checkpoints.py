@@ -21,8 +21,8 @@ from coord_control.storage.records import (
     Percentiles,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
-from tests.storage.kit import JOB, NOW, checkpoint, register, statements
+from tests.records_kit import JOB, NOON, checkpoint, operator_part, query_part, subtask_part, with_subtasks
+from tests.storage.kit import register, statements
 
 STATES = list(CheckpointState)
 
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_removal(store: Control
     queries = (query_part(query="q", boundary=4, files=3, operators=operators),)
     done = checkpoint(
         1, label="nightly", cause="command", requested_by="ada", subtasks=2, passed_subtasks=2, path="/jobs/1",
-        finished_at=NOW, duration_seconds=1.5, state_bytes=2**40, queries=queries,
+        finished_at=NOON, duration_seconds=1.5, state_bytes=2**40, queries=queries,
     )  # fmt: skip
     subtasks = (
         subtask_part(operator="op", subtask=0, passed_seconds=0.2, ack_seconds=0.1),

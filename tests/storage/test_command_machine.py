@@ -20,7 +20,8 @@ from coord_control.storage.records import (
     Outcome,
 )
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, register, request
+from tests.records_kit import JOB, request
+from tests.storage.kit import register
 
 _RANK = {CommandState.PENDING: 0, CommandState.CLAIMED: 1, **dict.fromkeys(FINISHED_COMMAND_STATES, 2)}
 

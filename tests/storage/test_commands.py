@@ -23,7 +23,8 @@ from coord_control.storage import tables
 from coord_control.storage.database import Database
 from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, JobState, Outcome
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, register, request
+from tests.records_kit import JOB, request
+from tests.storage.kit import register
 
 DONE = Outcome(state=CommandState.COMPLETED, result={"checkpoint": 7}, checkpoint=7)
 EVENT: dict[str, Any] = {"kind": CommandKind.SEND_EVENT, "operator": "op"}

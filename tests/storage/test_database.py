@@ -35,7 +35,8 @@ from coord_control.storage import schema, tables
 from coord_control.storage.database import Database
 from coord_control.storage.engine import display, parse_url
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, register, request
+from tests.records_kit import JOB, request
+from tests.storage.kit import register
 from tests.storage.server import Server
 
 Opener: TypeAlias = Callable[[str | Path], Database]

@@ -16,11 +16,11 @@ from coord_control.storage.records import (
     LiveQuery,
     LiveStatus,
     QuerySample,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import query_part
-from tests.storage.kit import JOB, checkpoint, register, statements
+from tests import records_kit as records
+from tests.records_kit import JOB, checkpoint, query_part
+from tests.storage.kit import register, statements
 
 
 def only(store: ControlStore) -> JobOverview:
@@ -87,7 +87,7 @@ def test_recoveries_within_the_window(store: ControlStore) -> None:
     register(store, "orders")
     now = datetime.now(UTC)
     for hours in (30, 2, 0):
-        recovery = RecoveryRecord(job=JOB, generation=1, cause="query_failed", started_at=now - timedelta(hours=hours))
+        recovery = records.recovery(started_at=now - timedelta(hours=hours))
         store.recoveries.add(recovery)
     mine, other = store.fleets.read().jobs
     assert (mine.recoveries, other.recoveries) == (1, 0)

@@ -17,10 +17,11 @@ from coord_control.storage.records import (
     FleetCounts,
     Outcome,
     ReasonCount,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, checkpoint, register, request, statements
+from tests import records_kit as records
+from tests.records_kit import JOB, checkpoint, request
+from tests.storage.kit import register, statements
 
 HOUR = timedelta(hours=1)
 
@@ -59,7 +60,7 @@ def test_failures_of_the_window_by_reason(store: ControlStore) -> None:
 def test_recoveries_of_the_window_by_cause(store: ControlStore) -> None:
     register(store)
     now = datetime.now(UTC)
-    recovery = RecoveryRecord(job=JOB, generation=1, cause="driver_died", started_at=now)
+    recovery = records.recovery(cause="driver_died", started_at=now)
     store.recoveries.add(recovery)
     store.recoveries.add(replace(recovery, query="q"))
     store.recoveries.add(replace(recovery, started_at=now - 2 * HOUR))

@@ -15,7 +15,8 @@ from coord_control.storage.database import Database
 from coord_control.storage.grants import grants, revokes
 from coord_control.storage.records import CommandKind
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, checkpoint, register, request
+from tests.records_kit import JOB, checkpoint, request
+from tests.storage.kit import register
 
 USER = 'dash"board; DROP TABLE jobs'
 

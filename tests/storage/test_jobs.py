@@ -21,7 +21,8 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, NOW, checkpoint, register, request
+from tests.records_kit import JOB, NOON, checkpoint, request
+from tests.storage.kit import register
 
 
 def test_a_driver_that_registers_is_known_with_its_queries_and_operators(store: ControlStore) -> None:
@@ -62,7 +63,7 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
                 rows_per_second=2.5,
                 lag_seconds=float("nan"),
                 state_rows=9,
-                watermark=NOW,
+                watermark=NOON,
             ),
         ),
         operators=(LiveOperator(uid="op", epoch=41, blocked_now=2, closed=1, gateways=gateways),),
@@ -77,7 +78,7 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
     assert job.live.checkpoint == 7
     [query], [operator] = job.queries, job.operators
     assert (query.state, query.epoch, query.rows_per_second, query.lag_seconds) == ("running", 41, 2.5, None)
-    assert (query.state_rows, query.watermark) == (9, NOW)
+    assert (query.state_rows, query.watermark) == (9, NOON)
     assert (operator.blocked_now, operator.closed, operator.gateways) == (2, 1, gateways)
     assert (query.query_id, operator.parallelism) == ("id", 2)
 

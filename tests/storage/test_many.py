@@ -18,7 +18,8 @@ from coord_control.storage.records import CommandKind, CommandState, Outcome
 from coord_control.storage.store import ControlStore
 from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent
 from tests.patience import SECONDS
-from tests.storage.kit import register, request
+from tests.records_kit import request
+from tests.storage.kit import register
 
 _CLIENTS: Final = 100
 _JOBS: Final = 1_000

@@ -24,7 +24,8 @@ from coord_control.storage import schema, tables
 from coord_control.storage.database import Database
 from coord_control.storage.records import CheckpointState, CommandState, JobState
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, NEXT_VERSION, become_next_release, register
+from tests.records_kit import JOB
+from tests.storage.kit import NEXT_VERSION, become_next_release, register
 
 RELEASED: Final = Path(__file__).parent / "released"
 VERSIONS: Final = sorted(path.name for path in RELEASED.iterdir())

@@ -10,7 +10,8 @@ import pytest
 from coord_control.storage.database import Database
 from coord_control.storage.notify import CommandSignal, for_database
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, register, request
+from tests.records_kit import JOB, request
+from tests.storage.kit import register
 from tests.storage.server import Server
 
 #: Only a signal that never comes waits so long, and then the time limit of the test ends it.

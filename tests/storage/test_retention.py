@@ -19,13 +19,13 @@ from coord_control.storage.records import (
     OperatorRecord,
     Outcome,
     QuerySample,
-    RecoveryRecord,
     SavepointRecord,
 )
 from coord_control.storage.retention import RetentionPolicy, prune
 from coord_control.storage.store import ControlStore
-from tests.statistics_kit import operator_part, query_part, subtask_part, with_subtasks
-from tests.storage.kit import JOB, NOW, checkpoint, register, request
+from tests import records_kit as records
+from tests.records_kit import JOB, NOON, checkpoint, operator_part, query_part, request, subtask_part, with_subtasks
+from tests.storage.kit import register
 
 #: Everything that the tests write is older than this allows.
 NOTHING = RetentionPolicy(history=timedelta(0))
@@ -72,7 +72,7 @@ def test_young_history_stays(store: ControlStore) -> None:
     now = datetime.now(UTC)
     store.checkpoints.save(JOB, checkpoint(1, CheckpointState.FAILED, triggered_at=now))
     ended_command(store)
-    store.recoveries.add(RecoveryRecord(job=JOB, generation=1, cause="driver_start", started_at=now))
+    store.recoveries.add(records.recovery(cause="driver_start", started_at=now))
     assert set(prune(store.database).removed.values()) == {0}
 
 
@@ -93,7 +93,7 @@ def test_what_is_more_than_the_policy_keeps_goes_oldest_first(store: ControlStor
 
 
 def _recovered_from(store: ControlStore) -> None:
-    recovery = RecoveryRecord(job=JOB, generation=1, cause="restore", started_at=LATER, from_checkpoint=1)
+    recovery = records.recovery(cause="restore", started_at=LATER, from_checkpoint=1)
     store.recoveries.add(recovery)
 
 
@@ -147,7 +147,7 @@ def test_an_old_recovery_frees_the_checkpoint_that_it_refers_to(store: ControlSt
     register(store)
     for number in (1, 2):
         store.checkpoints.save(JOB, checkpoint(number, CheckpointState.DISCARDED))
-    recovery = RecoveryRecord(job=JOB, generation=1, cause="restore", started_at=NOW, from_checkpoint=1)
+    recovery = records.recovery(cause="restore", from_checkpoint=1)
     store.recoveries.add(recovery)
     assert prune(store.database, NOTHING).removed["recoveries"] == 1
     assert ids(store) == [2]
@@ -184,7 +184,7 @@ def containing(number: int, events: int | None, **values: Any) -> CheckpointReco
     return checkpoint(number, queries=(query_part(query="q", boundary=1, operators=operators),), **values)
 
 
-@pytest.mark.parametrize("at", [NOW, LATER])
+@pytest.mark.parametrize("at", [NOON, LATER])
 def test_control_events_above_the_oldest_number_that_can_be_restored_stay_whatever_the_clocks_say(
     store: ControlStore, at: datetime
 ) -> None:
@@ -262,7 +262,7 @@ def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_t
 
 
 def test_the_audit_trail_is_bounded_by_age(store: ControlStore) -> None:
-    for at in (NOW, LATER):
+    for at in (NOON, LATER):
         store.audit.add(AuditRecord(actor="ada", action="import", at=at))
     assert prune(store.database, NOTHING).removed["audit"] == 1
     assert [entry.at for entry in store.audit.list()] == [LATER]
@@ -279,11 +279,11 @@ def test_samples_go_when_coarser_ones_are_there_and_not_before(store: ControlSto
     assert len(store.samples.queries(JOB, begin - timedelta(minutes=1))) == 60
     prune(store.database, now=begin + timedelta(days=2))
     assert store.samples.queries(JOB, begin - timedelta(minutes=1)) == ()
-    assert store.samples.queries(JOB, NOW, resolution=60) == ()
-    hours = store.samples.queries(JOB, NOW, resolution=3600)
+    assert store.samples.queries(JOB, NOON, resolution=60) == ()
+    hours = store.samples.queries(JOB, NOON, resolution=3600)
     assert sum(sample.rows for sample in hours) == 60
     prune(store.database, now=begin + timedelta(days=91))
-    assert store.samples.queries(JOB, NOW, resolution=3600) == ()
+    assert store.samples.queries(JOB, NOON, resolution=3600) == ()
 
 
 def test_it_goes_in_small_steps_and_all_is_done_in_the_end(

@@ -11,7 +11,8 @@ import pytest
 from coord_control.errors import JobNotFound
 from coord_control.storage.records import OperatorSample, QuerySample
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, register
+from tests.records_kit import JOB
+from tests.storage.kit import register
 
 ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 

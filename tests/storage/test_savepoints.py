@@ -8,11 +8,15 @@ from datetime import timedelta
 import pytest
 
 from coord_control.errors import JobNotFound, RecordNotFound
-from coord_control.storage.records import AuditRecord, CheckpointKind, RecoveryRecord, SavepointRecord
+from coord_control.storage.records import AuditRecord, CheckpointKind, SavepointRecord
 from coord_control.storage.store import ControlStore
-from tests.storage.kit import JOB, NOW, checkpoint, register
+from tests import records_kit as records
+from tests.records_kit import JOB, NOON, checkpoint
+from tests.storage.kit import register
 
-TAKEN = SavepointRecord(path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOW, summary={"q": 4})
+TAKEN = SavepointRecord(
+    path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOON, summary={"q": 4}
+)
 
 
 def test_a_savepoint_is_recorded_by_its_path(store: ControlStore) -> None:
@@ -47,12 +51,10 @@ def test_a_savepoint_is_verified_and_forgotten(store: ControlStore) -> None:
 
 def test_a_recovery_that_is_written_twice_is_one(store: ControlStore) -> None:
     register(store)
-    recovery = RecoveryRecord(job=JOB, generation=2, cause="query_failed", query="q", started_at=NOW, from_epoch=4)
+    recovery = records.recovery(generation=2, query="q", from_epoch=4)
     store.recoveries.add(recovery)
     store.recoveries.add(replace(recovery, duration_seconds=1.5, epochs_rerun=1))
-    of_the_job = RecoveryRecord(
-        job=JOB, generation=2, cause="restore", started_at=NOW + timedelta(1), from_checkpoint=3
-    )
+    of_the_job = records.recovery(generation=2, cause="restore", started_at=NOON + timedelta(1), from_checkpoint=3)
     store.recoveries.add(of_the_job)
     store.recoveries.add(of_the_job)
     newest, first = store.recoveries.list(JOB)
@@ -66,9 +68,9 @@ def test_a_recovery_that_is_written_twice_is_one(store: ControlStore) -> None:
 def test_the_trail_keeps_what_is_no_command(store: ControlStore) -> None:
     entry = AuditRecord(actor="ada", host="laptop", action="import", subject="/s/one", outcome="completed")
     store.audit.add(entry)
-    store.audit.add(replace(entry, job=JOB, at=NOW, details={"size": 3}))
+    store.audit.add(replace(entry, job=JOB, at=NOON, details={"size": 3}))
     newest, first = store.audit.list()
-    assert (newest.at, newest.details, newest.job) == (NOW, {"size": 3}, JOB)
+    assert (newest.at, newest.details, newest.job) == (NOON, {"size": 3}, JOB)
     assert first.at is not None
     assert replace(first, at=None, id=None) == entry
     assert store.audit.list(JOB) == (newest,)

@@ -15,10 +15,8 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage.records import (
     CheckpointKind,
-    CheckpointRecord,
     CheckpointState,
     CommandKind,
-    CommandRequest,
     CommandState,
     GatewayRecord,
     JobRegistration,
@@ -29,12 +27,12 @@ from coord_control.storage.records import (
     OperatorRecord,
     Outcome,
     QueryRecord,
-    RecoveryRecord,
     SubtaskRecord,
 )
 from coord_control.storage.store import ControlStore
+from tests import records_kit as records
 from tests.control_kit import refused
-from tests.statistics_kit import operator_part, query_part, subtask_part
+from tests.records_kit import operator_part, query_part, subtask_part
 
 JOB: Final = "flights"
 NEWEST: Final = 31  #: the one under way
@@ -66,11 +64,9 @@ def put_under_way(store: ControlStore, triggered: datetime) -> None:
     """A checkpoint that is not over, and gateways that are closed for it."""
     store.checkpoints.save(
         JOB,
-        CheckpointRecord(
-            job=JOB,
-            id=NEWEST,
-            kind=CheckpointKind.CHECKPOINT,
-            state=CheckpointState.IN_PROGRESS,
+        records.checkpoint(
+            NEWEST,
+            CheckpointState.IN_PROGRESS,
             triggered_at=triggered,
             cause="periodic",
             generation=3,
@@ -119,14 +115,10 @@ def _registration(name: str) -> JobRegistration:
         for uid, parallelism in SUBTASKS.items()
     )
     queries = tuple(QueryRecord(name=query, state="running", epoch=1842) for query in ("alerts", "ranks"))
-    return JobRegistration(
-        name=name,
-        root="/jobs",
-        folder=f"/jobs/{name}",
+    return records.registration(
+        name,
         generation=3,
         host="driver-3",
-        pid=4711,
-        lease_seconds=3600.0,
         state=JobState.RUNNING,
         is_supervised=True,
         spark_version="4.1.0",
@@ -160,9 +152,8 @@ def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: ra
     queries = _queries(number, seconds, operators)
     store.checkpoints.save(
         JOB,
-        CheckpointRecord(
-            job=JOB,
-            id=number,
+        records.checkpoint(
+            number,
             kind=kind,
             triggered_at=triggered,
             label="nightly" if is_savepoint else None,
@@ -270,8 +261,7 @@ def _put_recoveries(store: ControlStore, now: datetime) -> None:
         (12, "query_failed", None, "SparkException: task 3 failed 4 times"),
     ):
         store.recoveries.add(
-            RecoveryRecord(
-                job=JOB,
+            records.recovery(
                 generation=3,
                 cause=cause,
                 started_at=now - timedelta(minutes=minutes),
@@ -288,13 +278,10 @@ def _put_recoveries(store: ControlStore, now: datetime) -> None:
 def _put_command(store: ControlStore) -> None:
     for index, state in enumerate((CommandState.COMPLETED, CommandState.REFUSED)):
         command = store.commands.submit(
-            CommandRequest(
-                job=JOB,
-                kind=CommandKind.TRIGGER_SAVEPOINT if index == 0 else CommandKind.ABORT,
+            records.request(
+                CommandKind.TRIGGER_SAVEPOINT if index == 0 else CommandKind.ABORT,
                 payload={"label": "nightly"} if index == 0 else {"checkpoint": 12},
                 key=f"story-{index}",
-                requested_by="ada",
-                requested_from="laptop",
             )
         )
         store.commands.claim(JOB, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from coord_control.storage.records import (
@@ -13,17 +12,11 @@ from coord_control.storage.records import (
     Percentiles,
 )
 from coord_control.ui.charts import MOST_GATEWAYS, Durations, durations_of, gateways_of
+from tests import records_kit as records
 
 
 def checkpoint(number: int, seconds: float | None, **changes: Any) -> CheckpointRecord:
-    values: dict[str, Any] = {"kind": CheckpointKind.CHECKPOINT, "state": CheckpointState.COMPLETED}
-    return CheckpointRecord(
-        job="j",
-        id=number,
-        triggered_at=datetime(2026, 3, 1, tzinfo=UTC),
-        duration_seconds=seconds,
-        **{**values, **changes},
-    )
+    return records.checkpoint(number, duration_seconds=seconds, **changes)
 
 
 def drawn(*checkpoints: CheckpointRecord, spread: Percentiles | None = None) -> Durations:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import Outcome
-from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState
+from coord_control.storage.records import CheckpointRecord, CheckpointState
 from coord_control.ui.failure import Failure, failure_of
+from tests import records_kit as records
 
 
 def failed(reason: str | None, message: str) -> CheckpointRecord:
-    return CheckpointRecord(
-        job="j",
-        id=1,
-        kind=CheckpointKind.CHECKPOINT,
-        state=CheckpointState.FAILED,
-        triggered_at=datetime(2026, 3, 1, tzinfo=UTC),
-        reason=reason,
-        message=message,
-    )
+    return records.checkpoint(state=CheckpointState.FAILED, reason=reason, message=message)
 
 
 @pytest.mark.parametrize("reason", list(FailureReason))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from coord_control.storage.records import (
-    CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     SubtaskRecord,
 )
 from coord_control.ui.timeline import MOST_SUBTASKS, Lane, Timeline, timeline_of
-from tests.statistics_kit import operator_part, query_part, subtask_part
+from tests import records_kit as records
+from tests.records_kit import operator_part, query_part, subtask_part
 
 QUERY = query_part(
     query="q",
@@ -24,16 +23,8 @@ QUERY = query_part(
 
 
 def checkpoint(**changes: Any) -> CheckpointRecord:
-    values: dict[str, Any] = {
-        "job": "j",
-        "id": 1,
-        "kind": CheckpointKind.CHECKPOINT,
-        "state": CheckpointState.COMPLETED,
-        "triggered_at": datetime(2026, 3, 1, tzinfo=UTC),
-        "duration_seconds": 4.0,
-        "queries": (QUERY,),
-    }
-    return CheckpointRecord(**{**values, **changes})
+    values: dict[str, Any] = {"duration_seconds": 4.0, "queries": (QUERY,)}
+    return records.checkpoint(**values | changes)
 
 
 def subtask(number: int = 0, **changes: Any) -> SubtaskRecord:

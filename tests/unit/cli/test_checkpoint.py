@@ -12,7 +12,7 @@ from coord_control.storage.records import (
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run, run_json
-from tests.statistics_kit import operator_part, query_part
+from tests.records_kit import operator_part, query_part
 
 
 def test_trigger_waits_and_shows_how_many_subtasks_are_through(tmp_path: Path, store: ControlStore) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
-from coord_control.storage.commands import CommandRequest
 from coord_control.storage.records import CommandKind, CommandRecord
 from coord_control.storage.store import ControlStore
-from tests.agent_kit import JOB, OPERATOR, ScriptedDriver, make_agent, open_store
+from tests import records_kit as records
+from tests.agent_kit import OPERATOR, ScriptedDriver, make_agent, open_store
 from tests.patience import SECONDS, eventually
 
 
@@ -45,14 +45,8 @@ class World:
         driver.open_feed()
 
     def ask(self, kind: CommandKind, **payload: Any) -> str:
-        request = CommandRequest(
-            job=JOB,
-            kind=kind,
-            operator=payload.get("operator"),
-            payload=payload,
-            requested_by="ada",
-            requested_from="here",
-            expires_seconds=SECONDS,
+        request = records.request(
+            kind, operator=payload.get("operator"), payload=payload, requested_from="here", expires_seconds=SECONDS
         )
         return self.store.commands.submit(request).id
 

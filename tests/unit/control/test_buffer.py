@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coord_control.control.agent.buffer import Buffer, CheckpointEnded, CommandEnded, Fact, Sampled
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.statistics import CheckpointStatistics
-from coord_control.storage.records import CheckpointRecord, CheckpointState, CommandState, Outcome
-from tests.statistics_kit import subtask_part, with_subtasks
-
-NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+from coord_control.storage.records import CommandState, Outcome
+from tests import records_kit as records
+from tests.records_kit import subtask_part, with_subtasks
 
 
 def ended(number: int) -> CheckpointEnded:
-    record = CheckpointRecord(
-        job="job", id=number, kind=CheckpointKind.CHECKPOINT, state=CheckpointState.COMPLETED, triggered_at=NOW
-    )
-    return CheckpointEnded(with_subtasks(record, [subtask_part()]))
+    return CheckpointEnded(with_subtasks(records.checkpoint(number), [subtask_part()]))
 
 
 def outcome(name: str) -> CommandEnded:

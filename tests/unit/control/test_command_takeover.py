@@ -24,6 +24,7 @@ from coord_control.durable.restore.request import RestoreRequest
 from coord_control.ids import CheckpointId, CheckpointKind, Generation
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState, Outcome
+from tests import records_kit as records
 from tests.agent_kit import JOB, ScriptedDriver, damage_state
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable import restore_kit
@@ -32,20 +33,9 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def command(kind: CommandKind, *, generation: int = 1, age_seconds: float = 0.0, **more: Any) -> CommandRecord:
-    return CommandRecord(
-        id="c1",
-        job=JOB,
-        kind=kind,
-        key="k",
-        payload=more.pop("payload", {}),
-        state=CommandState.CLAIMED,
-        requested_by="ada",
-        requested_from="here",
-        requested_at=NOW,
-        expires_at=NOW + datetime.timedelta(seconds=600.0 - age_seconds),
-        generation=generation,
-        **more,
-    )
+    expires_at = NOW + datetime.timedelta(seconds=600.0 - age_seconds)
+    values = {"job": JOB, "state": CommandState.CLAIMED, "requested_at": NOW, "expires_at": expires_at}
+    return records.command(kind, generation=generation, **values | more)
 
 
 def decide(driver: ScriptedDriver, asked: CommandRecord) -> Takeover:

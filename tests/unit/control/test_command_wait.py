@@ -19,20 +19,10 @@ from coord_control.errors import (
 )
 from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.storage.records import CommandError, CommandKind, CommandRecord, CommandState
-from tests.control_kit import NOON
+from tests import records_kit as records
+from tests.records_kit import NOON
 
-_PENDING = CommandRecord(
-    id="c1",
-    job="flights",
-    kind=CommandKind.TRIGGER_CHECKPOINT,
-    key="k",
-    payload={},
-    state=CommandState.PENDING,
-    requested_by="me",
-    requested_from="here",
-    requested_at=NOON,
-    expires_at=NOON,
-)
+_PENDING = records.command()
 _RESULT: dict[str, Any] = {
     "checkpoint": 7,
     "kind": "checkpoint",

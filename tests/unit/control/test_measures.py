@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from coord_control.control.measure import Measure, Place, Unit, shown
 from coord_control.control.measures import CHECKPOINT, OPERATOR, QUERY, SUBTASK, OperatorPart, QueryPart
-from coord_control.ids import CheckpointKind
 from coord_control.protocol.statistics import (
     CheckpointFacts,
     CheckpointTotals,
@@ -18,8 +16,9 @@ from coord_control.protocol.statistics import (
     QueryStatistics,
     SubtaskStatistics,
 )
-from coord_control.storage.records import CheckpointRecord, CheckpointState, CheckpointSummary
-from tests.statistics_kit import operator_part, query_part, subtask_part
+from coord_control.storage.records import CheckpointSummary
+from tests import records_kit as records
+from tests.records_kit import operator_part, query_part, subtask_part
 
 TABLES: dict[str, tuple[Measure[Any], ...]] = {
     "checkpoint": CHECKPOINT,
@@ -27,11 +26,6 @@ TABLES: dict[str, tuple[Measure[Any], ...]] = {
     "operator": OPERATOR,
     "subtask": SUBTASK,
 }
-
-
-def checkpoint(**values: Any) -> CheckpointRecord:
-    known: dict[str, Any] = {"job": "j", "id": 1, "kind": CheckpointKind.CHECKPOINT, "state": CheckpointState.COMPLETED}
-    return CheckpointRecord(**{**known, "triggered_at": datetime(2026, 3, 1, tzinfo=UTC), **values})
 
 
 def attributes(measures: tuple[Measure[Any], ...]) -> set[str]:
@@ -94,7 +88,7 @@ def test_the_largest_is_first_after_what_should_be_known_and_is_not() -> None:
 
 @pytest.mark.parametrize(("reason", "unreached", "unasked"), [(None, "", ""), ("expired", "not reached", "not asked")])
 def test_only_a_checkpoint_that_failed_lacks_something(reason: str | None, unreached: str, unasked: str) -> None:
-    record = checkpoint(reason=reason)
+    record = records.checkpoint(reason=reason)
     boundary = next(each for each in QUERY if each.name == "boundary_seconds")
     assert boundary.text(QueryPart(record, query_part())) == unreached
     answer = next(each for each in OPERATOR if each.name == "snapshot_seconds")
@@ -103,12 +97,12 @@ def test_only_a_checkpoint_that_failed_lacks_something(reason: str | None, unrea
 
 def test_sums_over_parts_are_unknown_without_the_parts() -> None:
     values = {each.name: each.value for each in CHECKPOINT}
-    alone = checkpoint(state_bytes=7)
+    alone = records.checkpoint(state_bytes=7)
     assert (values["state_bytes"](alone), values["pin_seconds"](alone), values["coordinator_bytes"](alone)) == (
         7,
         None,
         None,
     )
     parts = (query_part(operators=(operator_part(coordinator_bytes=3),), pin_seconds=1.0), query_part("p"))
-    whole = checkpoint(queries=parts)
+    whole = records.checkpoint(queries=parts)
     assert (values["pin_seconds"](whole), values["coordinator_bytes"](whole)) == (1.0, 3)

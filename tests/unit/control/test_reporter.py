@@ -13,15 +13,16 @@ from coord_control.control.agent.reporter import Reporter
 from coord_control.errors import DatabaseError
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatus
-from coord_control.storage.records import CheckpointState, JobRegistration
+from coord_control.storage.records import CheckpointState
 from coord_control.storage.store import ControlStore
+from tests import records_kit as records
 from tests.agent_kit import JOB, ScriptedDriver, control_settings, open_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ControlStore]:
     store = open_store(control_settings(tmp_path / "control.db"))
-    store.jobs.register(JobRegistration(name=JOB, root="r", folder="f", generation=1, host="h", pid=1))
+    store.jobs.register(records.registration(queries=(), operators=()))
     yield store
     store.close()
 

@@ -25,12 +25,12 @@ from coord_control.storage.records import (
     LiveQuery,
     LiveStatus,
     Outcome,
-    RecoveryRecord,
 )
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.metrics_kit import Scraped, scraped
-from tests.storage.kit import request, statements
+from tests.records_kit import recovery, request
+from tests.storage.kit import statements
 
 
 class Clock:
@@ -86,9 +86,7 @@ def put_everything(store: ControlStore) -> None:
     kit.put_checkpoint(store, 2, kind=CheckpointKind.SAVEPOINT)
     kit.put_checkpoint(store, 3, state=CheckpointState.FAILED, reason="expired", triggered_at=now, path=None)
     kit.put_recovery(store, "it died")
-    store.recoveries.add(
-        RecoveryRecord(job=kit.JOB, generation=1, cause="query_failed", started_at=now, duration_seconds=3.0)
-    )
+    store.recoveries.add(recovery(started_at=now, duration_seconds=3.0))
     for key in ("done", "waits"):
         store.commands.submit(request(job=kit.JOB, key=key))
     [command] = store.commands.claim(kit.JOB, 1, 1)
