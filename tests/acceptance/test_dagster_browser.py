@@ -63,7 +63,7 @@ _GRACE_SECONDS: Final = 60.0
 
 
 @dataclass
-class World:
+class BrowserRig:
     """The person, and the job."""
 
     person: Person
@@ -111,7 +111,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserRig]:
     folder = tmp_path_factory.mktemp("browser")
     url = f"sqlite:///{folder / 'control.db'}"
     environment = {
@@ -126,16 +126,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         dagster = cleanup.enter_context(dagster_dev(folder / "dagster", _CODE, environment))
         client = cleanup.enter_context(ControlClient(actor="test", settings=ControlSettings.load(url)))
         screen = Screen(cleanup.enter_context(browser()), "dagster")
-        world = World(Person(screen, dagster), client, folder)
-        world.until_running(1)
-        yield world
+        rig = BrowserRig(Person(screen, dagster), client, folder)
+        rig.until_running(1)
+        yield rig
 
 
 @pytest.fixture(autouse=True)
-def _last_look(world: World, request: pytest.FixtureRequest) -> Iterator[None]:
+def _last_look(rig: BrowserRig, request: pytest.FixtureRequest) -> Iterator[None]:
     """What was on the screen when a test has ended, however it has."""
     yield
-    world.person.screen.shoot(f"end-of-{request.node.name}")
+    rig.person.screen.shoot(f"end-of-{request.node.name}")
 
 
 @contextmanager
@@ -160,13 +160,13 @@ def _job(folder: Path, environment: dict[str, str]) -> Iterator[None]:
         process.wait()
 
 
-def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(world: World) -> None:
-    person = world.person
+def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(rig: BrowserRig) -> None:
+    person = rig.person
     person.open_asset(_SAVEPOINT)
     expect(person.page.get_by_text("Materialize it to take one now.")).to_be_visible()
     person.screen.shoot("11-asset-before")
 
-    with world.held():
+    with rig.held():
         person.materialize()
         progress = re.compile(r"savepoint 1: 3 of 4 subtasks have passed the boundary, [1-9]\d* events blocked")
         person.sees_line(progress)
@@ -178,7 +178,7 @@ def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(world: World) -> N
 
     person.open_asset(_SAVEPOINT)
     person.see(person.metadata("checkpoint_id"))
-    record = world.client.checkpoint(_JOB, int(person.metadata("checkpoint_id").inner_text()))
+    record = rig.client.checkpoint(_JOB, int(person.metadata("checkpoint_id").inner_text()))
     expect(person.metadata("path")).to_contain_text(str(record.path))
     expect(person.metadata("size_bytes")).to_have_text(str(record.state_bytes))
     expect(person.metadata("passed_subtasks")).to_have_text(str(delays_job.SUBTASKS))
@@ -195,8 +195,8 @@ def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(world: World) -> N
     person.screen.shoot("15-asset-subtasks")
 
 
-def test_blocked_events_are_checked_and_an_event_is_sent(world: World) -> None:
-    person = world.person
+def test_blocked_events_are_checked_and_an_event_is_sent(rig: BrowserRig) -> None:
+    person = rig.person
     person.open_asset(_CHECKPOINT, "checks")
     person.see(person.page.get_by_text("Checks (7)"))
     person.choose_check("blocked_time")
@@ -222,8 +222,8 @@ def test_blocked_events_are_checked_and_an_event_is_sent(world: World) -> None:
     person.screen.shoot("22-event-sent")
 
 
-def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(world: World) -> None:
-    person = world.person
+def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(rig: BrowserRig) -> None:
+    person = rig.person
     person.open_schedule(_SCHEDULE)
     expect(person.page.get_by_text("Schedule has never run")).to_be_visible()
     person.switch_schedule()
@@ -247,17 +247,17 @@ def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(world: Wo
     person.screen.shoot("33-asset-plots")
 
 
-def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(world: World) -> None:
-    person = world.person
+def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(rig: BrowserRig) -> None:
+    person = rig.person
     person.open_asset(_CHECKPOINT, "checks")
     person.choose_check("restart_rate")
     person.see(person.page.get_by_text("restarts within the last hour: 0"))
     expect(person.page.get_by_text("Passed", exact=True)).to_be_visible()
     person.screen.shoot("41-check-before")
 
-    before = world.job
+    before = rig.job
     os.kill(before.pid, signal.SIGKILL)
-    world.until_running(before.generation + 1)
+    rig.until_running(before.generation + 1)
 
     person.open_asset(_CHECKPOINT, "events")
     person.see(person.page.get_by_text("is taken up by a new driver"))
@@ -271,8 +271,8 @@ def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(world: Wo
     person.screen.shoot("43-check-after")
 
 
-def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(world: World) -> None:
-    person, before, savepoint = world.person, world.job, world.oldest_savepoint()
+def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(rig: BrowserRig) -> None:
+    person, before, savepoint = rig.person, rig.job, rig.oldest_savepoint()
     config = f"""ops:
   restore_streaming_job:
     config:
@@ -288,7 +288,7 @@ def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(world: World) -
     expect(dialog.get_by_role("row").filter(has_text="files")).to_contain_text("ok")
     person.screen.shoot("52-preflight")
 
-    world.until_running(before.generation + 1)
+    rig.until_running(before.generation + 1)
     person.open_asset(_CHECKPOINT, "events")
     person.see(person.page.get_by_text(f"resumes from checkpoint {savepoint} "))  # its first epoch is done
     person.screen.shoot("53-recovery")
@@ -297,6 +297,6 @@ def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(world: World) -
     person.sees_success()
     person.open_asset(_SAVEPOINT)
     expect(person.metadata("recovery")).to_contain_text(f"restored from checkpoint {savepoint} ")
-    expect(person.metadata("generation")).to_have_text(str(world.job.generation))
+    expect(person.metadata("generation")).to_have_text(str(rig.job.generation))
     person.scroll_to("recovery")
     person.screen.shoot("54-savepoint-after")

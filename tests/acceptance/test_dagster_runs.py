@@ -57,7 +57,7 @@ _CODE: Final = f"""
 
 
 @dataclass
-class World:
+class DeploymentRig:
     """A deployment of Dagster, a control database, and a job that does what the test says."""
 
     dagster: DagsterDev
@@ -83,7 +83,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentRig]:
     folder = tmp_path_factory.mktemp("dagster-runs")
     with plane_in(folder) as plane:
         driver = plane.driver(is_automatic=False)
@@ -91,72 +91,72 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         address = folder / "dagster" / _ADDRESS
         address.write_text(plane.settings.url)
         with dagster_dev(folder / "dagster", _CODE, {"COORD_CONTROL_RETRY_SECONDS": "1"}) as server:
-            yield World(server, plane.client(), driver, address)
+            yield DeploymentRig(server, plane.client(), driver, address)
 
 
 @pytest.fixture
-def world(deployment: World) -> World:
+def rig(deployment: DeploymentRig) -> DeploymentRig:
     deployment.counted |= {record.id for record in deployment.client.checkpoints(JOB, limit=1000)}
     return deployment
 
 
-def test_a_run_that_is_terminated_gives_its_savepoint_up(world: World) -> None:
-    run, savepoint = world.savepoint_under_way()
-    world.dagster.terminate(run)
-    assert world.dagster.wait_run(run).status == "CANCELED"
+def test_a_run_that_is_terminated_gives_its_savepoint_up(rig: DeploymentRig) -> None:
+    run, savepoint = rig.savepoint_under_way()
+    rig.dagster.terminate(run)
+    assert rig.dagster.wait_run(run).status == "CANCELED"
 
-    [record] = world.savepoints()
+    [record] = rig.savepoints()
     assert (record.id, record.state, record.reason) == (savepoint, CheckpointState.FAILED, "aborted")
-    [command] = _commands(world, run)
+    [command] = _commands(rig, run)
     assert command == (CommandKind.TRIGGER_SAVEPOINT, CommandState.CANCELLED)
-    assert world.made(run) == []
-    assert _folders(world) == _complete(world)
+    assert rig.made(run) == []
+    assert _folders(rig) == _complete(rig)
 
 
-def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(world: World) -> None:
-    run, savepoint = world.savepoint_under_way(on_cancel="finish")
-    world.dagster.terminate(run)
-    world.dagster.wait_message(run, "The run is being cancelled")
-    world.driver.complete(savepoint)
-    assert world.dagster.wait_run(run).status == "CANCELED"
+def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(rig: DeploymentRig) -> None:
+    run, savepoint = rig.savepoint_under_way(on_cancel="finish")
+    rig.dagster.terminate(run)
+    rig.dagster.wait_message(run, "The run is being cancelled")
+    rig.driver.complete(savepoint)
+    assert rig.dagster.wait_run(run).status == "CANCELED"
 
-    _check_one(world, savepoint, run)
-    assert world.made(run) == [savepoint]
+    _check_one(rig, savepoint, run)
+    assert rig.made(run) == [savepoint]
 
 
 @pytest.mark.parametrize("is_complete_before", [False, True], ids=["under-way", "complete-by-then"])
 def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failure(
-    world: World, *, is_complete_before: bool
+    rig: DeploymentRig, *, is_complete_before: bool
 ) -> None:
-    run, savepoint = world.savepoint_under_way()
-    _kill(*_processes(world, run))
-    assert world.dagster.wait_run(run).status == "FAILURE"
-    assert [record.state for record in world.savepoints()] == [CheckpointState.IN_PROGRESS]
+    run, savepoint = rig.savepoint_under_way()
+    _kill(*_processes(rig, run))
+    assert rig.dagster.wait_run(run).status == "FAILURE"
+    assert [record.state for record in rig.savepoints()] == [CheckpointState.IN_PROGRESS]
     if is_complete_before:
-        world.driver.complete(savepoint)
+        rig.driver.complete(savepoint)
 
-    again = world.dagster.reexecute(run)
-    world.dagster.wait_message(again, "An earlier attempt has sent the request")
+    again = rig.dagster.reexecute(run)
+    rig.dagster.wait_message(again, "An earlier attempt has sent the request")
     if not is_complete_before:
-        world.driver.complete(savepoint)
-    assert world.dagster.wait_run(again).status == "SUCCESS"
+        rig.driver.complete(savepoint)
+    assert rig.dagster.wait_run(again).status == "SUCCESS"
 
-    _check_one(world, savepoint, run)
-    assert (world.made(run), world.made(again)) == ([], [savepoint])
+    _check_one(rig, savepoint, run)
+    assert (rig.made(run), rig.made(again)) == ([], [savepoint])
 
 
-def test_a_run_whose_worker_is_killed_goes_on_in_the_retry_that_dagster_starts(world: World) -> None:
+def test_a_run_whose_worker_is_killed_goes_on_in_the_retry_that_dagster_starts(rig: DeploymentRig) -> None:
     """Its own launcher cannot resume a run with another worker: a retry of the run is what it has instead."""
-    run, savepoint = world.savepoint_under_way(retries=1)
-    _kill(*_processes(world, run))
-    retry = world.dagster.wait(lambda: world.dagster.run(run).tags.get("dagster/auto_retry_run_id"))
-    world.dagster.wait_message(retry, "An earlier attempt has sent the request")
-    world.driver.complete(savepoint)
-    assert world.dagster.wait_run(retry).status == "SUCCESS"
+    run, savepoint = rig.savepoint_under_way(retries=1)
+    _kill(*_processes(rig, run))
+    retry = rig.dagster.wait(lambda: rig.dagster.run(run).tags.get("dagster/auto_retry_run_id"))
+    rig.dagster.wait_message(retry, "An earlier attempt has sent the request")
+    rig.driver.complete(savepoint)
+    assert rig.dagster.wait_run(retry).status == "SUCCESS"
 
-    assert world.dagster.run(run).status == "FAILURE"
-    _check_one(world, savepoint, run)
-    assert (world.made(run), world.made(retry)) == ([], [savepoint])
+    assert rig.dagster.run(run).status == "FAILURE"
+    _check_one(rig, savepoint, run)
+    assert (rig.made(run), rig.made(retry)) == ([], [savepoint])
 
 
 def test_dagster_refuses_to_resume_runs_with_its_own_launcher(tmp_path: Path) -> None:
@@ -165,120 +165,120 @@ def test_dagster_refuses_to_resume_runs_with_its_own_launcher(tmp_path: Path) ->
         dg.DagsterInstance.from_config(str(tmp_path))
 
 
-def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(world: World) -> None:
+def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(rig: DeploymentRig) -> None:
     """The step is a process of its own, and lives on: nobody waits for it, and it still does what it was to do."""
-    run, savepoint = world.savepoint_under_way()
-    worker, step = _processes(world, run)
+    run, savepoint = rig.savepoint_under_way()
+    worker, step = _processes(rig, run)
     _kill(worker)
-    assert world.dagster.wait_run(run).status == "FAILURE"
-    world.driver.complete(savepoint)
+    assert rig.dagster.wait_run(run).status == "FAILURE"
+    rig.driver.complete(savepoint)
     eventually(lambda: not _lives(step))
 
-    again = world.dagster.reexecute(run, "ALL_STEPS")
-    second = int(world.dagster.wait_message(again, _UNDER_WAY)[1])
-    world.driver.complete(second)
-    assert world.dagster.wait_run(again).status == "SUCCESS"
+    again = rig.dagster.reexecute(run, "ALL_STEPS")
+    second = int(rig.dagster.wait_message(again, _UNDER_WAY)[1])
+    rig.driver.complete(second)
+    assert rig.dagster.wait_run(again).status == "SUCCESS"
     assert second != savepoint, "to execute everything anew is another request"
-    assert sorted(record.id for record in world.savepoints(CheckpointState.COMPLETED)) == [savepoint, second]
-    assert world.made(again) == [second]
+    assert sorted(record.id for record in rig.savepoints(CheckpointState.COMPLETED)) == [savepoint, second]
+    assert rig.made(again) == [second]
 
 
-def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(world: World) -> None:
-    run = world.dagster.materialize(_SAVEPOINT, config=_config(timeout_seconds=3.0))
-    world.dagster.wait_message(run, "An earlier attempt has sent the request")
-    [under_way] = world.savepoints()
-    world.driver.complete(under_way.id)
-    assert world.dagster.wait_run(run).status == "SUCCESS"
+def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(rig: DeploymentRig) -> None:
+    run = rig.dagster.materialize(_SAVEPOINT, config=_config(timeout_seconds=3.0))
+    rig.dagster.wait_message(run, "An earlier attempt has sent the request")
+    [under_way] = rig.savepoints()
+    rig.driver.complete(under_way.id)
+    assert rig.dagster.wait_run(run).status == "SUCCESS"
 
-    _check_one(world, under_way.id, run)
-    assert world.made(run) == [under_way.id]
+    _check_one(rig, under_way.id, run)
+    assert rig.made(run) == [under_way.id]
 
 
-def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(world: World) -> None:
-    run, savepoint = world.savepoint_under_way()
-    _, step = _processes(world, run)
+def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(rig: DeploymentRig) -> None:
+    run, savepoint = rig.savepoint_under_way()
+    _, step = _processes(rig, run)
     _kill(step)
-    world.dagster.wait_message(run, "An earlier attempt has sent the request")
-    world.driver.complete(savepoint)
-    assert world.dagster.wait_run(run).status == "SUCCESS"
+    rig.dagster.wait_message(run, "An earlier attempt has sent the request")
+    rig.driver.complete(savepoint)
+    assert rig.dagster.wait_run(run).status == "SUCCESS"
 
-    _check_one(world, savepoint, run)
-    assert world.made(run) == [savepoint]
-
-
-def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(world: World) -> None:
-    run, savepoint = world.savepoint_under_way()
-    _kill(*_processes(world, run))
-    assert world.dagster.wait_run(run).status == "FAILURE"
-    assert world.driver.abort(savepoint)  # type: ignore[arg-type]
-    eventually(lambda: [record.state for record in world.savepoints()] == [CheckpointState.FAILED])
-
-    again = world.dagster.reexecute(run)
-    second = int(world.dagster.wait_message(again, _UNDER_WAY)[1])
-    world.driver.complete(second)
-    assert world.dagster.wait_run(again).status == "SUCCESS"
-    assert [record.id for record in world.savepoints(CheckpointState.COMPLETED)] == [second]
-    assert world.made(again) == [second]
-    assert _folders(world) == _complete(world)
+    _check_one(rig, savepoint, run)
+    assert rig.made(run) == [savepoint]
 
 
-def test_the_sensor_reports_once_what_no_run_has_reported(world: World) -> None:
+def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(rig: DeploymentRig) -> None:
+    run, savepoint = rig.savepoint_under_way()
+    _kill(*_processes(rig, run))
+    assert rig.dagster.wait_run(run).status == "FAILURE"
+    assert rig.driver.abort(savepoint)  # type: ignore[arg-type]
+    eventually(lambda: [record.state for record in rig.savepoints()] == [CheckpointState.FAILED])
+
+    again = rig.dagster.reexecute(run)
+    second = int(rig.dagster.wait_message(again, _UNDER_WAY)[1])
+    rig.driver.complete(second)
+    assert rig.dagster.wait_run(again).status == "SUCCESS"
+    assert [record.id for record in rig.savepoints(CheckpointState.COMPLETED)] == [second]
+    assert rig.made(again) == [second]
+    assert _folders(rig) == _complete(rig)
+
+
+def test_the_sensor_reports_once_what_no_run_has_reported(rig: DeploymentRig) -> None:
     """The run is lost for good; and everything that the tests before this one have left is in Dagster once."""
-    run, savepoint = world.savepoint_under_way()
-    _kill(*_processes(world, run))
-    assert world.dagster.wait_run(run).status == "FAILURE"
-    world.driver.complete(savepoint)
-    eventually(lambda: [record.state for record in world.savepoints()] == [CheckpointState.COMPLETED])
+    run, savepoint = rig.savepoint_under_way()
+    _kill(*_processes(rig, run))
+    assert rig.dagster.wait_run(run).status == "FAILURE"
+    rig.driver.complete(savepoint)
+    eventually(lambda: [record.state for record in rig.savepoints()] == [CheckpointState.COMPLETED])
 
     def reported() -> list[int]:
-        return [entry.metadata[_ID] for entry in world.dagster.materializations(_SAVEPOINT)]
+        return [entry.metadata[_ID] for entry in rig.dagster.materializations(_SAVEPOINT)]
 
-    world.dagster.wait(lambda: savepoint in reported())
-    ticks = _ticks(world)
-    world.dagster.wait(lambda: _ticks(world) > ticks)  # one more looks at all of it again
-    completed = world.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, limit=1000)
+    rig.dagster.wait(lambda: savepoint in reported())
+    ticks = _ticks(rig)
+    rig.dagster.wait(lambda: _ticks(rig) > ticks)  # one more looks at all of it again
+    completed = rig.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, limit=1000)
     assert sorted(reported()) == sorted(each.id for each in completed if each.state is CheckpointState.COMPLETED)
-    [entry] = [each for each in world.dagster.materializations(_SAVEPOINT) if each.metadata[_ID] == savepoint]
+    [entry] = [each for each in rig.dagster.materializations(_SAVEPOINT) if each.metadata[_ID] == savepoint]
     assert (entry.run_id, entry.metadata["coord_control/reported_by"]) == ("", "sensor")
 
 
-def test_definitions_load_without_a_database_and_a_run_says_what_is_wrong(world: World) -> None:
-    there = world.address.read_text()
-    world.address.write_text(_UNREACHABLE)
+def test_definitions_load_without_a_database_and_a_run_says_what_is_wrong(rig: DeploymentRig) -> None:
+    there = rig.address.read_text()
+    rig.address.write_text(_UNREACHABLE)
     try:
-        world.dagster.reload()
-        run = world.dagster.materialize(f"{JOB}/checkpoint")
-        assert world.dagster.wait_run(run).status == "FAILURE"
-        said = "\n".join(world.dagster.messages(run))
+        rig.dagster.reload()
+        run = rig.dagster.materialize(f"{JOB}/checkpoint")
+        assert rig.dagster.wait_run(run).status == "FAILURE"
+        said = "\n".join(rig.dagster.messages(run))
         assert "the control database" in said
         assert "127.0.0.1:1" in said
     finally:
-        world.address.write_text(there)
-        world.dagster.reload()
+        rig.address.write_text(there)
+        rig.dagster.reload()
 
 
 def _config(**values: Any) -> dict[str, Any]:
     return {"ops": {_STEP: {"config": values}}}
 
 
-def _check_one(world: World, savepoint: int, run: str) -> None:
+def _check_one(rig: DeploymentRig, savepoint: int, run: str) -> None:
     """One savepoint has come of what a run has asked for: its record, its command, its folder and the catalog agree."""
-    [record] = world.savepoints()
+    [record] = rig.savepoints()
     assert (record.id, record.state) == (savepoint, CheckpointState.COMPLETED)
-    assert _commands(world, run) == [(CommandKind.TRIGGER_SAVEPOINT, CommandState.COMPLETED)]
-    assert [kept.path for kept in world.client.savepoints(JOB) if kept.checkpoint == savepoint] == [record.path]
-    assert _folders(world) == _complete(world)
+    assert _commands(rig, run) == [(CommandKind.TRIGGER_SAVEPOINT, CommandState.COMPLETED)]
+    assert [kept.path for kept in rig.client.savepoints(JOB) if kept.checkpoint == savepoint] == [record.path]
+    assert _folders(rig) == _complete(rig)
 
 
-def _commands(world: World, run: str) -> list[tuple[CommandKind, CommandState]]:
-    found = world.client.commands(JOB, limit=1000)
+def _commands(rig: DeploymentRig, run: str) -> list[tuple[CommandKind, CommandState]]:
+    found = rig.client.commands(JOB, limit=1000)
     return [(command.kind, command.state) for command in found if command.requested_by == f"dagster:run:{run}"]
 
 
-def _processes(world: World, run: str) -> tuple[int, int]:
+def _processes(rig: DeploymentRig, run: str) -> tuple[int, int]:
     """The run worker, and the process of its step."""
-    step = world.dagster.wait_message(run, r"Capturing logs for process \(pid: (\d+)\)")
-    return world.dagster.worker(run), int(step[1])
+    step = rig.dagster.wait_message(run, r"Capturing logs for process \(pid: (\d+)\)")
+    return rig.dagster.worker(run), int(step[1])
 
 
 def _kill(*processes: int) -> None:
@@ -294,17 +294,17 @@ def _lives(process: int) -> bool:
     return True
 
 
-def _ticks(world: World) -> int:
-    ticks = world.dagster.ticks(_SENSOR)
+def _ticks(rig: DeploymentRig) -> int:
+    ticks = rig.dagster.ticks(_SENSOR)
     assert not [tick["error"] for tick in ticks if tick["error"]]
     return sum(tick["status"] in ("SUCCESS", "SKIPPED") for tick in ticks)
 
 
-def _folders(world: World) -> set[str]:
+def _folders(rig: DeploymentRig) -> set[str]:
     """What lies where savepoints lie."""
-    return set(world.driver.files.list(f"{world.driver.folder}/savepoints"))
+    return set(rig.driver.files.list(f"{rig.driver.folder}/savepoints"))
 
 
-def _complete(world: World) -> set[str]:
-    found = world.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, state=CheckpointState.COMPLETED, limit=1000)
+def _complete(rig: DeploymentRig) -> set[str]:
+    found = rig.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, state=CheckpointState.COMPLETED, limit=1000)
     return {record.path.rpartition("/")[2] for record in found if record.path is not None}

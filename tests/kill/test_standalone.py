@@ -63,7 +63,7 @@ class Frozen(enum.Enum):
     EXECUTOR = "an executor: its worker kills it"
 
 
-class World:
+class ClusterRig:
     """A trial on a cluster: its driver, its workers, its network, and what can befall them."""
 
     def __init__(self, trial: Trial, folder: Path) -> None:
@@ -186,26 +186,26 @@ class World:
 
 
 @pytest.fixture
-def world(trial: Trial, tmp_path: Path) -> Iterator[World]:
-    world = World(trial, tmp_path / "cluster")
-    yield world
-    world.freezer.wake_all()
-    world.network.close()
-    world.cluster.close()
+def rig(trial: Trial, tmp_path: Path) -> Iterator[ClusterRig]:
+    rig = ClusterRig(trial, tmp_path / "cluster")
+    yield rig
+    rig.freezer.wake_all()
+    rig.network.close()
+    rig.cluster.close()
 
 
-def test_a_cluster_that_loses_executors_workers_and_connections_loses_no_row_and_no_event(world: World) -> None:
-    _run(world, rounds=1)
+def test_a_cluster_that_loses_executors_workers_and_connections_loses_no_row_and_no_event(rig: ClusterRig) -> None:
+    _run(rig, rounds=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_cluster_that_loses_much_again_and_again_loses_no_row_and_no_event(world: World) -> None:
-    _run(world, rounds=4)
+def test_a_cluster_that_loses_much_again_and_again_loses_no_row_and_no_event(rig: ClusterRig) -> None:
+    _run(rig, rounds=4)
 
 
-def _run(world: World, rounds: int) -> None:
-    trial = world.trial
+def _run(rig: ClusterRig, rounds: int) -> None:
+    trial = rig.trial
     known: dict[CheckpointId, Saved] = {}
     began = time.monotonic()
 
@@ -213,27 +213,27 @@ def _run(world: World, rounds: int) -> None:
         print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
 
     for number in range(rounds):
-        world.begin()
+        rig.begin()
         passed(f"driver {number + 1} gets on")
         what = list(Frozen)[number % len(Frozen)]
-        world.freeze(what)
+        rig.freeze(what)
         passed(f"given up, and came back: {what.name}")
-        world.kill_executor()
+        rig.kill_executor()
         passed("an executor was killed")
         for how in Cut:
-            world.cut_network(how)
+            rig.cut_network(how)
             passed(f"an executor was cut off: {how.name}")
-        world.lose_worker()
+        rig.lose_worker()
         passed("a worker was lost, and replaced")
         trial.wait_for(lambda: bool(_second_attempts(trial)), "a second attempt next to a slow one")
-        world.kill_driver()
+        rig.kill_driver()
         audit(trial)
         check_saved(trial, known)
         passed("the driver was killed")
     trial.feeder.stop()
     _end(trial)
     passed("the last driver has taken over, and the job has ended")
-    _check_end(world, known, drivers=rounds + 1)
+    _check_end(rig, known, drivers=rounds + 1)
 
 
 def _end(trial: Trial) -> None:
@@ -242,8 +242,8 @@ def _end(trial: Trial) -> None:
     trial.await_afterlives()
 
 
-def _check_end(world: World, known: dict[CheckpointId, Saved], drivers: int) -> None:
-    trial = world.trial
+def _check_end(rig: ClusterRig, known: dict[CheckpointId, Saved], drivers: int) -> None:
+    trial = rig.trial
     assert trial.violations() == []
     assert trial.generations()[-1] == drivers
     check_nothing_is_left(trial)

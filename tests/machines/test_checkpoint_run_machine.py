@@ -1,6 +1,6 @@
 """Every history of one checkpoint with two queries, in every order of what its world may do.
 
-The world: a storage on which the id is claimed and discarded; a core that cuts, whose news arrive in order but late,
+The model: a storage on which the id is claimed and discarded; a core that cuts, whose news arrive in order but late,
 and whose loop may have ended; threads that pin and write; an abort at any time; and time. Each step may fail. All
 states that can be reached are visited, and all that must hold is checked on the way.
 """
@@ -39,7 +39,7 @@ ABORTED, ABANDONED = Outcome(FailureReason.ABORTED), Outcome(FailureReason.QUERY
 
 
 @dataclass(slots=True)
-class World:
+class RunModel:
     """A run, and everything around it."""
 
     run: CheckpointRun = field(default_factory=CheckpointRun)
@@ -57,68 +57,68 @@ class World:
 
     def key(self) -> str:
         run = [repr(_sorted(getattr(self.run, slot))) for slot in CheckpointRun.__slots__]
-        world = [repr(getattr(self, slot)) for slot in World.__slots__ if slot != "run"]
-        return " ".join([*run, *world])
+        model = [repr(getattr(self, slot)) for slot in RunModel.__slots__ if slot != "run"]
+        return " ".join([*run, *model])
 
-    def steps(self) -> Iterator[tuple[str, Callable[[World], None]]]:
+    def steps(self) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
         """Everything that may happen now. What need not happen has a name that begins with `maybe`."""
         if self.to_do:  # on the service's thread: nothing else comes between
             yield from self._orders(self.to_do[0])
             return
         if self.run.state is State.NEW:
-            yield "begin", lambda world: world.run.begin()
+            yield "begin", lambda model: model.run.begin()
         for thread in self.threads:
             yield from self._returns(thread)
         if self.news:
-            yield "news", World._hear
+            yield "news", RunModel._hear
         if self.in_core is not None and self.in_core_awaited:
-            yield "captured", World._capture
+            yield "captured", RunModel._capture
         if self.in_core is not None:
-            yield "maybe core gives up", World._give_up
-        yield "maybe fail", lambda world: world.run.fail(ABORTED, 0.0)
-        yield "time", lambda world: _discard_result(world.run.tick(1e9))
+            yield "maybe core gives up", RunModel._give_up
+        yield "maybe fail", lambda model: model.run.fail(ABORTED, 0.0)
+        yield "time", lambda model: _discard_result(model.run.tick(1e9))
 
-    def _orders(self, effect: Effect) -> Iterator[tuple[str, Callable[[World], None]]]:
+    def _orders(self, effect: Effect) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
         match effect:
             case Claim():
-                yield "claim", World._claim
-                yield "maybe claim fails", lambda world: world.run.fail_with(UNAVAILABLE, 0.0)
+                yield "claim", RunModel._claim
+                yield "maybe claim fails", lambda model: model.run.fail_with(UNAVAILABLE, 0.0)
             case Cut():
-                yield "cut", World._cut
-                yield "maybe cut fails before the core", lambda world: world.run.fail_with(UNAVAILABLE, 0.0)
-                yield "maybe cut fails behind the core", World._cut_unheard
+                yield "cut", RunModel._cut
+                yield "maybe cut fails before the core", lambda model: model.run.fail_with(UNAVAILABLE, 0.0)
+                yield "maybe cut fails behind the core", RunModel._cut_unheard
             case Pin():
-                yield f"pin {effect.query}", lambda world: world._start(effect.query)
+                yield f"pin {effect.query}", lambda model: model._start(effect.query)
                 yield (
                     "maybe no thread",
-                    lambda world: _discard_result(world.run.not_pinned(effect.query, UNAVAILABLE, 0.0)),
+                    lambda model: _discard_result(model.run.not_pinned(effect.query, UNAVAILABLE, 0.0)),
                 )
             case Write():
-                yield "write", World._write
-                yield "maybe no metadata", lambda world: world.run.not_written(UNAVAILABLE, 0.0)
+                yield "write", RunModel._write
+                yield "maybe no metadata", lambda model: model.run.not_written(UNAVAILABLE, 0.0)
             case Withdraw():
-                yield "withdraw", World._forget
+                yield "withdraw", RunModel._forget
             case Confirm():
-                yield "confirm", World._forget
+                yield "confirm", RunModel._forget
             case Abort():
-                yield "abort", World._abort
-                yield "maybe the loop has ended", World._forget
+                yield "abort", RunModel._abort
+                yield "maybe the loop has ended", RunModel._forget
             case Discard():
-                yield "discard", World._discard
+                yield "discard", RunModel._discard
             case Ended():
-                yield "end", World._end
+                yield "end", RunModel._end
             case Report():
-                yield "report", lambda world: None
+                yield "report", lambda model: None
 
-    def _returns(self, thread: str) -> Iterator[tuple[str, Callable[[World], None]]]:
+    def _returns(self, thread: str) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
         if thread == "write":
-            yield "written", World._written
-            yield "maybe not written", World._not_written
+            yield "written", RunModel._written
+            yield "maybe not written", RunModel._not_written
         else:
             query = QueryName(thread)
-            yield f"pinned {query}", lambda world: world._pinned(query)
-            yield "maybe gone", lambda world: world._not_pinned(query, GONE)
-            yield "maybe not pinned", lambda world: world._not_pinned(query, UNAVAILABLE)
+            yield f"pinned {query}", lambda model: model._pinned(query)
+            yield "maybe gone", lambda model: model._not_pinned(query, GONE)
+            yield "maybe not pinned", lambda model: model._not_pinned(query, UNAVAILABLE)
 
     # What the run has ordered.
 
@@ -225,33 +225,33 @@ def _sorted(value: object) -> object:
     return sorted(value) if isinstance(value, set) else value
 
 
-def after(world: World, step: Callable[[World], None]) -> World:
+def after(model: RunModel, step: Callable[[RunModel], None]) -> RunModel:
     """A copy of the world in which the step has been taken."""
-    following = copy.deepcopy(world)
+    following = copy.deepcopy(model)
     if following.to_do:
         del following.to_do[0]
     step(following)
     following.to_do += following.run.take()
-    assert not (world.is_over and following.to_do), "it is over"
+    assert not (model.is_over and following.to_do), "it is over"
     return following
 
 
 def test_in_every_history_a_checkpoint_ends_once_and_leaves_nothing_that_does_not_belong_to_it() -> None:
-    first = World()
+    first = RunModel()
     seen, todo = {first.key()}, [first]
     ends = set()
     states = set()
     followers: dict[str, list[str]] = {}
     over: list[str] = []
     while todo:
-        world = todo.pop()
-        states.add(world.run.state)
-        if world.is_over:
-            assert world.run.outcome is not None
-            ends.add((world.run.outcome.reason, world.cuts))
-            over.append(world.key())
-        following = [(name, after(world, step)) for name, step in world.steps()]
-        followers[world.key()] = [each.key() for name, each in following if not name.startswith("maybe")]
+        model = todo.pop()
+        states.add(model.run.state)
+        if model.is_over:
+            assert model.run.outcome is not None
+            ends.add((model.run.outcome.reason, model.cuts))
+            over.append(model.key())
+        following = [(name, after(model, step)) for name, step in model.steps()]
+        followers[model.key()] = [each.key() for name, each in following if not name.startswith("maybe")]
         for _, each in following:
             if each.key() not in seen:
                 seen.add(each.key())

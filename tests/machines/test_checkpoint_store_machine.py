@@ -75,7 +75,7 @@ class Owner:
         self.is_open = True
 
 
-class World:
+class StoreModel:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.disk = MemoryFiles(torn_writes=True, has_links=schedule.pick([True, True, False]))
@@ -350,7 +350,7 @@ class World:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(schedules(120))
 def test_of_every_checkpoint_that_exists_all_is_there_and_of_others_nothing(schedule: Schedule) -> None:
-    World(schedule).play()
+    StoreModel(schedule).play()
 
 
 BUGS = (
@@ -381,7 +381,7 @@ def test_a_bug_is_noticed(bug: Mutation) -> None:
     with bug.applied():
         for _ in range(500):
             try:
-                World(Schedule(dice.randbytes(120))).play()
+                StoreModel(Schedule(dice.randbytes(120))).play()
             except (AssertionError, FileNotFoundError, KeyError):
                 return
     pytest.fail("nobody has noticed")

@@ -57,7 +57,7 @@ class Attempt:
     outbox: str
 
 
-class World:
+class QueryModel:
     """A query with one operator, its coordinator, and a Spark that does what the schedule says."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -227,4 +227,4 @@ class World:
 @settings(max_examples=200)
 @given(schedules(250))
 def test_every_event_is_seen_once_and_in_order_both_ways(schedule: Schedule) -> None:
-    World(schedule).play()
+    QueryModel(schedule).play()

@@ -139,7 +139,7 @@ options_of_a_job = st.builds(
 
 
 @dataclass
-class Driver:
+class SchedulerModel:
     """Drives a scheduler the way its schedule says, and checks each rule against its own books."""
 
     schedule: Schedule
@@ -339,11 +339,11 @@ class Driver:
 
 
 def run(options: CheckpointOptions, schedule: Schedule) -> None:
-    driver = Driver(schedule, options)
+    model = SchedulerModel(schedule, options)
     while not schedule.is_over:
-        driver.step()
-        driver.check_timeouts()
-    driver.come_to_rest()
+        model.step()
+        model.check_timeouts()
+    model.come_to_rest()
 
 
 @settings(max_examples=400)

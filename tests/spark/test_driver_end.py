@@ -76,7 +76,7 @@ _SCRIPT = """
 """
 
 
-class Driver:
+class EndingDriver:
     """A driver process of the script above, as a supervisor starts it, and a client of its control plane."""
 
     def __init__(self, folder: Path, way: str, *, is_plain: bool = False) -> None:
@@ -116,11 +116,11 @@ class Driver:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    drivers: list[Driver] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., EndingDriver]]:
+    drivers: list[EndingDriver] = []
 
-    def start(way: str, **options: bool) -> Driver:
-        drivers.append(Driver(tmp_path, way, **options))
+    def start(way: str, **options: bool) -> EndingDriver:
+        drivers.append(EndingDriver(tmp_path, way, **options))
         return drivers[-1]
 
     yield start
@@ -131,7 +131,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         driver.client.close()
 
 
-def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(start: Callable[[str], Driver]) -> None:
+def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(
+    start: Callable[[str], EndingDriver],
+) -> None:
     driver = start("waiting")
     driver.wait_for("ready")
     command = driver.client.stop("job")
@@ -145,7 +147,9 @@ def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(start
     assert (job.state, [query.state for query in job.queries]) == (JobState.ENDED, ["stopped"])
 
 
-def test_the_first_interrupt_of_a_plain_program_waits_for_the_end_of_its_job(start: Callable[..., Driver]) -> None:
+def test_the_first_interrupt_of_a_plain_program_waits_for_the_end_of_its_job(
+    start: Callable[..., EndingDriver],
+) -> None:
     """Bug: it cut the end off, so the job was shown as running, and the next driver waited for its lease."""
     driver = start("ending", is_plain=True)
     driver.wait_for("ready")
@@ -157,7 +161,7 @@ def test_the_first_interrupt_of_a_plain_program_waits_for_the_end_of_its_job(sta
     assert (job.state, [query.state for query in job.queries]) == (JobState.ENDED, ["stopped"])
 
 
-def test_the_second_interrupt_does_not_wait(start: Callable[..., Driver]) -> None:
+def test_the_second_interrupt_does_not_wait(start: Callable[..., EndingDriver]) -> None:
     driver = start("ending", is_plain=True)
     driver.wait_for("ready")
     driver.wait_for("closing")
@@ -171,7 +175,7 @@ def test_the_second_interrupt_does_not_wait(start: Callable[..., Driver]) -> Non
 
 @pytest.mark.parametrize("is_restart", [False, True])
 def test_a_program_that_waits_for_a_savepoint_when_a_command_ends_its_job_has_not_failed(
-    start: Callable[..., Driver], *, is_restart: bool
+    start: Callable[..., EndingDriver], *, is_restart: bool
 ) -> None:
     """Bug: it ended with 75, so that its supervisor started again what was stopped."""
     driver = start("saving")
@@ -187,7 +191,7 @@ def test_a_program_that_waits_for_a_savepoint_when_a_command_ends_its_job_has_no
 
 
 def test_a_signal_in_the_last_moments_of_a_job_that_ends_by_itself_lets_it_write_its_last_records(
-    start: Callable[[str], Driver],
+    start: Callable[[str], EndingDriver],
 ) -> None:
     """Bug: it raised SystemExit in the midst of the job's end."""
     driver = start("ending")
@@ -238,15 +242,15 @@ def test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed(m
     assert ended._driver.program_error is failed.value
 
 
-def _terminate(driver: Driver) -> None:
+def _terminate(driver: EndingDriver) -> None:
     driver.terminate()
 
 
-def _stop(driver: Driver) -> CommandRecord:
+def _stop(driver: EndingDriver) -> CommandRecord:
     return driver.client.stop("job")
 
 
-def _restart(driver: Driver) -> CommandRecord:
+def _restart(driver: EndingDriver) -> CommandRecord:
     return driver.client.restart("job")
 
 
@@ -254,7 +258,7 @@ def _restart(driver: Driver) -> CommandRecord:
     ("request_end", "code"), [(_terminate, 143), (_stop, 0), (_restart, 76)], ids=["signal", "stop", "restart"]
 )
 def test_a_program_that_still_starts_queries_when_its_end_was_requested_ends_in_order(
-    start: Callable[[str], Driver], request_end: Callable[[Driver], CommandRecord | None], code: int
+    start: Callable[[str], EndingDriver], request_end: Callable[[EndingDriver], CommandRecord | None], code: int
 ) -> None:
     """Bug: it met JobClosed, and ended with 78: a supervisor gives up then, also when a restart was requested."""
     driver = start("starting")

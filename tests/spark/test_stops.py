@@ -47,7 +47,7 @@ class Trail:
 
 
 @dataclass(slots=True)
-class World:
+class StopsRig:
     """The source, the sinks, and what they were given by all jobs together."""
 
     source: FileStream
@@ -68,28 +68,28 @@ class World:
         return list(range(8 * self.files))
 
 
-def operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+def operators(job: cc.Job, rig: StopsRig, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
     """An operator that gets all rows."""
-    return {"q": apply(talk(job, coordinator), world.source.read()).writeStream.foreachBatch(world.trail)}
+    return {"q": apply(talk(job, coordinator), rig.source.read()).writeStream.foreachBatch(rig.trail)}
 
 
-def hardly_any_rows(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+def hardly_any_rows(job: cc.Job, rig: StopsRig, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
     """An operator on a branch that has rows once; the epochs go on without it."""
-    control = apply(talk(job, coordinator, parallelism=1), world.source.read().filter("key = 'control'"))
-    others = world.source.read().filter("key <> 'control'")
-    return {"q": control.union(others).writeStream.foreachBatch(world.trail)}
+    control = apply(talk(job, coordinator, parallelism=1), rig.source.read().filter("key = 'control'"))
+    others = rig.source.read().filter("key <> 'control'")
+    return {"q": control.union(others).writeStream.foreachBatch(rig.trail)}
 
 
-def no_operators(job: cc.Job, world: World, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
+def no_operators(job: cc.Job, rig: StopsRig, coordinator: Dialogue) -> dict[str, DataStreamWriter]:
     """Two queries, of which one writes files."""
-    output = str(world.folder / "output")
+    output = str(rig.folder / "output")
     return {
-        "q": world.source.read().writeStream.foreachBatch(world.trail),
-        "files": world.source.read().writeStream.format("parquet").option("path", output),
+        "q": rig.source.read().writeStream.foreachBatch(rig.trail),
+        "files": rig.source.read().writeStream.format("parquet").option("path", output),
     }
 
 
-Shape = Callable[[cc.Job, World, Dialogue], dict[str, DataStreamWriter]]
+Shape = Callable[[cc.Job, StopsRig, Dialogue], dict[str, DataStreamWriter]]
 
 
 @contextlib.contextmanager
@@ -105,52 +105,52 @@ def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
         thread.join()
 
 
-def stop_at_random_moments(make_job: MakeJob, spark: SparkSession, world: World, shape: Shape, stops: int) -> None:
+def stop_at_random_moments(make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape, stops: int) -> None:
     rng = random.Random(f"{shape.__name__} {stops}")
-    root, reference = world.folder / "jobs", None
+    root, reference = rig.folder / "jobs", None
     for number in range(stops):
         job = make_job(root=str(root), restore_from=reference)
-        for name, writer in shape(job, world, Dialogue()).items():
+        for name, writer in shape(job, rig, Dialogue()).items():
             job.start(name, writer)
-        with beside(rows_arrive(world, rng)), beside(other_work(spark, rng)):
+        with beside(rows_arrive(rig, rng)), beside(other_work(spark, rng)):
             time.sleep(rng.choice((0.0, 0.0, 0.3, 1.0, 2.0)) * rng.random())
             taken = job.stop_with_savepoint(timeout_seconds=SECONDS)
-        check_nothing_was_processed_after(taken.path, world)
+        check_nothing_was_processed_after(taken.path, rig)
         reference = rng.choice((None, taken.path, taken.path))
         if reference is not None and rng.random() < 0.5:
-            root = world.folder / f"jobs-{number}"
-    world.add()
+            root = rig.folder / f"jobs-{number}"
+    rig.add()
     job, coordinator = make_job(root=str(root), restore_from=reference), Dialogue()
-    for name, writer in shape(job, world, coordinator).items():
+    for name, writer in shape(job, rig, coordinator).items():
         job.start(name, writer.trigger(availableNow=True))
-    assert job.await_termination(SECONDS * world.files)  # at most one epoch for each
+    assert job.await_termination(SECONDS * rig.files)  # at most one epoch for each
     job.stop()
-    assert world.trail.entered == sorted(set(world.trail.entered)), "an epoch came again"
-    assert sorted(world.trail.values) == world.values
+    assert rig.trail.entered == sorted(set(rig.trail.entered)), "an epoch came again"
+    assert sorted(rig.trail.values) == rig.values
     if shape is no_operators:
-        written = spark.read.schema(SCHEMA).parquet(str(world.folder / "output")).collect()
-        assert sorted(row.value for row in written) == world.values
+        written = spark.read.schema(SCHEMA).parquet(str(rig.folder / "output")).collect()
+        assert sorted(row.value for row in written) == rig.values
     else:
-        coordinator.check(world.values if shape is operators else [7], prompt=False)
+        coordinator.check(rig.values if shape is operators else [7], prompt=False)
 
 
-def check_nothing_was_processed_after(path: str, world: World) -> None:
+def check_nothing_was_processed_after(path: str, rig: StopsRig) -> None:
     metadata = decode_metadata("_metadata", (Path(path) / "_metadata").read_bytes())
     boundaries = {str(name): query.epoch for name, query in metadata.queries.items()}
-    assert world.trail.entered == list(range(boundaries["q"] + 1))
+    assert rig.trail.entered == list(range(boundaries["q"] + 1))
     if "files" in boundaries:
-        log = world.folder / "output" / "_spark_metadata"
+        log = rig.folder / "output" / "_spark_metadata"
         written = [int(each.name.partition(".")[0]) for each in log.glob("[0-9]*")] if log.exists() else []
         assert max(written, default=-1) == boundaries["files"]
 
 
-def rows_arrive(world: World, rng: random.Random) -> Callable[[threading.Event], None]:
+def rows_arrive(rig: StopsRig, rng: random.Random) -> Callable[[threading.Event], None]:
     pauses = [rng.random() * 0.4 for _ in range(rng.choice((0, 1, 4, 8)))]
 
     def arrive(ended: threading.Event) -> None:
         for seconds in pauses:  # also behind the stop: they are the next job's
             ended.wait(seconds)
-            world.add()
+            rig.add()
 
     return arrive
 
@@ -166,8 +166,8 @@ def other_work(spark: SparkSession, rng: random.Random) -> Callable[[threading.E
 
 
 @pytest.fixture
-def world(file_stream: Callable[[str], FileStream], tmp_path: Path) -> World:
-    made = World(file_stream(SCHEMA), tmp_path)
+def rig(file_stream: Callable[[str], FileStream], tmp_path: Path) -> StopsRig:
+    made = StopsRig(file_stream(SCHEMA), tmp_path)
     made.add()
     return made
 
@@ -179,13 +179,13 @@ SHAPES: Final = pytest.mark.parametrize(
 
 @SHAPES
 def test_no_sink_is_given_an_epoch_after_a_stop_with_savepoint_and_no_row_is_lost_or_doubled(
-    make_job: MakeJob, spark: SparkSession, world: World, shape: Shape
+    make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape
 ) -> None:
-    stop_at_random_moments(make_job, spark, world, shape, STOPS)
+    stop_at_random_moments(make_job, spark, rig, shape, STOPS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @SHAPES
-def test_two_hundred_stops(make_job: MakeJob, spark: SparkSession, world: World, shape: Shape) -> None:
-    stop_at_random_moments(make_job, spark, world, shape, STOPS_LONG)
+def test_two_hundred_stops(make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape) -> None:
+    stop_at_random_moments(make_job, spark, rig, shape, STOPS_LONG)

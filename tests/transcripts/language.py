@@ -32,25 +32,25 @@ from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunSt
 from tests.core_kit import OP, Crash, Stage, event, names, spec
 
 
-class World(Protocol):
+class Interpreter(Protocol):
     def run(self, words: list[str]) -> list[str]:
         """Execute one command; returns what it printed."""
 
 
-def world(words: list[str]) -> World:
-    """The world that a transcript's first command names."""
+def interpreter(words: list[str]) -> Interpreter:
+    """The interpreter that a transcript's first command names."""
     options = _options(words)
     parallelism = int(options["p"])
     if words[0] == "job":
         operators = options.get("ops", OP).split(",")
-        return JobWorld(
+        return JobInterpreter(
             Stage(specs=[spec(uid, parallelism, observes_attempts="watched" in words) for uid in operators])
         )
     assert words[0] == "channel", f"a transcript begins with 'job' or 'channel', not {words[0]!r}"
-    return ChannelWorld(OperatorChannel(OP, parallelism, incarnation=1))
+    return ChannelInterpreter(OperatorChannel(OP, parallelism, incarnation=1))
 
 
-class JobWorld:
+class JobInterpreter:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
 
@@ -162,7 +162,7 @@ class JobWorld:
         return f" ({operator})" if operator is not None and len(self.stage.specs) > 1 else ""
 
 
-class ChannelWorld:
+class ChannelInterpreter:
     def __init__(self, channel: OperatorChannel) -> None:
         self.channel = channel
         self.barriers: list[BarrierId] = []

@@ -19,16 +19,16 @@ SEPARATOR = "----"
 
 def play(text: str) -> str:
     """The transcript with what its commands print now."""
-    world: language.World | None = None
+    interpreter: language.Interpreter | None = None
     blocks = []
     for block in text.strip().split("\n\n"):
         lines = block.split("\n")
         told = lines[: lines.index(SEPARATOR)] if SEPARATOR in lines else lines
         commands = [line.split() for line in told if not line.startswith("#")]
-        if world is None and commands:
-            world = language.world(commands.pop(0))
-        if world is not None and commands:
-            printed = [line for words in commands for line in world.run(words)]
+        if interpreter is None and commands:
+            interpreter = language.interpreter(commands.pop(0))
+        if interpreter is not None and commands:
+            printed = [line for words in commands for line in interpreter.run(words)]
             told = [*told, SEPARATOR, *(printed or ["(nothing)"])]
         blocks.append("\n".join(told))
     return "\n\n".join(blocks) + "\n"

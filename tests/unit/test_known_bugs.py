@@ -40,7 +40,7 @@ from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable import restore_kit
 from tests.unit.durable.checkpoint_kit import (
     JOB,
-    Driver,
+    StoreDriver,
     check_all_verify,
     check_nothing_is_left,
     completed,
@@ -59,14 +59,14 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def driver(files: MemoryFiles) -> Driver:
+def driver(files: MemoryFiles) -> StoreDriver:
     return driver_after_five_epochs(files)
 
 
 # --- cleaning up -----------------------------------------------------------------------------------------------------
 
 
-def test_flink_38033_what_an_upgrade_goes_on_from_is_not_cleaned_up(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_38033_what_an_upgrade_goes_on_from_is_not_cleaned_up(files: MemoryFiles, driver: StoreDriver) -> None:
     """The periodic cleanup disposed of the savepoint that the upgrade was just about to restore."""
     driver.make(3, "savepoint", label="upgrade")
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_flink_38033_what_an_upgrade_goes_on_from_is_not_cleaned_up(files: Memor
     assert ids(files) == [1, 4]
 
 
-def test_flink_39439_what_could_not_be_removed_is_not_forgotten(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_39439_what_could_not_be_removed_is_not_forgotten(files: MemoryFiles, driver: StoreDriver) -> None:
     """The entry went from the history before its files were gone; when that failed, nobody knew of them any more."""
 
     class Hiccups:
@@ -98,7 +98,7 @@ def test_flink_39439_what_could_not_be_removed_is_not_forgotten(files: MemoryFil
 
     driver.make(2)
     driver.make(4)
-    failing = Driver(files.seen_by(Hiccups()), 2)
+    failing = StoreDriver(files.seen_by(Hiccups()), 2)
     with pytest.raises(StoreUnavailable):
         failing.store.retain(1)
     failing.store.retain(1)
@@ -106,7 +106,7 @@ def test_flink_39439_what_could_not_be_removed_is_not_forgotten(files: MemoryFil
     assert ids(files) == [2]
 
 
-def test_flink_40384_what_is_being_made_is_not_cleaned_up(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_40384_what_is_being_made_is_not_cleaned_up(files: MemoryFiles, driver: StoreDriver) -> None:
     """The cleanup deleted snapshots that were still being made, which then failed, again and again."""
     driver.make(3)
     pending = driver.claim("checkpoint")
@@ -136,13 +136,13 @@ def test_flink_39270_a_storage_that_does_not_answer_is_not_an_empty_one(tmp_path
     assert open_lineage(files, str(folder), QUERY, {}) == before
 
 
-def test_flink_33522_a_savepoint_whose_stop_failed_is_used(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_33522_a_savepoint_whose_stop_failed_is_used(files: MemoryFiles, driver: StoreDriver) -> None:
     """The savepoint of a stop was there, the stop failed: the savepoint was forgotten, and the next one taken."""
     key = "stop-for-upgrade"
     driver.make(4, "savepoint", key=key)
     # Its driver dies before it has told anybody, and does not stop the job either.
     scheduler = CheckpointScheduler(CheckpointOptions())
-    for request, checkpoint, path in Driver(files, 2).store.completed_requests():
+    for request, checkpoint, path in StoreDriver(files, 2).store.completed_requests():
         scheduler.remember(request, checkpoint, 0.0, path)
     scheduler.resume(0.0)
     asked = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key=key, cause="test")
@@ -170,12 +170,14 @@ def test_flink_35857_a_restart_goes_on_from_the_newest_point_and_not_from_where_
     assert spark_position(files, again.checkpoint)[0] == 90
 
 
-def test_flink_39043_a_checkpoint_that_cannot_be_addressed_blocks_nothing(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_39043_a_checkpoint_that_cannot_be_addressed_blocks_nothing(
+    files: MemoryFiles, driver: StoreDriver
+) -> None:
     """The last checkpoint of a finished job could not be found any more, and no change of the job was accepted."""
     driver.make(3)
     driver.make(4)
     files.damage(join(JOB, "checkpoints/2/_metadata"), flip_bit=900)
-    after = Driver(files, 2)
+    after = StoreDriver(files, 2)
     assert Catalog(files, JOB).resolve("latest").checkpoint == 1
     assert after.make(4) == 3
     after.dispose(CheckpointId(2))
@@ -245,7 +247,7 @@ def test_spotify_1040_a_driver_that_is_alive_is_waited_for(tmp_path: Path) -> No
 # --- where and what --------------------------------------------------------------------------------------------------
 
 
-def test_flink_39814_a_savepoint_lies_where_it_was_wanted(files: MemoryFiles, driver: Driver) -> None:
+def test_flink_39814_a_savepoint_lies_where_it_was_wanted(files: MemoryFiles, driver: StoreDriver) -> None:
     """The savepoint folder of a job was ignored, and another one used."""
     driver.make(4, "savepoint", target="/archive/mine")
     assert [entry.path for entry in completed(files)] == ["/archive/mine"]

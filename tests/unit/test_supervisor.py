@@ -1,4 +1,4 @@
-"""The supervisor in virtual time: a world of scripted drivers and requests, in which a wait costs nothing."""
+"""The supervisor in virtual time: with scripted drivers and requests, where a wait costs nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Life:
     end_after_term: DriverEnded = field(default_factory=lambda: DriverEnded(ExitCode.STOPPED))
 
 
-class World:
+class SupervisorRig:
     """Clock, launcher and inbox in one: messages come in the order of their times, waiting moves the clock."""
 
     def __init__(self, *lives: Life) -> None:
@@ -100,122 +100,122 @@ class World:
 
 
 def test_a_driver_that_ends_with_0_has_finished_the_job() -> None:
-    world = World(Life(5.0, DriverEnded(0)))
+    rig = SupervisorRig(Life(5.0, DriverEnded(0)))
 
-    assert world.run(Policy()) == 0
-    assert world.log == [(0.0, "start")]
+    assert rig.run(Policy()) == 0
+    assert rig.log == [(0.0, "start")]
 
 
 def test_waits_double_up_to_the_cap() -> None:
-    world = World(*[Life(0.0)] * 6, Life(0.0, DriverEnded(0)))
+    rig = SupervisorRig(*[Life(0.0)] * 6, Life(0.0, DriverEnded(0)))
 
-    assert world.run(Policy(backoff_initial=1.0, backoff_max=10.0)) == 0
-    assert world.starts() == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 35.0]
+    assert rig.run(Policy(backoff_initial=1.0, backoff_max=10.0)) == 0
+    assert rig.starts() == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 35.0]
 
 
 def test_waits_stay_at_the_cap_for_ever() -> None:
-    world = World(*[Life(0.0)] * 3000, Life(0.0, DriverEnded(0)))
+    rig = SupervisorRig(*[Life(0.0)] * 3000, Life(0.0, DriverEnded(0)))
 
-    assert world.run(Policy(backoff_initial=1.0, backoff_max=60.0)) == 0
-    assert world.starts()[-1] - world.starts()[-2] == 60.0
+    assert rig.run(Policy(backoff_initial=1.0, backoff_max=60.0)) == 0
+    assert rig.starts()[-1] - rig.starts()[-2] == 60.0
 
 
 def test_a_stable_run_resets_the_waits() -> None:
-    world = World(Life(0.0), Life(0.0), Life(60.0), Life(0.0), Life(0.0, DriverEnded(0)))
+    rig = SupervisorRig(Life(0.0), Life(0.0), Life(60.0), Life(0.0), Life(0.0, DriverEnded(0)))
 
-    assert world.run(Policy(stable_after=60.0)) == 0
-    assert world.starts() == [0.0, 1.0, 3.0, 64.0, 66.0]
+    assert rig.run(Policy(stable_after=60.0)) == 0
+    assert rig.starts() == [0.0, 1.0, 3.0, 64.0, 66.0]
 
 
 def test_restarts_are_limited_since_the_last_stable_run() -> None:
-    world = World(Life(0.0), Life(0.0), Life(60.0), Life(0.0), Life(0.0, DriverEnded(70)))
+    rig = SupervisorRig(Life(0.0), Life(0.0), Life(60.0), Life(0.0), Life(0.0, DriverEnded(70)))
 
-    assert world.run(Policy(max_restarts=2, stable_after=60.0)) == 70
-    assert len(world.starts()) == 5
+    assert rig.run(Policy(max_restarts=2, stable_after=60.0)) == 70
+    assert len(rig.starts()) == 5
 
 
 def test_no_restart_allowed_means_one_start_and_the_driver_s_code() -> None:
-    world = World(Life(1.0, DriverEnded(-signal.SIGSEGV)))
+    rig = SupervisorRig(Life(1.0, DriverEnded(-signal.SIGSEGV)))
 
-    assert world.run(Policy(max_restarts=0)) == 128 + signal.SIGSEGV
-    assert len(world.starts()) == 1
+    assert rig.run(Policy(max_restarts=0)) == 128 + signal.SIGSEGV
+    assert len(rig.starts()) == 1
 
 
 @pytest.mark.parametrize("code", sorted(NO_RESTART))
 def test_a_driver_that_no_restart_can_help_ends_the_supervisor_with_its_code(code: int) -> None:
-    world = World(Life(1.0, DriverEnded(code)))
+    rig = SupervisorRig(Life(1.0, DriverEnded(code)))
 
-    assert world.run(Policy()) == code
-    assert len(world.starts()) == 1
+    assert rig.run(Policy()) == code
+    assert len(rig.starts()) == 1
 
 
 def test_a_driver_that_somebody_else_stopped_is_started_again() -> None:
-    world = World(Life(1.0, DriverEnded(ExitCode.STOPPED)), Life(1.0, DriverEnded(0)))
+    rig = SupervisorRig(Life(1.0, DriverEnded(ExitCode.STOPPED)), Life(1.0, DriverEnded(0)))
 
-    assert world.run(Policy()) == 0
-    assert len(world.starts()) == 2
+    assert rig.run(Policy()) == 0
+    assert len(rig.starts()) == 2
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("end", [DriverEnded(0), DriverEnded(143), DriverEnded(-signal.SIGTERM)], ids=str)
 def test_a_clean_stop_within_the_grace_period_is_told_by_the_code(signum: int, code: int, end: DriverEnded) -> None:
-    world = World(Life(after_term=29.0, end_after_term=end))
-    world.request_stop(100.0, signum)
+    rig = SupervisorRig(Life(after_term=29.0, end_after_term=end))
+    rig.request_stop(100.0, signum)
 
-    assert world.run(Policy(grace=30.0)) == code
-    assert world.log == [(0.0, "start"), (100.0, "terminate")]
+    assert rig.run(Policy(grace=30.0)) == code
+    assert rig.log == [(0.0, "start"), (100.0, "terminate")]
 
 
 def test_an_error_while_stopping_is_not_hidden() -> None:
-    world = World(Life(after_term=1.0, end_after_term=DriverEnded(ExitCode.TEMPORARY, "StoreUnavailable: ...")))
-    world.request_stop(100.0)
+    rig = SupervisorRig(Life(after_term=1.0, end_after_term=DriverEnded(ExitCode.TEMPORARY, "StoreUnavailable: ...")))
+    rig.request_stop(100.0)
 
-    assert world.run(Policy()) == ExitCode.TEMPORARY
+    assert rig.run(Policy()) == ExitCode.TEMPORARY
 
 
 def test_a_driver_that_ignores_the_request_is_killed_after_the_grace_period() -> None:
-    world = World(Life())
-    world.request_stop(100.0)
+    rig = SupervisorRig(Life())
+    rig.request_stop(100.0)
 
-    assert world.run(Policy(grace=30.0)) == ExitCode.KILLED
-    assert world.log == [(0.0, "start"), (100.0, "terminate"), (130.0, "kill")]
+    assert rig.run(Policy(grace=30.0)) == ExitCode.KILLED
+    assert rig.log == [(0.0, "start"), (100.0, "terminate"), (130.0, "kill")]
 
 
 def test_a_second_request_kills_at_once_and_a_third_changes_nothing() -> None:
-    world = World(Life())
+    rig = SupervisorRig(Life())
     for at in (100.0, 101.0, 101.0):
-        world.request_stop(at)
+        rig.request_stop(at)
 
-    assert world.run(Policy(grace=30.0)) == ExitCode.KILLED
-    assert world.log == [(0.0, "start"), (100.0, "terminate"), (101.0, "kill")]
+    assert rig.run(Policy(grace=30.0)) == ExitCode.KILLED
+    assert rig.log == [(0.0, "start"), (100.0, "terminate"), (101.0, "kill")]
 
 
 def test_a_request_during_the_back_off_ends_the_wait() -> None:
-    world = World(Life(0.0))
-    world.request_stop(0.5)
+    rig = SupervisorRig(Life(0.0))
+    rig.request_stop(0.5)
 
-    assert world.run(Policy(backoff_initial=10.0)) == ExitCode.STOPPED
-    assert (world.now, len(world.starts())) == (0.5, 1)
+    assert rig.run(Policy(backoff_initial=10.0)) == ExitCode.STOPPED
+    assert (rig.now, len(rig.starts())) == (0.5, 1)
 
 
 def test_a_process_that_cannot_be_started_counts_as_a_failed_driver() -> None:
-    class Poor(World):
+    class Poor(SupervisorRig):
         def start(self) -> int:
             if not self.log:
                 self.log.append((self.now, "no memory"))
                 raise OSError(12, "Cannot allocate memory")
             return super().start()
 
-    world = Poor(Life(1.0, DriverEnded(0)))
+    rig = Poor(Life(1.0, DriverEnded(0)))
 
-    assert world.run(Policy()) == 0
-    assert world.log == [(0.0, "no memory"), (1.0, "start")]
+    assert rig.run(Policy()) == 0
+    assert rig.log == [(0.0, "no memory"), (1.0, "start")]
 
 
 def test_the_reason_of_a_restart_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="coord_control.supervisor")
 
-    World(Life(0.0), Life(0.0, DriverEnded(-signal.SIGKILL)), Life(0.0, DriverEnded(0))).run(Policy())
+    SupervisorRig(Life(0.0), Life(0.0, DriverEnded(-signal.SIGKILL)), Life(0.0, DriverEnded(0))).run(Policy())
 
     messages = [record.getMessage() for record in caplog.records]
     assert "the driver ended with exit code 1: ValueError: boom; restart 1 in 1 s" in messages
@@ -290,37 +290,37 @@ _AGAIN = DriverEnded(ExitCode.RESTART)
 
 
 def test_a_driver_that_asks_for_it_is_started_again_at_once() -> None:
-    world = World(Life(30.0, _AGAIN), Life(30.0, _AGAIN), Life(1.0, DriverEnded(0)))
+    rig = SupervisorRig(Life(30.0, _AGAIN), Life(30.0, _AGAIN), Life(1.0, DriverEnded(0)))
 
-    assert world.run(Policy(max_restarts=0)) == 0
-    assert world.starts() == [0.0, 30.0, 60.0]
+    assert rig.run(Policy(max_restarts=0)) == 0
+    assert rig.starts() == [0.0, 30.0, 60.0]
 
 
 def test_a_driver_that_asks_for_it_each_time_is_no_hot_loop() -> None:
-    world = World(*[Life(0.0, _AGAIN)] * 3, Life(4.0, _AGAIN), Life(0.0, DriverEnded(0)))
+    rig = SupervisorRig(*[Life(0.0, _AGAIN)] * 3, Life(4.0, _AGAIN), Life(0.0, DriverEnded(0)))
 
-    assert world.run(Policy(request_pause=5.0)) == 0
-    assert world.starts() == [0.0, 0.0, 5.0, 10.0, 15.0]
+    assert rig.run(Policy(request_pause=5.0)) == 0
+    assert rig.starts() == [0.0, 0.0, 5.0, 10.0, 15.0]
 
 
 def test_a_restart_on_request_is_no_failure() -> None:
-    world = World(Life(0.0), Life(10.0, _AGAIN), Life(0.0), Life(0.0, DriverEnded(0)))
+    rig = SupervisorRig(Life(0.0), Life(10.0, _AGAIN), Life(0.0), Life(0.0, DriverEnded(0)))
 
-    assert world.run(Policy(backoff_initial=1.0, max_restarts=2)) == 0
-    assert world.starts() == [0.0, 1.0, 11.0, 13.0]
+    assert rig.run(Policy(backoff_initial=1.0, max_restarts=2)) == 0
+    assert rig.starts() == [0.0, 1.0, 11.0, 13.0]
 
 
 def test_a_stop_comes_before_a_restart_on_request() -> None:
-    world = World(Life(after_term=2.0, end_after_term=_AGAIN))
-    world.request_stop(1.0)
+    rig = SupervisorRig(Life(after_term=2.0, end_after_term=_AGAIN))
+    rig.request_stop(1.0)
 
-    assert world.run(Policy()) == 128 + signal.SIGTERM
-    assert len(world.starts()) == 1
+    assert rig.run(Policy()) == 128 + signal.SIGTERM
+    assert len(rig.starts()) == 1
 
 
 def test_a_stop_during_the_pause_before_a_restart_on_request_ends_it() -> None:
-    world = World(Life(0.0, _AGAIN), Life(0.0, _AGAIN))
-    world.request_stop(2.0)
+    rig = SupervisorRig(Life(0.0, _AGAIN), Life(0.0, _AGAIN))
+    rig.request_stop(2.0)
 
-    assert world.run(Policy(request_pause=5.0)) == 128 + signal.SIGTERM
-    assert world.starts() == [0.0, 0.0]
+    assert rig.run(Policy(request_pause=5.0)) == 128 + signal.SIGTERM
+    assert rig.starts() == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""The world of the agent's tests."""
+"""The rig of the agent's tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.agent_kit import control_settings, open_store
-from tests.unit.control.agent_world import World
+from tests.unit.control.agent_rig import AgentRig
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def rig(tmp_path: Path) -> Iterator[AgentRig]:
     settings = control_settings(tmp_path / "control.db")
     with contextlib.ExitStack() as cleanup:
         store = open_store(settings)
         cleanup.callback(store.close)
-        yield World(tmp_path, settings, store, cleanup)
+        yield AgentRig(tmp_path, settings, store, cleanup)

@@ -11,8 +11,8 @@ from coord_control.storage.records import CommandKind, CommandState
 from coord_control.storage.retention import RetentionPolicy, prune
 from tests.agent_kit import JOB, OPERATOR
 from tests.patience import eventually
-from tests.unit.control.agent_world import (
-    World,
+from tests.unit.control.agent_rig import (
+    AgentRig,
 )
 
 
@@ -25,33 +25,33 @@ from tests.unit.control.agent_world import (
     ],
 )
 def test_an_event_that_cannot_be_is_refused_with_the_reason(
-    world: World, operator: str, event_type: str, minutes: object, code: str
+    rig: AgentRig, operator: str, event_type: str, minutes: object, code: str
 ) -> None:
-    world.driver()
-    done = world.outcome(world.send(minutes, operator, event_type))
+    rig.driver()
+    done = rig.outcome(rig.send(minutes, operator, event_type))
     assert done.state is CommandState.REFUSED
     assert done.error is not None
     assert done.error.code == code
     assert [field["loc"] for field in done.error.fields] == ([["minutes"]] if code == "EVENT_INVALID" else [])
 
 
-def test_events_take_effect_once_in_order_and_are_completed_when_a_record_contains_them(world: World) -> None:
-    driver, _ = world.driver()
-    commands = [world.send(minutes) for minutes in (5, 6, 7)]
+def test_events_take_effect_once_in_order_and_are_completed_when_a_record_contains_them(rig: AgentRig) -> None:
+    driver, _ = rig.driver()
+    commands = [rig.send(minutes) for minutes in (5, 6, 7)]
     eventually(lambda: driver.feed_status(OPERATOR).waiting == 3)  # type: ignore[arg-type]
-    eventually(lambda: "durable" in (world.store.commands.get(commands[2]).progress or {}).get("message", ""))
-    assert world.store.commands.get(commands[0]).state is CommandState.CLAIMED
+    eventually(lambda: "durable" in (rig.store.commands.get(commands[2]).progress or {}).get("message", ""))
+    assert rig.store.commands.get(commands[0]).state is CommandState.CLAIMED
     driver.run_epoch()
-    assert [world.outcome(command).result for command in commands] == [{"number": n} for n in (1, 2, 3)]
+    assert [rig.outcome(command).result for command in commands] == [{"number": n} for n in (1, 2, 3)]
     assert driver.recorded_events() == [5, 6, 7]
 
 
-def test_an_event_that_the_coordinator_raises_at_has_failed(world: World) -> None:
-    driver, _ = world.driver()
-    command = world.send(5)
+def test_an_event_that_the_coordinator_raises_at_has_failed(rig: AgentRig) -> None:
+    driver, _ = rig.driver()
+    command = rig.send(5)
     eventually(lambda: driver.feed_status(OPERATOR).waiting)  # type: ignore[arg-type]
     driver.refuse_event(1)
-    assert world.outcome(command).state is CommandState.FAILED
+    assert rig.outcome(command).state is CommandState.FAILED
     driver.open_feed()  # the query is restarted in place
     driver.run_epoch()
     assert driver.recorded_events() == []
@@ -59,84 +59,84 @@ def test_an_event_that_the_coordinator_raises_at_has_failed(world: World) -> Non
 
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_an_event_that_was_refused_is_not_reported_as_completed_by_the_next_driver(
-    world: World, is_recorded: bool
+    rig: AgentRig, is_recorded: bool
 ) -> None:
-    first, agent = world.driver()
-    commands = [world.send(minutes) for minutes in (5, 6)]
+    first, agent = rig.driver()
+    commands = [rig.send(minutes) for minutes in (5, 6)]
     eventually(lambda: first.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
     agent.close(is_fenced=True)  # the driver dies, and before it the way to the database
     first.refuse_event(2)
     if is_recorded:
         first.run_epoch()
-    second, _ = world.driver()
+    second, _ = rig.driver()
     if not is_recorded:  # for the new driver it has not happened: the event comes again, and is refused again
         eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
         second.refuse_event(2)
         second.run_epoch()
-    done = [world.outcome(command) for command in commands]
+    done = [rig.outcome(command) for command in commands]
     assert [each.state for each in done] == [CommandState.COMPLETED, CommandState.FAILED]
     assert done[1].error is not None
     assert done[1].error.code == "COORDINATOR_FAILED"
     assert second.recorded_events() == [5]
-    third = world.send(7)
+    third = rig.send(7)
     eventually(lambda: second.feed_status(OPERATOR).waiting == 1)  # type: ignore[arg-type]
     second.run_epoch()
-    assert world.outcome(third).result == {"number": 3}
+    assert rig.outcome(third).result == {"number": 3}
     eventually(lambda: not second.feed_status(OPERATOR).refused)  # type: ignore[arg-type]
 
 
-def test_retention_keeps_the_events_that_a_restore_to_a_savepoint_needs_again(world: World) -> None:
-    driver, _ = world.driver()
+def test_retention_keeps_the_events_that_a_restore_to_a_savepoint_needs_again(rig: AgentRig) -> None:
+    driver, _ = rig.driver()
 
     def done(*minutes: int) -> None:
-        commands = [world.send(each) for each in minutes]
+        commands = [rig.send(each) for each in minutes]
         eventually(lambda: driver.feed_status(OPERATOR).waiting == len(minutes))  # type: ignore[arg-type]
         driver.run_epoch()
-        assert [world.outcome(command).state for command in commands] == [CommandState.COMPLETED] * len(minutes)
+        assert [rig.outcome(command).state for command in commands] == [CommandState.COMPLETED] * len(minutes)
 
     done(5, 6)
     before = Path(driver.folder, "coordinator.json").read_text()
-    assert world.outcome(world.ask(CommandKind.TRIGGER_SAVEPOINT)).state is CommandState.COMPLETED
+    assert rig.outcome(rig.ask(CommandKind.TRIGGER_SAVEPOINT)).state is CommandState.COMPLETED
     done(7, 8)
-    assert world.outcome(world.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
-    eventually(lambda: world.store.jobs.get(JOB).operators[0].applied_number == 4)
+    assert rig.outcome(rig.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
+    eventually(lambda: rig.store.jobs.get(JOB).operators[0].applied_number == 4)
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1000)
-    prune(world.store.database, RetentionPolicy(history=datetime.timedelta(0)), now=later)
-    assert [each.number for each in world.store.commands.events_after(JOB, OPERATOR, 0, include_completed=True)] == [
+    prune(rig.store.database, RetentionPolicy(history=datetime.timedelta(0)), now=later)
+    assert [each.number for each in rig.store.commands.events_after(JOB, OPERATOR, 0, include_completed=True)] == [
         3,
         4,
     ]
 
     driver.stop()
     Path(driver.folder, "coordinator.json").write_text(before)  # as a restore does
-    second, _ = world.driver()
+    second, _ = rig.driver()
     eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
     second.run_epoch()
     assert second.recorded_events() == [5, 6, 7, 8]
 
 
-def test_a_refusal_whose_record_is_lost_may_be_followed_by_success(world: World) -> None:
-    first, agent = world.driver()
-    command = world.send(5)
+def test_a_refusal_whose_record_is_lost_may_be_followed_by_success(rig: AgentRig) -> None:
+    first, agent = rig.driver()
+    command = rig.send(5)
     eventually(lambda: first.feed_status(OPERATOR).waiting)  # type: ignore[arg-type]
     agent.close(is_fenced=True)
     first.refuse_event(1)
-    second, _ = world.driver()
+    second, _ = rig.driver()
     eventually(lambda: second.feed_status(OPERATOR).waiting)  # type: ignore[arg-type]
     second.run_epoch()
-    assert world.outcome(command).state is CommandState.COMPLETED
+    assert rig.outcome(command).state is CommandState.COMPLETED
     assert second.recorded_events() == [5]
 
 
-def test_a_new_driver_gives_accepted_events_that_were_not_recorded(world: World) -> None:
-    first, agent = world.driver()
-    commands = [world.send(minutes) for minutes in (5, 6)]
+def test_a_new_driver_gives_accepted_events_that_were_not_recorded(rig: AgentRig) -> None:
+    first, agent = rig.driver()
+    commands = [rig.send(minutes) for minutes in (5, 6)]
     eventually(lambda: first.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
     agent.close(is_fenced=True)  # as one that dies: nothing is said
-    second, _ = world.driver()
+    second, _ = rig.driver()
     eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
-    third = world.send(7)
+    third = rig.send(7)
     eventually(lambda: second.feed_status(OPERATOR).waiting == 3)  # type: ignore[arg-type]
     second.run_epoch()
-    assert [world.outcome(command).result for command in (*commands, third)] == [{"number": n} for n in (1, 2, 3)]
+    assert [rig.outcome(command).result for command in (*commands, third)] == [{"number": n} for n in (1, 2, 3)]
     assert second.recorded_events() == [5, 6, 7]

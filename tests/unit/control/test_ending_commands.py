@@ -22,7 +22,7 @@ from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoints.checkpoint_handle import CompletedCheckpoint
 from coord_control.storage.records import CommandKind, CommandState, Outcome
-from tests.unit.control.agent_world import World
+from tests.unit.control.agent_rig import AgentRig
 from tests.unit.durable.restore_kit import put_checkpoint
 
 
@@ -103,47 +103,47 @@ def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool,
     assert [outcome.state for outcome in told] == ([CommandState.REFUSED] if is_refused else expected)
 
 
-def damaged_savepoint(world: World) -> str:
+def damaged_savepoint(rig: AgentRig) -> str:
     """A savepoint in which one file has its size and another content."""
-    path = f"{world.folder}/saved"
+    path = f"{rig.folder}/saved"
     put_checkpoint(LocalFiles(), path)
     state = next(Path(path).rglob("*.zip"))
     state.write_bytes(b"x" * state.stat().st_size)
     return path
 
 
-def test_a_driver_reads_the_files_that_it_restores_unless_it_is_asked_not_to(world: World) -> None:
+def test_a_driver_reads_the_files_that_it_restores_unless_it_is_asked_not_to(rig: AgentRig) -> None:
     """Bug: ``--no-verify`` did not travel with the command."""
-    world.driver()
-    path = damaged_savepoint(world)
+    rig.driver()
+    path = damaged_savepoint(rig)
 
-    read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+    read = rig.outcome(rig.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
 
     assert read.error is not None
     assert (read.state, read.error.code, read.error.fault) == (CommandState.REFUSED, "RESTORE_REFUSED", "external")
     assert "refused" in [check["verdict"] for check in read.error.fields]
 
-    not_read = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", verify=False))
+    not_read = rig.outcome(rig.ask(CommandKind.RESTORE, ref=path, as_name="copy", verify=False))
 
     assert not_read.state is CommandState.COMPLETED, not_read.error
 
 
-def test_a_driver_fences_off_one_that_it_cannot_look_at_only_on_request(world: World) -> None:
+def test_a_driver_fences_off_one_that_it_cannot_look_at_only_on_request(rig: AgentRig) -> None:
     """Bug: ``--force`` did not travel with the command."""
-    world.driver()
-    path = f"{world.folder}/saved"
+    rig.driver()
+    path = f"{rig.folder}/saved"
     put_checkpoint(LocalFiles(), path)
     far = Holder(host="far", boot="1", namespace="1", processes=(Process(pid=1, started="1"),))
-    theirs = generations.claim(LocalFiles(), f"{world.folder}/jobs/copy/generations", far)
+    theirs = generations.claim(LocalFiles(), f"{rig.folder}/jobs/copy/generations", far)
 
-    refused = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
+    refused = rig.outcome(rig.ask(CommandKind.RESTORE, ref=path, as_name="copy"))
 
     assert refused.state is CommandState.FAILED
     assert refused.error is not None
     assert "use --force" in refused.error.message
     assert theirs.is_current()
 
-    forced = world.outcome(world.ask(CommandKind.RESTORE, ref=path, as_name="copy", force=True))
+    forced = rig.outcome(rig.ask(CommandKind.RESTORE, ref=path, as_name="copy", force=True))
 
     assert forced.state is CommandState.COMPLETED, forced.error
     assert not theirs.is_current()

@@ -64,7 +64,7 @@ def metadata_of(
     )
 
 
-class Driver:
+class StoreDriver:
     """One driver of the job; what it was told to be done is remembered."""
 
     def __init__(self, files: MemoryFiles, generation: int) -> None:
@@ -135,11 +135,11 @@ class Driver:
         self.doubtful.discard(checkpoint)
 
 
-def driver_after_five_epochs(files: MemoryFiles) -> Driver:
+def driver_after_five_epochs(files: MemoryFiles) -> StoreDriver:
     """The first driver of a job whose query has committed five epochs."""
     for epoch in range(5):
         run_epoch(files, epoch)
-    return Driver(files, 1)
+    return StoreDriver(files, 1)
 
 
 def completed(files: Files) -> list[CheckpointEntry]:
@@ -171,7 +171,7 @@ def shared_files(files: Files) -> set[str]:
     return {info.path for info in files.walk(shared_folder(JOB))}
 
 
-def check_nothing_is_left(driver: Driver, files: Files) -> None:
+def check_nothing_is_left(driver: StoreDriver, files: Files) -> None:
     """References equal reality, no file without an owner, no folder without a purpose."""
     assert driver.store.shared.owners() == references(files)
     assert shared_files(files) == set(references(files))

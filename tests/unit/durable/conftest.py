@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.memory_files import MemoryFiles
-from tests.unit.durable.checkpoint_kit import Driver, driver_after_five_epochs
+from tests.unit.durable.checkpoint_kit import StoreDriver, driver_after_five_epochs
 
 
 @pytest.fixture
@@ -14,5 +14,5 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def driver(files: MemoryFiles) -> Driver:
+def driver(files: MemoryFiles) -> StoreDriver:
     return driver_after_five_epochs(files)

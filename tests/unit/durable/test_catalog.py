@@ -9,7 +9,7 @@ from coord_control.durable.files.filesystem import join
 from coord_control.errors import CheckpointInUse, CheckpointNotFound, DamagedRecord
 from coord_control.ids import CheckpointId
 from tests.simulation.memory_files import MemoryFiles
-from tests.unit.durable.checkpoint_kit import JOB, Driver, check_all_verify, check_nothing_is_left, ids, run_epoch
+from tests.unit.durable.checkpoint_kit import JOB, StoreDriver, check_all_verify, check_nothing_is_left, ids, run_epoch
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def driver(files: MemoryFiles) -> Driver:
+def driver(files: MemoryFiles) -> StoreDriver:
     """1, 2 checkpoints; 3 a savepoint with a label; 4 a checkpoint with a label; 5 elsewhere; 6 unfinished."""
-    driver = Driver(files, 1)
+    driver = StoreDriver(files, 1)
     driver.make(3)
     driver.make(4)
     driver.make(4, "savepoint", label="before-upgrade")
@@ -34,11 +34,11 @@ def driver(files: MemoryFiles) -> Driver:
 
 
 @pytest.fixture
-def catalog(files: MemoryFiles, driver: Driver) -> Catalog:
+def catalog(files: MemoryFiles, driver: StoreDriver) -> Catalog:
     return Catalog(files, JOB)
 
 
-def test_all_are_listed_but_those_that_were_given_up(files: MemoryFiles, driver: Driver, catalog: Catalog) -> None:
+def test_all_are_listed_but_those_that_were_given_up(files: MemoryFiles, driver: StoreDriver, catalog: Catalog) -> None:
     assert [(entry.checkpoint, entry.kind, entry.label, entry.state) for entry in catalog.entries()] == [
         (1, "checkpoint", None, CheckpointState.COMPLETED),
         (2, "checkpoint", None, CheckpointState.COMPLETED),
@@ -96,14 +96,14 @@ def test_a_job_without_any_has_no_latest() -> None:
         Catalog(MemoryFiles(), JOB).resolve("latest")
 
 
-def test_a_label_of_several_is_refused_with_their_ids(driver: Driver, catalog: Catalog) -> None:
+def test_a_label_of_several_is_refused_with_their_ids(driver: StoreDriver, catalog: Catalog) -> None:
     driver.make(4, "savepoint", label="nightly")
     with pytest.raises(CheckpointNotFound, match="several") as caught:
         catalog.resolve("nightly")
     assert caught.value.near == ("4", "7")
 
 
-def test_a_savepoint_of_another_job_is_found_by_its_path(files: MemoryFiles, driver: Driver) -> None:
+def test_a_savepoint_of_another_job_is_found_by_its_path(files: MemoryFiles, driver: StoreDriver) -> None:
     entry = Catalog(files, "/jobs/another").resolve("/elsewhere/mine")
     assert entry.claim is None
     assert (entry.checkpoint, entry.kind) == (5, "savepoint")
@@ -118,7 +118,7 @@ def test_a_damaged_one_is_an_error_that_names_the_file(files: MemoryFiles, catal
 
 
 def test_one_that_is_removed_between_two_looks_is_not_found(
-    files: MemoryFiles, driver: Driver, catalog: Catalog
+    files: MemoryFiles, driver: StoreDriver, catalog: Catalog
 ) -> None:
     entry = catalog.resolve("3")
     driver.dispose(CheckpointId(3))
@@ -126,7 +126,7 @@ def test_one_that_is_removed_between_two_looks_is_not_found(
         catalog.read(entry)
 
 
-def test_a_held_one_is_given_back(files: MemoryFiles, driver: Driver, catalog: Catalog) -> None:
+def test_a_held_one_is_given_back(files: MemoryFiles, driver: StoreDriver, catalog: Catalog) -> None:
     with catalog.hold("before-upgrade", "it is being verified") as entry:
         with pytest.raises(CheckpointInUse, match="it is being verified"):
             driver.store.dispose(CheckpointId(3))
@@ -146,7 +146,7 @@ class TestDisposalWithoutOwner:
     def test_a_checkpoint_leaves_its_files_to_the_next_driver(self, files: MemoryFiles, catalog: Catalog) -> None:
         assert not dispose_without_owner(files, JOB, catalog.resolve("1"), lambda path: files)
         assert ids(files) == [2, 3, 4, 5]
-        after = Driver(files, 2)
+        after = StoreDriver(files, 2)
         after.store.open()
         check_nothing_is_left(after, files)
         check_all_verify(files)
@@ -159,13 +159,13 @@ class TestDisposalWithoutOwner:
         with pytest.raises(CheckpointInUse, match=why):
             dispose_without_owner(files, JOB, entry, lambda path: files)
 
-    def test_a_savepoint_of_another_job_can_be_named_by_its_path(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_savepoint_of_another_job_can_be_named_by_its_path(self, files: MemoryFiles, driver: StoreDriver) -> None:
         entry = Catalog(files, "/jobs/another").resolve("/elsewhere/mine")
         assert dispose_without_owner(files, "/jobs/another", entry, lambda path: files)
         assert not files.exists("/elsewhere/mine")
 
     def test_a_checkpoint_of_another_job_is_compared_with_those_of_its_own_job(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         """Bug: it was refused with the number of the newest one here, and removed as the newest of its own job."""
         another = "/jobs/another"

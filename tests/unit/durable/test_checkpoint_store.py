@@ -18,7 +18,7 @@ from tests.unit.durable.checkpoint_kit import (
     LINEAGE,
     QUERY,
     SPARK,
-    Driver,
+    StoreDriver,
     check_all_verify,
     check_nothing_is_left,
     ids,
@@ -28,7 +28,9 @@ from tests.unit.durable.checkpoint_kit import (
 
 
 class TestMaking:
-    def test_a_checkpoint_exists_when_it_is_complete_and_not_before(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_checkpoint_exists_when_it_is_complete_and_not_before(
+        self, files: MemoryFiles, driver: StoreDriver
+    ) -> None:
         checkpoint = driver.claim("checkpoint")
         snapshot = driver.pin(checkpoint, 4)
         assert ids(files) == []
@@ -36,7 +38,7 @@ class TestMaking:
         assert ids(files) == [1]
         check_all_verify(files)
 
-    def test_it_holds_what_the_epoch_needs(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_it_holds_what_the_epoch_needs(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(4)
         [entry] = Catalog(files, JOB).entries()
         snapshot = Catalog(files, JOB).read(entry).queries[QUERY]
@@ -57,7 +59,7 @@ class TestMaking:
         assert entry.epochs == ((QUERY, 4),)
 
     def test_what_is_retained_already_is_neither_linked_nor_read_again(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         first = driver.claim("checkpoint")
         pinned = driver.store.pin(first, QUERY, LINEAGE, SPARK, Epoch(4))
@@ -74,7 +76,7 @@ class TestMaking:
         files = MemoryFiles(has_links=False)
         for epoch in range(5):
             run_epoch(files, epoch)
-        driver = Driver(files, 1)
+        driver = StoreDriver(files, 1)
         first = driver.store.pin(driver.claim("checkpoint"), QUERY, LINEAGE, SPARK, Epoch(4))
         assert (first.linked_bytes, first.copied_bytes) == (0, first.live.size)
         run_epoch(files, 5)
@@ -83,7 +85,7 @@ class TestMaking:
         assert (second.linked_bytes, second.copied_bytes) == (0, new)
         assert new < second.live.size
 
-    def test_a_file_that_spark_wrote_anew_is_another_one(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_file_that_spark_wrote_anew_is_another_one(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(4)
         path = join(SPARK, "state/0/0/5.delta")
         files.delete(path)
@@ -93,13 +95,13 @@ class TestMaking:
         assert len([name for name in shared_files(files) if "0/0/5.delta" in name]) == 2
 
     def test_a_query_that_has_not_committed_has_no_files(self, files: MemoryFiles) -> None:
-        driver = Driver(files, 1)
+        driver = StoreDriver(files, 1)
         checkpoint = driver.claim("checkpoint")
         pinned = driver.store.pin(checkpoint, QUERY, LINEAGE, SPARK, NO_EPOCH)
         assert pinned.entries == ()
         assert pinned.snapshot(query_id="id", spark_version="4.3.0", earlier=None).epoch == NO_EPOCH
 
-    def test_a_purged_epoch_can_be_pinned_at_a_newer_one(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_purged_epoch_can_be_pinned_at_a_newer_one(self, files: MemoryFiles, driver: StoreDriver) -> None:
         checkpoint = driver.claim("checkpoint")
         driver.pin(checkpoint, 3)
         files.delete(join(SPARK, "offsets/3"))
@@ -113,7 +115,7 @@ class TestMaking:
 
     @pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
     def test_a_file_that_vanishes_while_it_is_pinned_can_be_retried(
-        self, files: MemoryFiles, driver: Driver, kind: Kind
+        self, files: MemoryFiles, driver: StoreDriver, kind: Kind
     ) -> None:
         class Vanishing(MemoryFiles):
             def link_all(
@@ -130,7 +132,7 @@ class TestMaking:
         assert caught.value.retry
 
     def test_a_file_that_is_replaced_while_it_is_pinned_can_be_retried(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         class Replacing(MemoryFiles):
             def link_all(
@@ -146,7 +148,7 @@ class TestMaking:
         with pytest.raises(StateFileMissing, match="replaced"):
             store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
 
-    def test_a_discarded_one_leaves_nothing_but_its_number(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_discarded_one_leaves_nothing_but_its_number(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(3)
         checkpoint = driver.claim("checkpoint")
         driver.pin(checkpoint, 4)
@@ -155,7 +157,7 @@ class TestMaking:
         assert driver.claim("checkpoint") == checkpoint + 1
         assert files.list(join(JOB, "checkpoints")) == ["1", "3"]
 
-    def test_an_id_is_claimed_once(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_an_id_is_claimed_once(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.claim("checkpoint")
         with pytest.raises(AlreadyExists):
             driver.another_store(files).claim(CheckpointId(1), "checkpoint")

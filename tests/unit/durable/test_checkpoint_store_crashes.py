@@ -17,7 +17,7 @@ from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.errors import CheckpointInUse, CoordControlError, Fenced, StateFileMissing
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
-    Driver,
+    StoreDriver,
     check_all_verify,
     check_nothing_is_left,
     completed,
@@ -33,7 +33,7 @@ def prepared_storage(generations: int = 1, *, has_links: bool = True) -> tuple[M
     for number in range(epoch + 1):
         run_epoch(files, number)
     for generation in range(1, generations + 1):
-        driver = Driver(files, generation)
+        driver = StoreDriver(files, generation)
         driver.make(epoch)
         epoch += 1
         run_epoch(files, epoch)
@@ -44,7 +44,7 @@ def prepared_storage(generations: int = 1, *, has_links: bool = True) -> tuple[M
     return files, epoch
 
 
-def live_a_life(driver: Driver, epoch: int) -> None:
+def live_a_life(driver: StoreDriver, epoch: int) -> None:
     """Take over, and do everything that a driver can do, once."""
     driver.make(epoch)
     early = driver.claim("checkpoint")
@@ -63,18 +63,18 @@ def live_a_life(driver: Driver, epoch: int) -> None:
     driver.retain(1)
 
 
-def die(files: MemoryFiles, point: int, generation: int, epoch: int) -> Driver | None:
+def die(files: MemoryFiles, point: int, generation: int, epoch: int) -> StoreDriver | None:
     """Live a life that ends at a point; the driver as far as it got."""
     driver = None
     try:
-        driver = Driver(files.seen_by(CrashAt(point)), generation)
+        driver = StoreDriver(files.seen_by(CrashAt(point)), generation)
         live_a_life(driver, epoch)
     except Crash:
         return driver
     raise AssertionError(f"it has not died at point {point}")
 
 
-def check_answers(driver: Driver, files: MemoryFiles) -> None:
+def check_answers(driver: StoreDriver, files: MemoryFiles) -> None:
     """What the driver was told to be complete is there; what is there was asked for."""
     found = set(ids(files))
     assert set(driver.completed) - driver.doubtful <= found
@@ -83,11 +83,11 @@ def check_answers(driver: Driver, files: MemoryFiles) -> None:
         assert max(checkpoints) in found
 
 
-def successor(files: MemoryFiles, generation: int, epoch: int, dead: Driver | None = None) -> Driver:
+def successor(files: MemoryFiles, generation: int, epoch: int, dead: StoreDriver | None = None) -> StoreDriver:
     """Take over without faults, check what is found, and that work goes on."""
     check_all_verify(files)
     before = [entry for entry in Catalog(files, "/jobs/flights").entries() if entry.is_completed]
-    driver = Driver(files, generation)
+    driver = StoreDriver(files, generation)
     driver.store.open()
     assert ids(files) == [entry.checkpoint for entry in before]
     check_nothing_is_left(driver, files)
@@ -106,7 +106,7 @@ def successor(files: MemoryFiles, generation: int, epoch: int, dead: Driver | No
 def test_a_crash_at_any_point(has_links: bool) -> None:
     prepared, epoch = prepared_storage(has_links=has_links)
     faults = CrashAt()
-    live_a_life(Driver(prepared.copy().seen_by(faults), 2), epoch)
+    live_a_life(StoreDriver(prepared.copy().seen_by(faults), 2), epoch)
     assert faults.passed > 150
     for point in range(1, faults.passed + 1):
         files = prepared.copy()
@@ -125,7 +125,7 @@ def test_a_crash_while_what_a_crash_has_left_is_removed(first_point: int) -> Non
     for point in range(1, 400):
         files, faults = prepared.copy(), CrashAt(point)
         try:
-            Driver(files.seen_by(faults), 3).store.open()
+            StoreDriver(files.seen_by(faults), 3).store.open()
         except Crash:
             successor(files, 4, epoch)
         else:
@@ -136,14 +136,14 @@ def test_a_crash_while_what_a_crash_has_left_is_removed(first_point: int) -> Non
 
 def test_a_disposal_in_which_two_drivers_die_leaves_nothing() -> None:
     prepared, epoch = prepared_storage(0)
-    driver = Driver(prepared, 1)
+    driver = StoreDriver(prepared, 1)
     savepoint = driver.make(epoch, "savepoint", target="/elsewhere/mine")
     driver.make(epoch)
     points = []
     for first in range(1, 100):
         disposing = prepared.copy()
         try:
-            Driver(disposing.seen_by(CrashAt(first)), 2).dispose(savepoint)
+            StoreDriver(disposing.seen_by(CrashAt(first)), 2).dispose(savepoint)
         except Crash:
             points.append(_dies_everywhere_in_taking_over(disposing, epoch))
         else:
@@ -157,7 +157,7 @@ def _dies_everywhere_in_taking_over(prepared: MemoryFiles, epoch: int) -> int:
     for point in range(1, 100):
         files = prepared.copy()
         try:
-            Driver(files.seen_by(CrashAt(point)), 3).store.open()
+            StoreDriver(files.seen_by(CrashAt(point)), 3).store.open()
         except Crash:
             successor(files, 4, epoch)
         else:
@@ -171,7 +171,7 @@ def test_any_number_of_drivers_that_die_anywhere(deaths: list[int]) -> None:
     files, epoch = prepared_storage(0)
     for generation, point in enumerate(deaths, 1):
         try:
-            live_a_life(Driver(files.seen_by(CrashAt(point)), generation), epoch)
+            live_a_life(StoreDriver(files.seen_by(CrashAt(point)), generation), epoch)
         except Crash:
             check_all_verify(files)
         epoch += 1
@@ -205,11 +205,11 @@ def test_a_driver_that_was_believed_dead_goes_on_at_any_point(has_links: bool) -
     while True:
         point += 1
         files = prepared.copy()
-        newer: list[Driver] = []
+        newer: list[StoreDriver] = []
         stopped: list[CoordControlError] = []
 
-        def take_over(files: MemoryFiles = files, newer: list[Driver] = newer) -> None:
-            driver = Driver(files, 3)
+        def take_over(files: MemoryFiles = files, newer: list[StoreDriver] = newer) -> None:
+            driver = StoreDriver(files, 3)
             newer.append(driver)
             driver.make(epoch)
             driver.make(epoch)
@@ -218,7 +218,7 @@ def test_a_driver_that_was_believed_dead_goes_on_at_any_point(has_links: bool) -
 
         faults = Interrupted(point, take_over)
         try:
-            live_a_life(Driver(files.seen_by(faults), 2), epoch)
+            live_a_life(StoreDriver(files.seen_by(faults), 2), epoch)
         except CoordControlError as error:
             stopped.append(error)
         if not newer:
@@ -254,7 +254,7 @@ def test_somebody_without_a_generation_disposes_beside_a_driver_at_any_point() -
                     except CheckpointInUse:
                         refused.append(checkpoint)
 
-        driver = Driver(files.seen_by(Interrupted(point, dispose_all)), 3)
+        driver = StoreDriver(files.seen_by(Interrupted(point, dispose_all)), 3)
         driver.make(epoch)
         driver.make(epoch)
         driver.store.retain(1)

@@ -19,7 +19,7 @@ from tests.unit.durable.checkpoint_kit import (
     JOB,
     LINEAGE,
     QUERY,
-    Driver,
+    StoreDriver,
     check_all_verify,
     check_nothing_is_left,
     ids,
@@ -29,7 +29,9 @@ from tests.unit.durable.checkpoint_kit import (
 
 
 class TestFailures:
-    def test_a_removal_that_failed_is_repeated_and_leaves_no_orphan(self, driver: Driver, files: MemoryFiles) -> None:
+    def test_a_removal_that_failed_is_repeated_and_leaves_no_orphan(
+        self, driver: StoreDriver, files: MemoryFiles
+    ) -> None:
         """FLINK-39439: the list entry went before the files were gone."""
 
         class Failing:
@@ -45,7 +47,7 @@ class TestFailures:
 
         driver.make(3)
         driver.make(4)
-        failing = Driver(files.seen_by(Failing()), 2)
+        failing = StoreDriver(files.seen_by(Failing()), 2)
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
                 failing.store.dispose(CheckpointId(1))
@@ -56,7 +58,7 @@ class TestFailures:
         assert failing.store.retain(1) == []
         check_nothing_is_left(failing, files)
 
-    def test_a_failed_discard_is_repeated_by_retention(self, driver: Driver, files: MemoryFiles) -> None:
+    def test_a_failed_discard_is_repeated_by_retention(self, driver: StoreDriver, files: MemoryFiles) -> None:
         class Failing:
             fails = True
 
@@ -68,7 +70,7 @@ class TestFailures:
                 pass
 
         Failing.fails = False
-        failing = Driver(files.seen_by(Failing()), 2)
+        failing = StoreDriver(files.seen_by(Failing()), 2)
         failing.make(3)
         checkpoint = failing.claim("checkpoint")
         failing.pin(checkpoint, 4)
@@ -79,7 +81,9 @@ class TestFailures:
         failing.store.retain(3)
         check_nothing_is_left(failing, files)
 
-    def test_a_write_that_failed_and_happened_all_the_same_counts(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_write_that_failed_and_happened_all_the_same_counts(
+        self, files: MemoryFiles, driver: StoreDriver
+    ) -> None:
         class Doubtful:
             def before_write(self, path: str) -> None:
                 pass
@@ -88,26 +92,26 @@ class TestFailures:
                 if path.endswith("/_metadata"):
                     raise StoreUnavailable(path, "create", "the answer was lost")
 
-        doubtful = Driver(files.seen_by(Doubtful()), 2)
+        doubtful = StoreDriver(files.seen_by(Doubtful()), 2)
         doubtful.make(4)
         assert ids(files) == [1]
         check_nothing_is_left(doubtful, files)
 
     def test_a_damaged_checkpoint_keeps_all_shared_files_where_they_are(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         driver.make(3)
         driver.make(4)
         before = shared_files(files)
         files.damage(join(JOB, "checkpoints/1/_metadata"), flip_bit=900)
-        after = Driver(files, 2)
+        after = StoreDriver(files, 2)
         after.make(4)
         after.retain(1)
         assert before <= shared_files(files)
         [damaged] = [entry for entry in Catalog(files, JOB).entries() if entry.state is CheckpointState.DAMAGED]
         assert damaged.checkpoint == 1
         after.dispose(CheckpointId(1))
-        last = Driver(files, 3)
+        last = StoreDriver(files, 3)
         last.store.open()
         check_nothing_is_left(last, files)
 

@@ -19,7 +19,7 @@ from tests.unit.durable.checkpoint_kit import (
     LINEAGE,
     QUERY,
     SPARK,
-    Driver,
+    StoreDriver,
     check_all_verify,
     check_nothing_is_left,
     ids,
@@ -35,14 +35,14 @@ def _live_path(path: str) -> str:
 
 
 class TestSavepoints:
-    def test_a_savepoint_is_self_contained(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_savepoint_is_self_contained(self, files: MemoryFiles, driver: StoreDriver) -> None:
         checkpoint = driver.make(4, "savepoint", label="before-upgrade")
         [entry] = Catalog(files, JOB).entries()
         assert entry.path == join(JOB, "savepoints", f"{checkpoint}-before-upgrade")
         assert shared_files(files) == set()
         check_all_verify(files)
 
-    def test_its_target_can_be_chosen(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_its_target_can_be_chosen(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(4, "savepoint", target="/elsewhere/mine/")
         [entry] = Catalog(files, JOB).entries()
         assert entry.path == "/elsewhere/mine"
@@ -56,7 +56,7 @@ class TestSavepoints:
         def storage(path: str) -> Files:
             return archive if path.startswith("/archive") else files
 
-        store = Driver(files, 1).another_store(files, storage=storage)
+        store = StoreDriver(files, 1).another_store(files, storage=storage)
         store.claim(CheckpointId(1), "savepoint", target="/archive/one")
         pinned = store.pin(CheckpointId(1), QUERY, LINEAGE, SPARK, Epoch(4))
         assert (pinned.linked_bytes, pinned.copied_bytes) == (0, pinned.live.size)
@@ -86,7 +86,7 @@ class TestSavepoints:
             run_epoch(files, epoch)
         view = Reading()
         view._disk = files._disk
-        driver = Driver(view, 1)
+        driver = StoreDriver(view, 1)
         driver.make(3, "savepoint")
         assert {"offsets/3", "state/0/1/4.delta"} <= read
         run_epoch(files, 4)
@@ -97,7 +97,9 @@ class TestSavepoints:
         assert {"offsets/4", "commits/4", "state/0/1/4.delta"} <= read
         check_all_verify(files)
 
-    def test_a_target_with_something_in_it_is_refused_and_left_alone(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_target_with_something_in_it_is_refused_and_left_alone(
+        self, files: MemoryFiles, driver: StoreDriver
+    ) -> None:
         files.create("/elsewhere/mine/notes", b"x")
         with pytest.raises(SavepointTargetTaken, match="something in it"):
             driver.claim("savepoint", target="/elsewhere/mine")
@@ -106,19 +108,19 @@ class TestSavepoints:
         check_nothing_is_left(driver, files)
 
     @pytest.mark.parametrize("own", ["checkpoints/7", "shared", "shared/x", "queries/delays/lineage-000001/spark/x"])
-    def test_a_target_among_the_jobs_own_files_is_refused(self, driver: Driver, own: str) -> None:
+    def test_a_target_among_the_jobs_own_files_is_refused(self, driver: StoreDriver, own: str) -> None:
         with pytest.raises(SavepointTargetTaken, match="job's own"):
             driver.claim("savepoint", target=join(JOB, own))
 
     def test_pinning_again_at_a_newer_epoch_leaves_nothing_of_the_older(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         checkpoint = driver.claim("savepoint")
         driver.pin(checkpoint, 3)
         driver.complete(checkpoint, "savepoint", driver.pin(checkpoint, 4))
         check_all_verify(files)  # it knows of no extra file either
 
-    def test_retention_never_touches_it(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_retention_never_touches_it(self, files: MemoryFiles, driver: StoreDriver) -> None:
         savepoint = driver.make(3, "savepoint")
         driver.make(4)
         driver.make(4)
@@ -126,7 +128,7 @@ class TestSavepoints:
         assert ids(files) == [savepoint, 3]
 
     def test_one_that_was_moved_is_known_as_missing_and_the_folder_in_its_place_is_left_alone(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         driver.make(4, "savepoint", target="/elsewhere/mine")
         driver.make(4)
@@ -134,7 +136,7 @@ class TestSavepoints:
             files.link(join("/elsewhere/mine", info.path), join("/moved", info.path))
         files.delete("/elsewhere/mine")
         files.create("/elsewhere/mine/notes", b"of the user")
-        after = Driver(files, 2)
+        after = StoreDriver(files, 2)
         after.store.open()
         [missing] = [entry for entry in Catalog(files, JOB).entries() if not entry.is_completed]
         assert missing.state is CheckpointState.MISSING

@@ -15,7 +15,7 @@ from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.checkpoint_kit import (
     HOLDER,
     JOB,
-    Driver,
+    StoreDriver,
     check_all_verify,
     ids,
     shared_files,
@@ -25,11 +25,11 @@ NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 
 
 class TestTakingOver:
-    def test_requests_that_were_answered_are_remembered(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_requests_that_were_answered_are_remembered(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(3, key="a")
         driver.make(4, "savepoint", label="x", key="b")
         driver.make(4, "savepoint", target="/elsewhere/mine", key="c")
-        found = Driver(files, 2).store.completed_requests()
+        found = StoreDriver(files, 2).store.completed_requests()
         assert [(request.kind.value, request.key, request.label, request.target) for request, _, _ in found] == [
             ("checkpoint", "a", None, None),
             ("savepoint", "b", "x", None),
@@ -41,7 +41,7 @@ class TestTakingOver:
             (3, "/elsewhere/mine"),
         ]
 
-    def test_a_new_generation_links_anew_but_reads_nothing_again(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_new_generation_links_anew_but_reads_nothing_again(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(4)
 
         class Unread(MemoryFiles):
@@ -50,17 +50,17 @@ class TestTakingOver:
 
         view = Unread()
         view._disk = files._disk
-        after = Driver(view, 2)
+        after = StoreDriver(view, 2)
         after.make(4)
         old, new = shared_names_by_generation(files)
         assert {name.rpartition("-")[0] for name in old} == {name.rpartition("-")[0] for name in new}
         check_all_verify(files)
 
-    def test_an_older_driver_is_fenced(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_an_older_driver_is_fenced(self, files: MemoryFiles, driver: StoreDriver) -> None:
         driver.make(4)
         pending = driver.claim("checkpoint")
         snapshot = driver.pin(pending, 4)
-        Driver(files, 2).make(4)
+        StoreDriver(files, 2).make(4)
         with pytest.raises(Fenced):
             driver.complete(pending, "checkpoint", snapshot)
         with pytest.raises(Fenced):
@@ -69,7 +69,7 @@ class TestTakingOver:
             driver.another_store(files).open()
 
     def test_a_driver_whose_claim_another_one_has_overwritten_is_fenced(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         """Bug: the highest number decided, so of two drivers that had claimed the same number both went on."""
         driver.make(4)
@@ -88,19 +88,21 @@ class TestTakingOver:
             driver.another_store(files).open()
         assert ids(files) == [1, kept]
 
-    def test_a_fenced_driver_removes_nothing_that_the_new_one_needs(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_a_fenced_driver_removes_nothing_that_the_new_one_needs(
+        self, files: MemoryFiles, driver: StoreDriver
+    ) -> None:
         driver.make(4)
         driver.make(4)
-        after = Driver(files, 2)
+        after = StoreDriver(files, 2)
         after.make(4)
         assert driver.store.retain(1) == [1]
         check_all_verify(files)
         assert ids(files) == [2, 3]
 
-    def test_an_unfinished_savepoint_is_removed_with_its_folder(self, files: MemoryFiles, driver: Driver) -> None:
+    def test_an_unfinished_savepoint_is_removed_with_its_folder(self, files: MemoryFiles, driver: StoreDriver) -> None:
         checkpoint = driver.claim("savepoint", target="/elsewhere/mine")
         driver.pin(checkpoint, 4)
-        after = Driver(files, 2)
+        after = StoreDriver(files, 2)
         after.store.open()
         assert not files.exists("/elsewhere/mine")
         found = look(files, JOB, checkpoint, lambda path: files)
@@ -108,7 +110,7 @@ class TestTakingOver:
         assert found[0].state is CheckpointState.VOID
 
     def test_a_savepoint_that_lies_where_nobody_can_look_does_not_keep_the_job_from_starting(
-        self, files: MemoryFiles, driver: Driver
+        self, files: MemoryFiles, driver: StoreDriver
     ) -> None:
         driver.make(4, "savepoint", target="/archive/one")
 
@@ -116,7 +118,7 @@ class TestTakingOver:
             def read(self, path: str) -> bytes:
                 raise StoreUnavailable(path, "read", "no route to host")
 
-        store = Driver(files, 2).another_store(
+        store = StoreDriver(files, 2).another_store(
             files, storage=lambda path: Unreachable() if path.startswith("/archive") else files
         )
         assert store.completed_requests() == []

@@ -25,7 +25,7 @@ FOLDER = "/epochs"
 RETAIN = 2
 
 
-class Driver:
+class EpochDriver:
     """A driver of one generation, and what it knows to be durable."""
 
     def __init__(self, files: MemoryFiles, generation: int, durable: list[Record], committed: int) -> None:
@@ -57,9 +57,9 @@ class Driver:
             self.commit(epoch)
 
 
-def successor(files: MemoryFiles, dead: Driver, generation: int) -> Driver:
+def successor(files: MemoryFiles, dead: EpochDriver, generation: int) -> EpochDriver:
     """Open as the next generation without faults and check what is found."""
-    found = Driver(files, generation, dead.durable, dead.committed)
+    found = EpochDriver(files, generation, dead.durable, dead.committed)
     records = found.store.open()
     if records != found.expected():
         found.durable = [*dead.durable, *dead.pending]
@@ -68,7 +68,7 @@ def successor(files: MemoryFiles, dead: Driver, generation: int) -> Driver:
     return found
 
 
-def check_it_works_on(files: MemoryFiles, driver: Driver, generation: int) -> None:
+def check_it_works_on(files: MemoryFiles, driver: EpochDriver, generation: int) -> None:
     """A driver that took over works as if nothing had happened, and so does the one after it."""
     last = max((record.epoch for record in driver.durable if not hasattr(record, "planned")), default=-1)
     driver.work(range(last + 1, last + 4))
@@ -76,7 +76,7 @@ def check_it_works_on(files: MemoryFiles, driver: Driver, generation: int) -> No
     successor(files, driver, generation + 1)
 
 
-def live_a_life(driver: Driver) -> None:
+def live_a_life(driver: EpochDriver) -> None:
     """Open, then enough appends for some compactions, with a restart in place between."""
     first = driver.committed + 1
     driver.open()
@@ -88,7 +88,7 @@ def live_a_life(driver: Driver) -> None:
     driver.work(range(first + 3, first + 5))
 
 
-def points_of(prepared: MemoryFiles, make: Callable[[MemoryFiles], Driver]) -> int:
+def points_of(prepared: MemoryFiles, make: Callable[[MemoryFiles], EpochDriver]) -> int:
     faults = CrashAt()
     live_a_life(make(prepared.copy().seen_by(faults)))
     return faults.passed
@@ -99,7 +99,7 @@ def prepared_storage(generations: int) -> tuple[MemoryFiles, list[Record], int]:
     durable: list[Record] = []
     committed = -1
     for generation in range(1, generations + 1):
-        driver = Driver(files, generation, durable, committed)
+        driver = EpochDriver(files, generation, durable, committed)
         driver.open()
         driver.work(range(committed + 1, committed + 4))
         durable, committed = driver.durable, driver.committed
@@ -111,8 +111,8 @@ def test_a_crash_at_any_point_loses_nothing_that_was_answered(older: int) -> Non
     prepared, durable, committed = prepared_storage(older)
     generation = older + 1
 
-    def make(files: MemoryFiles) -> Driver:
-        return Driver(files, generation, durable, committed)
+    def make(files: MemoryFiles) -> EpochDriver:
+        return EpochDriver(files, generation, durable, committed)
 
     points = points_of(prepared, make)
     assert points > 40
@@ -127,12 +127,12 @@ def test_a_crash_at_any_point_loses_nothing_that_was_answered(older: int) -> Non
 @pytest.mark.parametrize("first_point", [1, 2, 3, 8, 9, 14, 15, 16, 17, 18])
 def test_a_crash_at_any_point_of_taking_over_from_a_crashed_driver(first_point: int) -> None:
     prepared, durable, committed = prepared_storage(1)
-    dying = Driver(prepared.seen_by(CrashAt(first_point)), 2, durable, committed)
+    dying = EpochDriver(prepared.seen_by(CrashAt(first_point)), 2, durable, committed)
     with pytest.raises(Crash):
         live_a_life(dying)
     for point in range(1, 100):
         files = prepared.copy()
-        second = Driver(files.seen_by(CrashAt(point)), 3, dying.durable, dying.committed)
+        second = EpochDriver(files.seen_by(CrashAt(point)), 3, dying.durable, dying.committed)
         try:
             second.store.open()
         except Crash:
@@ -146,11 +146,11 @@ def test_a_crash_at_any_point_of_taking_over_from_a_crashed_driver(first_point: 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=1, max_size=6))
 def test_any_number_of_drivers_that_die_anywhere(deaths: list[tuple[int, int]]) -> None:
     files = MemoryFiles(torn_writes=True)
-    driver = Driver(files, 1, [], -1)
+    driver = EpochDriver(files, 1, [], -1)
     for generation, (point, behind) in enumerate(deaths, 1):
         # What a driver knows about Spark's commits may lag behind the truth.
         committed = max(driver.committed - behind, -1)
-        dying = Driver(files.seen_by(CrashAt(point)), generation, driver.durable, committed)
+        dying = EpochDriver(files.seen_by(CrashAt(point)), generation, driver.durable, committed)
         try:
             dying.store.open()
             dying.work(range(driver.committed + 1, driver.committed + 5))
@@ -255,11 +255,11 @@ def test_a_driver_in_between_may_take_over_while_we_read(order: Callable[[str], 
     prepared, durable, committed = prepared_storage(1)
 
     def act_on(files: MemoryFiles) -> None:
-        Driver(files, 2, durable, committed).open()
+        EpochDriver(files, 2, durable, committed).open()
 
     def check(files: MemoryFiles, view: Interfering) -> None:
-        Driver(view, 3, durable, committed).open()
-        Driver(files, 4, durable, committed).open()
+        EpochDriver(view, 3, durable, committed).open()
+        EpochDriver(files, 4, durable, committed).open()
 
     assert interfere(prepared, act_on, check, order) > 50
 
@@ -270,7 +270,7 @@ def test_a_fenced_driver_may_append_and_compact_while_we_read(order: Callable[[s
     prepared = MemoryFiles()
     oldest = EpochStore(prepared, FOLDER, Generation(1), RETAIN)
     oldest.open()
-    driver = Driver(prepared, 2, [], -1)
+    driver = EpochDriver(prepared, 2, [], -1)
     driver.open()
     driver.work(range(3))
     oldest.append([ack(99)])
@@ -278,7 +278,7 @@ def test_a_fenced_driver_may_append_and_compact_while_we_read(order: Callable[[s
     late = [ack(3), ack(4), ack(5), ack(6)]
 
     def act_on(files: MemoryFiles) -> None:
-        zombie = Driver(files, 2, durable, committed)
+        zombie = EpochDriver(files, 2, durable, committed)
         zombie.store.read()
         for record in late:
             zombie.append([record])

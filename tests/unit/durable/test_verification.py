@@ -8,7 +8,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.checkpoints.verification import Problem, ProblemKind, verify_files
 from coord_control.durable.files.filesystem import join
 from tests.simulation.memory_files import MemoryFiles
-from tests.unit.durable.checkpoint_kit import JOB, QUERY, Driver, run_epoch
+from tests.unit.durable.checkpoint_kit import JOB, QUERY, StoreDriver, run_epoch
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def files() -> MemoryFiles:
 
 def made(files: MemoryFiles, kind: Kind) -> tuple[str, CheckpointMetadata, list[str]]:
     """The folder, the metadata, and where each file of the manifest lies."""
-    Driver(files, 1).make(4, kind)
+    StoreDriver(files, 1).make(4, kind)
     catalog = Catalog(files, JOB)
     entry = catalog.resolve("latest")
     metadata = catalog.read(entry)

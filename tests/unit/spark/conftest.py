@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.spark.coordinator_kit import Recorder, Rig
-from tests.unit.spark.runtime_kit import Counting, Driver
+from tests.unit.spark.runtime_kit import Counting, RuntimeDriver
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def coordinator() -> Counting:
 
 
 @pytest.fixture
-def driver(coordinator: Counting) -> Iterator[Driver]:
-    driver = Driver(coordinator)
+def driver(coordinator: Counting) -> Iterator[RuntimeDriver]:
+    driver = RuntimeDriver(coordinator)
     yield driver
     driver.close()

@@ -63,7 +63,7 @@ class Counting(StatefulCoordinator[Counter]):
         self.heard.release()
 
 
-class Driver:
+class RuntimeDriver:
     """A runtime with one query of one operator; the storage is a list that a test can hold or break."""
 
     def __init__(self, coordinator: OperatorCoordinator) -> None:

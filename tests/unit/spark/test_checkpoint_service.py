@@ -24,7 +24,7 @@ from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
-from tests.unit.spark.test_checkpoint_work import SLOW, Core, World
+from tests.unit.spark.test_checkpoint_work import SLOW, CheckpointRig, Core
 
 SECONDS = 60.0  # a bug leaves requests open: mutations would be noticed late
 SAVEPOINT = CheckpointRequest(kind=CheckpointKind.SAVEPOINT)
@@ -46,15 +46,15 @@ class Job:
         raise AssertionError(error)
 
 
-def service_of(world: World, **options: Any) -> CheckpointService:
-    for query in world.queries:
+def service_of(rig: CheckpointRig, **options: Any) -> CheckpointService:
+    for query in rig.queries:
         query.state = QueryState.STOPPED
     return CheckpointService(
-        CheckpointStore(world.files, world.folder, Generation(1), lambda: None),
+        CheckpointStore(rig.files, rig.folder, Generation(1), lambda: None),
         cast(JobRuntime, Core()),
         CheckpointOptions(**options),
         job=JobDescription("flights", Generation(1), "4.3.0", lambda uid: 1 / 0),  # type: ignore[arg-type, return-value]
-        owner=Job(world.queries),
+        owner=Job(rig.queries),
         news=News(),
         look_seconds=0.01,
     )
@@ -64,7 +64,7 @@ def test_a_checkpoint_ends_although_its_statistics_cannot_be_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: an error there left the request open for ever, and the next checkpoint waited for it."""
-    service = service_of(World(tmp_path, SLOW))
+    service = service_of(CheckpointRig(tmp_path, SLOW))
     update = StatisticsHistory.update
 
     def fail_at_the_end(history: StatisticsHistory, statistics: CheckpointStatistics) -> None:
@@ -87,7 +87,7 @@ def test_a_checkpoint_ends_although_its_statistics_cannot_be_computed(
 def test_a_program_that_waits_when_the_job_ends_meets_what_has_ended_it(
     tmp_path: Path, error: Any, expected: type[Exception]
 ) -> None:
-    service = service_of(World(tmp_path, SLOW))
+    service = service_of(CheckpointRig(tmp_path, SLOW))
     service.start()
     handle = service.submit(SAVEPOINT, lambda: error)  # it waits: queries are still being started
     time.sleep(0.1)

@@ -63,7 +63,7 @@ class Core:
         self.calls.append("stored")
 
 
-class World:
+class CheckpointRig:
     """A job on a local disk whose queries rest after their last commit, and one checkpoint of it."""
 
     def __init__(self, tmp_path: Path, *queries: QueryName, kind: CheckpointKind = CheckpointKind.SAVEPOINT) -> None:
@@ -151,67 +151,67 @@ class PurgingStore(CheckpointStore):
 
 
 def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp_path: Path) -> None:
-    world = World(tmp_path, SLOW, PURGED)
-    store = cast(PurgingStore, world.store(PurgingStore))
-    world.work(store).begin()
-    world.box.get(timeout=SECONDS)()  # the purged one
-    assert world.core.calls == ["cut", "aborted"], "the slow one still pins"
+    rig = CheckpointRig(tmp_path, SLOW, PURGED)
+    store = cast(PurgingStore, rig.store(PurgingStore))
+    rig.work(store).begin()
+    rig.box.get(timeout=SECONDS)()  # the purged one
+    assert rig.core.calls == ["cut", "aborted"], "the slow one still pins"
     store.may_go_on.set()
-    world.run(lambda: world.outcomes)
-    assert world.core.calls == ["cut", "aborted", "cut", "stored"]
-    assert world.outcomes[0].reason is None
+    rig.run(lambda: rig.outcomes)
+    assert rig.core.calls == ["cut", "aborted", "cut", "stored"]
+    assert rig.outcomes[0].reason is None
     assert not store.pinned_together
-    [entry] = Catalog(world.files, world.folder).entries()
-    metadata = Catalog(world.files, world.folder).read(entry)
+    [entry] = Catalog(rig.files, rig.folder).entries()
+    metadata = Catalog(rig.files, rig.folder).read(entry)
     assert {snapshot.epoch for snapshot in metadata.queries.values()} == {4}
-    assert list(verify_files(world.files, entry.path, metadata)) == []
+    assert list(verify_files(rig.files, entry.path, metadata)) == []
 
 
 def test_what_the_core_says_late_of_the_first_cut_does_not_end_the_second(tmp_path: Path) -> None:
     """Bug: the checkpoint failed with the news of a cut that was void, and the core never gave the second cut up."""
-    world = World(tmp_path, PURGED)
-    work = world.work(world.store(PurgingStore))
+    rig = CheckpointRig(tmp_path, PURGED)
+    work = rig.work(rig.store(PurgingStore))
     work.begin()
-    world.box.get(timeout=SECONDS)()
-    assert world.core.calls == ["cut", "aborted", "cut"]
-    work.abandoned(CheckpointFailed(ID, world.core.barriers[0], FailureReason.COORDINATOR_FAILED, "it did not answer"))
-    world.run(lambda: world.outcomes)
-    assert world.outcomes[0].reason is None
-    assert world.core.calls[-1] == "stored"
+    rig.box.get(timeout=SECONDS)()
+    assert rig.core.calls == ["cut", "aborted", "cut"]
+    work.abandoned(CheckpointFailed(ID, rig.core.barriers[0], FailureReason.COORDINATOR_FAILED, "it did not answer"))
+    rig.run(lambda: rig.outcomes)
+    assert rig.outcomes[0].reason is None
+    assert rig.core.calls[-1] == "stored"
 
 
 def test_a_driver_that_was_replaced_takes_no_id_from_its_successor(tmp_path: Path) -> None:
     """Bug: it left its claim, and the next checkpoint of the successor failed because the id was taken."""
-    world = World(tmp_path, SLOW)
+    rig = CheckpointRig(tmp_path, SLOW)
 
     def replaced() -> None:
         if is_replaced:
             raise Fenced("flights", 1, 2)
 
     is_replaced = False
-    store = CheckpointStore(world.files, world.folder, Generation(1), replaced)
+    store = CheckpointStore(rig.files, rig.folder, Generation(1), replaced)
     store.open()
     is_replaced = True
-    world.work(store).begin()
+    rig.work(store).begin()
     assert not (tmp_path / "flights" / "checkpoints" / "1").exists()
 
 
 def test_a_checkpoint_whose_metadata_cannot_be_made_fails(tmp_path: Path) -> None:
     """Bug: it counted as being written for ever; no abort and no timeout ended it, nor its job's checkpoints."""
-    world = World(tmp_path, SLOW)
-    world.cuts = (OperatorCut(OperatorUid("unknown"), b"", {}, {}, ()),)
-    work = world.work(world.store())
+    rig = CheckpointRig(tmp_path, SLOW)
+    rig.cuts = (OperatorCut(OperatorUid("unknown"), b"", {}, {}, ()),)
+    work = rig.work(rig.store())
     work.begin()
-    world.run(lambda: world.outcomes)
-    assert world.outcomes[0].reason is FailureReason.INTERNAL
-    assert world.core.calls == ["cut", "aborted"]
-    assert world.entries() == []
+    rig.run(lambda: rig.outcomes)
+    assert rig.outcomes[0].reason is FailureReason.INTERNAL
+    assert rig.core.calls == ["cut", "aborted"]
+    assert rig.entries() == []
 
 
 def test_a_checkpoint_for_which_no_thread_can_be_started_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: the thread that never ran was waited for; no abort and no timeout ended the checkpoint."""
-    world = World(tmp_path, SLOW)
-    work = world.work(world.store())
+    rig = CheckpointRig(tmp_path, SLOW)
+    work = rig.work(rig.store())
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -219,9 +219,9 @@ def test_a_checkpoint_for_which_no_thread_can_be_started_fails(tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         work.begin()
-    world.run(lambda: world.outcomes)
-    assert world.outcomes[0].reason is FailureReason.INTERNAL
-    assert world.entries() == []
+    rig.run(lambda: rig.outcomes)
+    assert rig.outcomes[0].reason is FailureReason.INTERNAL
+    assert rig.entries() == []
 
 
 def test_a_checkpoint_ends_although_what_it_has_left_cannot_be_removed(tmp_path: Path) -> None:
@@ -234,23 +234,23 @@ def test_a_checkpoint_ends_although_what_it_has_left_cannot_be_removed(tmp_path:
         def discard(self, checkpoint: CheckpointId) -> None:
             raise OSError("the disk is gone")
 
-    world = World(tmp_path, SLOW)
-    world.work(world.store(Store)).begin()
-    world.run(lambda: world.outcomes)
-    assert [outcome.reason for outcome in world.outcomes] == [FailureReason.FENCED]
+    rig = CheckpointRig(tmp_path, SLOW)
+    rig.work(rig.store(Store)).begin()
+    rig.run(lambda: rig.outcomes)
+    assert [outcome.reason for outcome in rig.outcomes] == [FailureReason.FENCED]
 
 
 def test_a_checkpoint_goes_on_when_its_progress_cannot_be_shown(tmp_path: Path) -> None:
     """Bug: when the last pin could not be told of, no metadata was written."""
-    world = World(tmp_path, SLOW)
+    rig = CheckpointRig(tmp_path, SLOW)
 
     def changed() -> None:
         raise RuntimeError("the view is broken")
 
-    world.on_change = changed
-    world.work(world.store()).begin()
-    world.run(lambda: world.outcomes)
-    assert world.outcomes[0].reason is None
+    rig.on_change = changed
+    rig.work(rig.store()).begin()
+    rig.run(lambda: rig.outcomes)
+    assert rig.outcomes[0].reason is None
 
 
 def _no_operator(uid: OperatorUid) -> Any:

@@ -29,7 +29,7 @@ from tests.patience import SECONDS
 SECRET = b"s" * 32
 
 
-class ScriptedDriver:
+class ScriptedEndpoint:
     """A listening socket; each accepted connection is given to the next function of a script."""
 
     def __init__(self, *script: Callable[[socket.socket], None]) -> None:
@@ -47,7 +47,7 @@ class ScriptedDriver:
                 sock.settimeout(SECONDS)
                 act(sock)
 
-    def __enter__(self) -> ScriptedDriver:
+    def __enter__(self) -> ScriptedEndpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,7 +204,7 @@ def test_the_end_of_the_driver_is_told_while_we_wait() -> None:
         authenticate(sock)
         read_frame(sock)
 
-    with ScriptedDriver(leave) as driver:
+    with ScriptedEndpoint(leave) as driver:
         connection = connect(driver.address)
         with pytest.raises(EndpointClosed, match=f"127.0.0.1:{driver.port} was closed: the driver ended it"):
             connection.hello(kit.hello())
@@ -224,7 +224,7 @@ def test_the_end_of_the_driver_is_told_while_we_wait() -> None:
     ids=["2GiB", "malformed", "request", "two", "trailing", "accepted"],
 )
 def test_an_answer_that_makes_no_sense_ends_the_connection(data: bytes) -> None:
-    with ScriptedDriver(answering(data)) as driver:
+    with ScriptedEndpoint(answering(data)) as driver:
         connection = connect(driver.address)
         with pytest.raises(EndpointClosed, match=f"127.0.0.1:{driver.port}"):
             connection.hello(kit.hello())
@@ -232,7 +232,7 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(data: bytes) -> None:
 
 
 def test_a_welcome_is_no_answer_to_an_ack() -> None:
-    with ScriptedDriver(answering(frame_codec.encode(Welcome(None, ())))) as driver:
+    with ScriptedEndpoint(answering(frame_codec.encode(Welcome(None, ())))) as driver:
         connection = connect(driver.address)
         with pytest.raises(EndpointClosed, match="it answered an ack with Welcome"):
             connection.acknowledge(kit.acknowledge())
@@ -245,7 +245,7 @@ def test_a_driver_that_does_not_read_is_given_up() -> None:
         done.wait(SECONDS)
 
     done = threading.Event()
-    with ScriptedDriver(deaf) as driver:
+    with ScriptedEndpoint(deaf) as driver:
         connection = connect(driver.address, Patience(answer=0.05))
         with pytest.raises(EndpointTimeout, match="room to report"):
             connection.ended(AttemptEnded(kit.attempt(), "x" * 30_000_000))
@@ -280,19 +280,22 @@ def test_a_host_that_nobody_knows_is_unreachable() -> None:
 
 
 def test_a_busy_driver_is_tried_again() -> None:
-    with ScriptedDriver(hang_up, hang_up, answering(frame_codec.encode(Welcome(None, ())))) as driver:
+    with ScriptedEndpoint(hang_up, hang_up, answering(frame_codec.encode(Welcome(None, ())))) as driver:
         connection = connect(driver.address, Patience(tries=3, back_off=0))
         assert connection.hello(kit.hello()) == Welcome(None, ())
         connection.close()
 
 
 def test_a_driver_that_hangs_up_every_time_is_given_up() -> None:
-    with ScriptedDriver(hang_up, hang_up) as driver, pytest.raises(EndpointClosed, match="waited for the handshake"):
+    with ScriptedEndpoint(hang_up, hang_up) as driver, pytest.raises(EndpointClosed, match="waited for the handshake"):
         connect(driver.address, Patience(tries=2, back_off=0))
 
 
 def test_a_driver_that_says_nothing_is_given_up() -> None:
-    with ScriptedDriver(wait_for_the_end) as driver, pytest.raises(EndpointTimeout, match="waiting for the handshake"):
+    with (
+        ScriptedEndpoint(wait_for_the_end) as driver,
+        pytest.raises(EndpointTimeout, match="waiting for the handshake"),
+    ):
         connect(driver.address, Patience(connect=0.05, tries=1))
 
 
@@ -301,7 +304,7 @@ def test_a_driver_that_never_begins_tls_is_given_up(handler: kit.Recorder) -> No
         while sock.recv(1000):
             pass
 
-    with kit.running(handler, tls=True) as endpoint, ScriptedDriver(deaf) as driver:
+    with kit.running(handler, tls=True) as endpoint, ScriptedEndpoint(deaf) as driver:
         address = dataclasses.replace(driver.address, certificate=endpoint.address.certificate)
         with pytest.raises(EndpointTimeout, match=f"127.0.0.1:{driver.port}"):
             connect(address, Patience(connect=0.05, tries=1))
@@ -319,7 +322,7 @@ def test_something_else_at_that_port_is_not_tried_again() -> None:
         sock.sendall(b"220 mail ready\r\n")
         sock.recv(1)
 
-    with ScriptedDriver(other_service) as driver, pytest.raises(AuthenticationFailed, match="no driver of ours"):
+    with ScriptedEndpoint(other_service) as driver, pytest.raises(AuthenticationFailed, match="no driver of ours"):
         connect(driver.address)
 
 
@@ -331,7 +334,7 @@ def test_an_impostor_is_recognised() -> None:
         said.append(read_frame(sock)[0])
 
     said: list[int] = []
-    with ScriptedDriver(impostor) as driver, pytest.raises(AuthenticationFailed, match="does not know this gen"):
+    with ScriptedEndpoint(impostor) as driver, pytest.raises(AuthenticationFailed, match="does not know this gen"):
         connect(driver.address)
     assert said == [frame_codec.Kind.REJECTED]
 
@@ -345,7 +348,7 @@ def test_a_driver_of_another_version_is_named_and_told() -> None:
 
     said: list[str] = []
     with (
-        ScriptedDriver(newer) as driver,
+        ScriptedEndpoint(newer) as driver,
         pytest.raises(AuthenticationFailed, match="the driver speaks protocol version 3"),
     ):
         connect(driver.address)

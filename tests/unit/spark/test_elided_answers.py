@@ -15,13 +15,13 @@ from tests.core_kit import attempt
 from tests.patience import SECONDS
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.spark.runtime_kit import (
-    Driver,
+    RuntimeDriver,
     refused,
 )
 
 
 @pytest.fixture
-def idle(driver: Driver) -> Driver:
+def idle(driver: RuntimeDriver) -> RuntimeDriver:
     """A driver whose next epochs write nothing."""
     driver.run_epoch(driver.connect(), 0, 1)
     while driver.verified.acquire(blocking=False):
@@ -29,21 +29,21 @@ def idle(driver: Driver) -> Driver:
     return driver
 
 
-def test_answers_that_write_nothing_are_given_on_a_check_of_a_moment_ago(idle: Driver) -> None:
+def test_answers_that_write_nothing_are_given_on_a_check_of_a_moment_ago(idle: RuntimeDriver) -> None:
     records = len(idle.log)
     idle.run_epoch(idle.connect(), 1, 2)
     assert len(idle.log) == records
     assert not idle.verified.acquire(blocking=False)
 
 
-def test_an_idle_control_plane_does_not_let_a_fenced_driver_commit(idle: Driver) -> None:
+def test_an_idle_control_plane_does_not_let_a_fenced_driver_commit(idle: RuntimeDriver) -> None:
     idle.is_fresh = False
     idle.fenced_by = Fenced("job", 1, 2)
     assert "claimed generation 2" in refused(idle.in_thread(idle.connect().hello, Hello(attempt(0, 1, 2))))
     assert idle.fencings.get(timeout=SECONDS) is idle.fenced_by
 
 
-def test_an_ack_that_writes_nothing_is_not_answered_on_an_old_check(idle: Driver) -> None:
+def test_an_ack_that_writes_nothing_is_not_answered_on_an_old_check(idle: RuntimeDriver) -> None:
     connection = idle.connect()
     connection.hello(Hello(attempt(0, 1, 2)))
     idle.is_fresh = False
@@ -51,7 +51,7 @@ def test_an_ack_that_writes_nothing_is_not_answered_on_an_old_check(idle: Driver
     assert refused(idle.in_thread(connection.acknowledge, Acknowledge(attempt(0, 1, 2), None)))
 
 
-def test_answers_wait_for_a_storage_that_hangs(idle: Driver) -> None:
+def test_answers_wait_for_a_storage_that_hangs(idle: RuntimeDriver) -> None:
     idle.is_fresh = False
     idle.open_for_checks.clear()
     hello = idle.in_thread(idle.connect().hello, Hello(attempt(0, 1, 2)))
@@ -62,7 +62,7 @@ def test_answers_wait_for_a_storage_that_hangs(idle: Driver) -> None:
     hello.result(SECONDS)
 
 
-def test_answers_are_refused_when_the_check_fails(idle: Driver) -> None:
+def test_answers_are_refused_when_the_check_fails(idle: RuntimeDriver) -> None:
     idle.is_fresh = False
     idle.unreachable = StoreUnavailable("generations/1.json", "read", "down")
     assert "cannot" in refused(idle.in_thread(idle.connect().hello, Hello(attempt(0, 1, 2))))

@@ -13,13 +13,13 @@ from tests.core_kit import QUERY, attempt
 from tests.patience import SECONDS
 from tests.unit.spark.runtime_kit import (
     Counting,
-    Driver,
     Ping,
+    RuntimeDriver,
     ping,
 )
 
 
-def test_a_hello_is_answered_when_its_begin_record_is_durable(driver: Driver) -> None:
+def test_a_hello_is_answered_when_its_begin_record_is_durable(driver: RuntimeDriver) -> None:
     driver.hold_writes()
     answer = driver.in_thread(driver.connect().hello, Hello(attempt()))
     driver.wait_for_write()
@@ -30,7 +30,7 @@ def test_a_hello_is_answered_when_its_begin_record_is_durable(driver: Driver) ->
     assert [type(record) for record in driver.log] == [Begin]
 
 
-def test_an_ack_is_answered_when_it_is_durable(driver: Driver) -> None:
+def test_an_ack_is_answered_when_it_is_durable(driver: RuntimeDriver) -> None:
     connection = driver.connect()
     connection.hello(Hello(attempt()))
     driver.hold_writes()
@@ -45,7 +45,7 @@ def test_an_ack_is_answered_when_it_is_durable(driver: Driver) -> None:
     assert ack.state == b"state"
 
 
-def test_acks_that_come_during_a_write_share_the_next_one(driver: Driver) -> None:
+def test_acks_that_come_during_a_write_share_the_next_one(driver: RuntimeDriver) -> None:
     first, second, third = (driver.connect() for _ in range(3))
     first.hello(Hello(attempt(0, 0, 1)))
     second.hello(Hello(attempt(1, 0, 2)))
@@ -65,7 +65,7 @@ def test_acks_that_come_during_a_write_share_the_next_one(driver: Driver) -> Non
     assert len(driver.log) == 4
 
 
-def test_what_writes_nothing_waits_for_the_writes_before_it(driver: Driver) -> None:
+def test_what_writes_nothing_waits_for_the_writes_before_it(driver: RuntimeDriver) -> None:
     first, second = driver.connect(), driver.connect()
     first.hello(Hello(attempt(0, 0, 1)))
     driver.hold_writes()
@@ -81,7 +81,7 @@ def test_what_writes_nothing_waits_for_the_writes_before_it(driver: Driver) -> N
     ack.result(SECONDS)
 
 
-def test_an_idle_epoch_writes_nothing(driver: Driver) -> None:
+def test_an_idle_epoch_writes_nothing(driver: RuntimeDriver) -> None:
     connection = driver.connect()
     driver.run_epoch(connection, 0, 1, b"a")
     log, writes = list(driver.log), driver.runtime.writer.writes
@@ -91,7 +91,9 @@ def test_an_idle_epoch_writes_nothing(driver: Driver) -> None:
     assert driver.runtime.writer.writes == writes
 
 
-def test_events_arrive_after_the_commit_and_before_the_next_snapshot(driver: Driver, coordinator: Counting) -> None:
+def test_events_arrive_after_the_commit_and_before_the_next_snapshot(
+    driver: RuntimeDriver, coordinator: Counting
+) -> None:
     connection = driver.connect()
     for epoch in range(2):
         connection.hello(Hello(attempt(0, epoch, epoch)))
@@ -108,14 +110,14 @@ def test_events_arrive_after_the_commit_and_before_the_next_snapshot(driver: Dri
     ]
 
 
-def test_events_down_are_served_to_the_next_epoch(driver: Driver, coordinator: Counting) -> None:
+def test_events_down_are_served_to_the_next_epoch(driver: RuntimeDriver, coordinator: Counting) -> None:
     for number in range(3):
         coordinator.context.send(0, Ping(number=number))
     answer = driver.connect().hello(Hello(attempt()))
     assert answer.inputs == (EventBatch(0, 3, b'{"number":0},{"number":1},{"number":2}'),)
 
 
-def test_a_call_returns_when_what_follows_from_it_is_durable(driver: Driver) -> None:
+def test_a_call_returns_when_what_follows_from_it_is_durable(driver: RuntimeDriver) -> None:
     connection = driver.connect()
     connection.hello(Hello(attempt(0, 0, 1)))
     connection.acknowledge(Acknowledge(attempt(0, 0, 1), b"a"))
@@ -132,7 +134,7 @@ def test_a_call_returns_when_what_follows_from_it_is_durable(driver: Driver) -> 
     assert len(driver.log) == 3
 
 
-def test_what_threads_post_runs_in_their_order(driver: Driver) -> None:
+def test_what_threads_post_runs_in_their_order(driver: RuntimeDriver) -> None:
     seen: list[tuple[int, int]] = []
 
     def post(thread: int) -> None:
@@ -159,7 +161,7 @@ def test_what_threads_post_runs_in_their_order(driver: Driver) -> None:
     ids=["generation", "query", "operator", "subtask"],
 )
 def test_attempts_that_do_not_belong_here_are_refused_over_the_wire(
-    driver: Driver, stale: AttemptId, reason: str
+    driver: RuntimeDriver, stale: AttemptId, reason: str
 ) -> None:
     connection = driver.connect()
     with pytest.raises(AttemptRefused, match=reason):
@@ -167,7 +169,7 @@ def test_attempts_that_do_not_belong_here_are_refused_over_the_wire(
     assert connection.hello(Hello(attempt())) == Welcome(None, ())
 
 
-def test_to_read_the_core_does_not_wait_for_the_storage(driver: Driver) -> None:
+def test_to_read_the_core_does_not_wait_for_the_storage(driver: RuntimeDriver) -> None:
     driver.hold_writes()
     answer = driver.in_thread(driver.connect().hello, Hello(attempt()))
     driver.wait_for_write()

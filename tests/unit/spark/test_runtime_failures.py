@@ -25,12 +25,12 @@ from tests.core_kit import FIRST_RUN, QUERY, attempt
 from tests.patience import SECONDS
 from tests.unit.spark.runtime_kit import (
     Counting,
-    Driver,
+    RuntimeDriver,
     refused,
 )
 
 
-def test_a_lost_connection_is_a_failed_attempt(driver: Driver, coordinator: Counting) -> None:
+def test_a_lost_connection_is_a_failed_attempt(driver: RuntimeDriver, coordinator: Counting) -> None:
     connection = driver.connect()
     connection.hello(Hello(attempt(0, 0, 7)))
     connection.close()
@@ -38,7 +38,7 @@ def test_a_lost_connection_is_a_failed_attempt(driver: Driver, coordinator: Coun
     assert coordinator.calls[-1] == "failed 7: the connection to its Python worker was lost"
 
 
-def test_a_lost_write_refuses_who_waits_and_fails_the_query(driver: Driver) -> None:
+def test_a_lost_write_refuses_who_waits_and_fails_the_query(driver: RuntimeDriver) -> None:
     lost = driver.broken = StoreUnavailable("folder", "create", "disk full")
     driver.hold_writes()
     hello = driver.in_thread(driver.connect().hello, Hello(attempt(0, 0, 1)))
@@ -61,7 +61,7 @@ def test_a_lost_write_refuses_who_waits_and_fails_the_query(driver: Driver) -> N
     assert driver.failures.empty()
 
 
-def test_a_call_whose_records_are_lost_says_so(driver: Driver) -> None:
+def test_a_call_whose_records_are_lost_says_so(driver: RuntimeDriver) -> None:
     connection = driver.connect()
     connection.hello(Hello(attempt(0, 0, 1)))
     connection.acknowledge(Acknowledge(attempt(0, 0, 1), b"a"))
@@ -71,7 +71,7 @@ def test_a_call_whose_records_are_lost_says_so(driver: Driver) -> None:
         driver.start_run(facts)
 
 
-def test_a_call_that_raises_hurts_nobody_else(driver: Driver) -> None:
+def test_a_call_that_raises_hurts_nobody_else(driver: RuntimeDriver) -> None:
     with pytest.raises(KeyError):
         driver.runtime.call(lambda core, now: core.committed(QueryName("nobody"), Epoch(0), now, FIRST_RUN))
     assert driver.runtime.call(lambda core, now: core.generation) == 1
@@ -79,14 +79,14 @@ def test_a_call_that_raises_hurts_nobody_else(driver: Driver) -> None:
     assert driver.failures.empty()
 
 
-def test_a_newer_generation_ends_everything(driver: Driver) -> None:
+def test_a_newer_generation_ends_everything(driver: RuntimeDriver) -> None:
     driver.fenced_by = Fenced("job", 1)
     assert "a newer generation" in refused(driver.in_thread(driver.connect().hello, Hello(attempt())))
     assert driver.fencings.get(timeout=SECONDS) is driver.fenced_by
     assert driver.failures.get(timeout=SECONDS) == (QUERY, driver.fenced_by)
 
 
-def test_a_defect_in_the_core_ends_the_queries_and_is_named(driver: Driver) -> None:
+def test_a_defect_in_the_core_ends_the_queries_and_is_named(driver: RuntimeDriver) -> None:
     def defect(core: JobCore, now: float) -> None:
         raise ZeroDivisionError("a defect")
 
@@ -98,7 +98,7 @@ def test_a_defect_in_the_core_ends_the_queries_and_is_named(driver: Driver) -> N
     assert not error.retry
 
 
-def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: Driver) -> None:
+def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: RuntimeDriver) -> None:
     first, second = driver.connect(), driver.connect()
     first.hello(Hello(attempt(0, 0, 1)))
     second.hello(Hello(attempt(1, 0, 2)))
@@ -128,7 +128,7 @@ def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: Driver)
     assert driver.runtime.call(lambda core, now: core.generation) == 1
 
 
-def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(driver: Driver) -> None:
+def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(driver: RuntimeDriver) -> None:
     connection = driver.connect()
     connection.hello(Hello(attempt()))
     connection.acknowledge(Acknowledge(attempt(), b"a"))
@@ -139,7 +139,7 @@ def test_a_defect_in_what_follows_from_a_call_reaches_its_caller(driver: Driver)
 
 
 def test_after_the_end_posts_do_nothing_and_calls_say_why(coordinator: Counting) -> None:
-    driver = Driver(coordinator)
+    driver = RuntimeDriver(coordinator)
     driver.close()
     for _ in range(2):
         driver.runtime.post(lambda core, now: None)
@@ -147,7 +147,7 @@ def test_after_the_end_posts_do_nothing_and_calls_say_why(coordinator: Counting)
             driver.runtime.call(lambda core, now: None)
 
 
-def test_who_waits_for_a_write_when_the_job_ends_is_told(driver: Driver) -> None:
+def test_who_waits_for_a_write_when_the_job_ends_is_told(driver: RuntimeDriver) -> None:
     driver.hold_writes()
     hello = driver.in_thread(driver.connect().hello, Hello(attempt()))
     driver.wait_for_write()
@@ -168,7 +168,7 @@ def test_a_coordinator_that_raises_fails_its_query(coordinator: Counting) -> Non
         def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
             raise ValueError("no state today")
 
-    driver = Driver(Failing())
+    driver = RuntimeDriver(Failing())
     try:
         hello = driver.in_thread(driver.connect().hello, Hello(attempt()))
         query, error = driver.failures.get(timeout=SECONDS)
@@ -181,13 +181,13 @@ def test_a_coordinator_that_raises_fails_its_query(coordinator: Counting) -> Non
         driver.close()
 
 
-def test_what_reading_raises_is_raised_to_the_reader_and_nobody_else(driver: Driver) -> None:
+def test_what_reading_raises_is_raised_to_the_reader_and_nobody_else(driver: RuntimeDriver) -> None:
     with pytest.raises(ZeroDivisionError):
         driver.runtime.read(lambda core, now: 1 // 0, SECONDS)
     assert driver.failures.empty()
 
 
-def test_a_loop_that_does_not_answer_and_one_that_has_ended(driver: Driver) -> None:
+def test_a_loop_that_does_not_answer_and_one_that_has_ended(driver: RuntimeDriver) -> None:
     held = threading.Event()
 
     def hold(core: JobCore, now: float) -> None:

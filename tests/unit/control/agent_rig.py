@@ -19,7 +19,7 @@ from tests.patience import SECONDS, eventually
 
 
 @dataclass
-class World:
+class AgentRig:
     """A database, a storage, and drivers."""
 
     folder: Path
