@@ -28,7 +28,7 @@ from sqlalchemy.engine import make_url
 from benchmarks.report import Goal, at_most, main, median
 from coord_control.storage.database import Database
 from coord_control.storage.store import ControlStore
-from tests.dagster.sensor_kit import Jobs, World, spec
+from tests.dagster.sensor_kit import Jobs, SensorRig, spec
 from tests.storage.kit import statements
 from tests.storage.server import Server
 
@@ -94,15 +94,15 @@ def _measure(address: str, size: int, ticks: int) -> dict[str, Any]:
         jobs = Jobs(database, ControlStore(database))
         for name in names:
             jobs.put(name)
-        world = World(folder, instance, [spec(name) for name in names], address=address)
+        rig = SensorRig(folder, instance, [spec(name) for name in names], address=address)
         _news(jobs, names, 0)
-        _tick(world)  # the first one asks Dagster about everything
+        _tick(rig)  # the first one asks Dagster about everything
         found = []
         for epoch in range(1, ticks + 1):
             _news(jobs, names, epoch)
-            found.append(_tick(world))
+            found.append(_tick(rig))
         _news(jobs, names, ticks + 1)
-        store_seconds = _store(instance, world)
+        store_seconds = _store(instance, rig)
     return {
         "median_seconds": median([each["seconds"] for each in found]),
         "seconds": [each["seconds"] for each in found],
@@ -120,16 +120,16 @@ def _news(jobs: Jobs, names: list[str], epoch: int) -> None:
         jobs.live(name, epoch=epoch)
 
 
-def _tick(world: World) -> dict[str, Any]:
-    database = make_url(world.address or "").database
+def _tick(rig: SensorRig) -> dict[str, Any]:
+    database = make_url(rig.address or "").database
     with statements(database) as asked:
         began, cpu = time.perf_counter(), time.process_time()
-        found = world.look()
+        found = rig.look()
         encoded = serialize_value(found)
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
-    world.cursor = found.cursor
+    rig.cursor = found.cursor
     kinds = [isinstance(event, dg.AssetMaterialization) for event in found.asset_events]
-    assert sum(kinds) == len(world.specs), "every job has a new checkpoint"
+    assert sum(kinds) == len(rig.specs), "every job has a new checkpoint"
     return {
         "seconds": round(seconds, 3),
         "cpu_seconds": round(cpu_seconds, 3),
@@ -139,9 +139,9 @@ def _tick(world: World) -> dict[str, Any]:
     }
 
 
-def _store(instance: dg.DagsterInstance, world: World) -> float:
+def _store(instance: dg.DagsterInstance, rig: SensorRig) -> float:
     """Store some events as the daemon does, and return the seconds per event."""
-    events = world.look().asset_events[:_STORED]
+    events = rig.look().asset_events[:_STORED]
     began = time.perf_counter()
     for event in events:
         instance.report_runless_asset_event(event)

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext
 
-from tests.dagster.sensor_kit import Jobs, World, jobs_in
+from tests.dagster.sensor_kit import Jobs, SensorRig, jobs_in
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,15 @@ def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def rig(tmp_path: Path) -> Iterator[SensorRig]:
     """A sensor that has not looked yet."""
     with dg.DagsterInstance.ephemeral() as instance:
-        yield World(tmp_path, instance)
+        yield SensorRig(tmp_path, instance)
 
 
 @pytest.fixture
-def jobs(world: World) -> Iterator[Jobs]:
+def jobs(rig: SensorRig) -> Iterator[Jobs]:
     """A control database with one job, which lives."""
-    with jobs_in(world.file) as jobs:
+    with jobs_in(rig.file) as jobs:
         jobs.put()
         yield jobs

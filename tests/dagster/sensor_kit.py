@@ -144,7 +144,7 @@ def jobs_in(file: Path) -> Iterator[Jobs]:
 
 
 @dataclass
-class World:
+class SensorRig:
     """A sensor, and Dagster around it."""
 
     folder: Path

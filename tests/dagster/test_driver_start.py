@@ -58,7 +58,7 @@ DRIVER: Final = """
 
 
 @dataclass
-class World:
+class StartRig:
     """A machine on which one job can be started."""
 
     folder: Path
@@ -104,13 +104,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def rig(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartRig]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with plane_in(tmp_path) as plane:
-        world = World(tmp_path, plane, Actions(plane, instance))
-        world.script.write_text(textwrap.dedent(DRIVER))
-        yield world
-        world.end()
+        rig = StartRig(tmp_path, plane, Actions(plane, instance))
+        rig.script.write_text(textwrap.dedent(DRIVER))
+        yield rig
+        rig.end()
 
 
 def is_running(pid: int) -> bool:
@@ -120,43 +120,43 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_job_is_started_once_and_outlives_the_run(world: World) -> None:
-    first = world.start()
+def test_a_job_is_started_once_and_outlives_the_run(rig: StartRig) -> None:
+    first = rig.start()
 
     assert first.is_success, first.description
-    job = world.plane.client().job("flights")
+    job = rig.plane.client().job("flights")
     assert (job.state, job.generation, job.is_alive) == (JobState.RUNNING, 1, True)
     assert (first.metadata["generation"], first.metadata["pid"], first.metadata["was_launched"]) == (1, job.pid, True)
-    assert world.supervisors() == [first.metadata["supervisor_pid"]]
+    assert rig.supervisors() == [first.metadata["supervisor_pid"]]
     log = Path(first.metadata["log_file"])
     assert "driver of generation 1" in log.read_text()
     assert job.pid != os.getpid()
     assert first.has_said(f"coordctl run was started: process {first.metadata['supervisor_pid']}, its log: {log}")
 
-    second = world.start()
+    second = rig.start()
 
     assert second.is_success
     assert (second.metadata["was_launched"], second.metadata["generation"]) == (False, 1)
     assert second.has_said("is already running")
 
-    again = world.start(again=first)
+    again = rig.start(again=first)
 
     assert (again.metadata["was_launched"], again.metadata["generation"]) == (True, 1)
-    assert len(world.launches()) == 1
+    assert len(rig.launches()) == 1
 
-    stopped = world.actions.run("stop_streaming_job")
+    stopped = rig.actions.run("stop_streaming_job")
     assert stopped.is_success, stopped.description
-    eventually(lambda: not world.supervisors())
+    eventually(lambda: not rig.supervisors())
 
-    once_more = world.start(again=first)
+    once_more = rig.start(again=first)
 
     assert once_more.has_said("an earlier attempt started job flights")  # it is the same request
-    assert len(world.launches()) == 1
-    assert world.start().metadata["generation"] == 2  # another one
+    assert len(rig.launches()) == 1
+    assert rig.start().metadata["generation"] == 2  # another one
 
 
-def test_the_launcher_dies_after_the_launch_and_there_is_one_driver(world: World) -> None:
-    request = {"url": world.plane.settings.url, "spec": world.spec().model_dump()}
+def test_the_launcher_dies_after_the_launch_and_there_is_one_driver(rig: StartRig) -> None:
+    request = {"url": rig.plane.settings.url, "spec": rig.spec().model_dump()}
     dying = """
         import json, os, signal, sys
         from coord_control.control.client.control_client import ControlClient
@@ -177,22 +177,22 @@ def test_the_launcher_dies_after_the_launch_and_there_is_one_driver(world: World
     )
     assert done.returncode == -signal.SIGKILL
 
-    ended = world.start()
+    ended = rig.start()
 
     assert ended.is_success, ended.description
     assert ended.metadata["generation"] == 1
-    assert len(world.launches()) == len(world.supervisors()) == 1
+    assert len(rig.launches()) == len(rig.supervisors()) == 1
 
 
-def test_two_at_the_same_time_start_one_driver(world: World) -> None:
+def test_two_at_the_same_time_start_one_driver(rig: StartRig) -> None:
     started: list[Started] = []
     barrier = threading.Barrier(2)
 
     def start(request: str) -> None:
-        client = world.plane.client()
+        client = rig.plane.client()
         barrier.wait()
         said: list[str] = []
-        found = start_job(client, "flights", world.spec(), request=request, timeout_seconds=120.0, tell=said.append)
+        found = start_job(client, "flights", rig.spec(), request=request, timeout_seconds=120.0, tell=said.append)
         started.append(found)
 
     with meanwhile(lambda: start("one")):
@@ -200,22 +200,22 @@ def test_two_at_the_same_time_start_one_driver(world: World) -> None:
 
     assert sorted(each.was_launched for each in started) == [False, True]
     assert {each.job.generation for each in started} == {1}
-    assert len(world.launches()) == 1
+    assert len(rig.launches()) == 1
 
 
-def test_a_job_that_is_done_at_once_was_started(world: World) -> None:
-    ended = world.start("short")
+def test_a_job_that_is_done_at_once_was_started(rig: StartRig) -> None:
+    ended = rig.start("short")
 
     assert ended.is_success, ended.description
     assert ended.metadata["state"] == "ended"
     assert ended.has_said("job flights has run and ended")
-    eventually(lambda: not world.supervisors())
-    assert world.start("short", again=ended).metadata["generation"] == 1
-    assert len(world.launches()) == 1
+    eventually(lambda: not rig.supervisors())
+    assert rig.start("short", again=ended).metadata["generation"] == 1
+    assert len(rig.launches()) == 1
 
 
-def test_a_script_that_cannot_work_fails_the_run_with_the_end_of_its_log(world: World) -> None:
-    ended = world.start("wrong")
+def test_a_script_that_cannot_work_fails_the_run_with_the_end_of_its_log(rig: StartRig) -> None:
+    ended = rig.start("wrong")
 
     assert not ended.is_success
     assert (
@@ -227,22 +227,22 @@ def test_a_script_that_cannot_work_fails_the_run_with_the_end_of_its_log(world: 
     assert ended.metadata["log_file"] in ended.description
 
 
-def test_a_script_that_is_restarted_for_ever_fails_the_run_in_time(world: World) -> None:
-    world.script.write_text("raise RuntimeError('no such table: flights')")
+def test_a_script_that_is_restarted_for_ever_fails_the_run_in_time(rig: StartRig) -> None:
+    rig.script.write_text("raise RuntimeError('no such table: flights')")
 
-    ended = world.start(timeout_seconds=5.0)
+    ended = rig.start(timeout_seconds=5.0)
 
     assert not ended.is_success
-    (supervisor,) = world.supervisors()
+    (supervisor,) = rig.supervisors()
     assert f"to end it: kill {supervisor}" in ended.description
     assert "no such table: flights" in ended.metadata["log_tail"]
 
-    world.script.write_text(textwrap.dedent(DRIVER))
-    again = world.start(again=ended)
+    rig.script.write_text(textwrap.dedent(DRIVER))
+    again = rig.start(again=ended)
 
     assert again.is_success, again.description  # the same supervisor has started it meanwhile
     assert again.metadata["supervisor_pid"] == supervisor
-    assert len(world.launches()) == 1
+    assert len(rig.launches()) == 1
 
 
 @pytest.mark.parametrize(
@@ -252,74 +252,74 @@ def test_a_script_that_is_restarted_for_ever_fails_the_run_in_time(world: World)
         ({"working_directory": "/not/here"}, "No such file or directory: '/not/here'"),
     ],
 )
-def test_what_cannot_be_launched_fails_the_run(world: World, more: dict[str, Any], problem: str) -> None:
-    ended = world.start(**more)
+def test_what_cannot_be_launched_fails_the_run(rig: StartRig, more: dict[str, Any], problem: str) -> None:
+    ended = rig.start(**more)
 
     assert problem in ended.description
     assert "Check start in" in ended.description
-    assert not world.supervisors()
+    assert not rig.supervisors()
 
 
-def test_a_folder_that_cannot_be_written_is_said_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    (world.folder / "file").write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(world.folder / "file"))
+def test_a_folder_that_cannot_be_written_is_said_to(rig: StartRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rig.folder / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(rig.folder / "file"))
 
-    ended = world.start()
+    ended = rig.start()
 
     assert "cannot be created" in ended.description
     assert "XDG_STATE_HOME" in ended.description
 
 
-def test_a_relative_script_and_log_are_of_the_working_directory(world: World) -> None:
-    ended = world.start(script="flights.py", working_directory=str(world.folder), log_file="own.log")
+def test_a_relative_script_and_log_are_of_the_working_directory(rig: StartRig) -> None:
+    ended = rig.start(script="flights.py", working_directory=str(rig.folder), log_file="own.log")
 
     assert ended.is_success, ended.description
-    assert ended.metadata["log_file"] == str(world.folder / "own.log")
-    assert "driver of generation 1" in (world.folder / "own.log").read_text()
+    assert ended.metadata["log_file"] == str(rig.folder / "own.log")
+    assert "driver of generation 1" in (rig.folder / "own.log").read_text()
 
 
-def test_a_dead_driver_whose_lease_is_not_over_does_not_count(world: World) -> None:
-    plane = world.plane
+def test_a_dead_driver_whose_lease_is_not_over_does_not_count(rig: StartRig) -> None:
+    plane = rig.plane
     silence(plane.driver())
     assert plane.client().job("flights").is_alive
 
-    ended = world.start()
+    ended = rig.start()
 
     assert ended.is_success, ended.description
     assert ended.metadata["generation"] == 2
 
 
-def test_a_driver_that_is_on_its_way_is_waited_for(world: World) -> None:
-    plane = world.plane
+def test_a_driver_that_is_on_its_way_is_waited_for(rig: StartRig) -> None:
+    plane = rig.plane
     driver = plane.driver()
     driver.was_ready = False
     eventually(lambda: plane.client().job("flights").state is JobState.STARTING)
 
     def begin() -> None:
-        eventually(lambda: any("flights is starting" in line for line in lines(world)))
+        eventually(lambda: any("flights is starting" in line for line in lines(rig)))
         driver.was_ready = True
 
     with meanwhile(begin):
-        ended = world.start()
+        ended = rig.start()
 
     assert ended.is_success, ended.description
     assert (ended.metadata["generation"], ended.metadata["was_launched"]) == (1, False)
-    assert not world.launches()
+    assert not rig.launches()
 
 
-def test_a_restore_and_a_start_are_one_run(world: World) -> None:
-    client = world.plane.client()
-    assert world.start().is_success
+def test_a_restore_and_a_start_are_one_run(rig: StartRig) -> None:
+    client = rig.plane.client()
+    assert rig.start().is_success
     client.wait(client.trigger_savepoint("flights", label="mine"), 60.0)
-    assert world.actions.run("stop_streaming_job").is_success
+    assert rig.actions.run("stop_streaming_job").is_success
 
-    ended = world.actions.run("restore_streaming_job", ref="mine", start=True)
+    ended = rig.actions.run("restore_streaming_job", ref="mine", start=True)
 
     assert ended.is_success, ended.description
     assert (ended.metadata["way"], ended.metadata["was_launched"]) == ("storage", True)
     assert client.job("flights").is_alive
 
-    running = world.actions.run("restore_streaming_job", ref="mine", start=True)
+    running = rig.actions.run("restore_streaming_job", ref="mine", start=True)
 
     assert running.is_success, running.description
     assert (running.metadata["way"], running.metadata["was_launched"]) == ("driver", False)
@@ -327,6 +327,6 @@ def test_a_restore_and_a_start_are_one_run(world: World) -> None:
     assert {command.state for command in client.commands("flights")} == {CommandState.COMPLETED}
 
 
-def lines(world: World) -> list[str]:
-    runs = world.actions.instance.get_runs(limit=1)
-    return [entry.user_message for run in runs for entry in world.actions.instance.all_logs(run.run_id)]
+def lines(rig: StartRig) -> list[str]:
+    runs = rig.actions.instance.get_runs(limit=1)
+    return [entry.user_message for run in runs for entry in rig.actions.instance.all_logs(run.run_id)]

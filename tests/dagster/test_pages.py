@@ -10,15 +10,15 @@ import pytest
 from coord_control.control.client.control_client import ControlClient
 from coord_control.dagster.feed.cursor import CatchUp, Waiting
 from coord_control.dagster.feed.pages import Page, Pages
-from tests.dagster.sensor_kit import JOB, Jobs, World
+from tests.dagster.sensor_kit import JOB, Jobs, SensorRig
 
 HOUR = timedelta(hours=1)
 OTHER = "other"
 
 
 @pytest.fixture
-def client(world: World, jobs: Jobs) -> Iterator[ControlClient]:
-    with ControlClient(f"sqlite:///{world.file}") as client:
+def client(rig: SensorRig, jobs: Jobs) -> Iterator[ControlClient]:
+    with ControlClient(f"sqlite:///{rig.file}") as client:
         yield client
 
 

@@ -13,12 +13,12 @@ import pytest
 from coord_control.dagster.definitions.sensor import SENSOR_NAME
 from coord_control.dagster.feed.tick import Limits
 from coord_control.dagster.metadata import NAMESPACE
-from tests.dagster.sensor_kit import QUERY, Jobs, World, jobs_in, number, spec, text
+from tests.dagster.sensor_kit import QUERY, Jobs, SensorRig, jobs_in, number, spec, text
 from tests.storage.kit import statements
 
 
-def test_a_sensor_is_on_by_default_and_looks_every_15_seconds(world: World) -> None:
-    sensor = world.sensor()
+def test_a_sensor_is_on_by_default_and_looks_every_15_seconds(rig: SensorRig) -> None:
+    sensor = rig.sensor()
 
     assert sensor.name == SENSOR_NAME
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
@@ -28,32 +28,32 @@ def test_a_sensor_is_on_by_default_and_looks_every_15_seconds(world: World) -> N
 # --- exactly once, in order
 
 
-def test_checkpoints_of_others_appear_once_in_the_order_in_which_they_settled(world: World, jobs: Jobs) -> None:
+def test_checkpoints_of_others_appear_once_in_the_order_in_which_they_settled(rig: SensorRig, jobs: Jobs) -> None:
     for id_ in (2, 1, 4, 3):
         jobs.checkpoint(id=id_)
-    world.tick()
+    rig.tick()
     jobs.checkpoint(id=6, requested_by="ada")
     jobs.checkpoint(id=5)
-    world.tick()
-    world.tick()
+    rig.tick()
+    rig.tick()
 
-    assert world.materialized() == [2, 1, 4, 3, 6, 5]
+    assert rig.materialized() == [2, 1, 4, 3, 6, 5]
 
 
-def test_a_savepoint_is_a_materialization_of_its_own_asset(world: World, jobs: Jobs) -> None:
+def test_a_savepoint_is_a_materialization_of_its_own_asset(rig: SensorRig, jobs: Jobs) -> None:
     jobs.savepoint(label="before-upgrade")
-    world.tick()
+    rig.tick()
 
-    assert world.materialized(world.assets.savepoint) == [1]
-    assert world.materialized() == []
+    assert rig.materialized(rig.assets.savepoint) == [1]
+    assert rig.materialized() == []
 
 
-def test_what_the_sensor_reports_says_so_and_has_the_parts_of_all_subtasks(world: World, jobs: Jobs) -> None:
+def test_what_the_sensor_reports_says_so_and_has_the_parts_of_all_subtasks(rig: SensorRig, jobs: Jobs) -> None:
     jobs.checkpoint()
     jobs.recovery()
-    world.tick()
+    rig.tick()
 
-    event = world.instance.get_latest_materialization_event(world.assets.checkpoint)
+    event = rig.instance.get_latest_materialization_event(rig.assets.checkpoint)
     assert event is not None
     assert event.asset_materialization is not None
     metadata = event.asset_materialization.metadata
@@ -65,128 +65,132 @@ def test_what_the_sensor_reports_says_so_and_has_the_parts_of_all_subtasks(world
     assert "recovery" in str(metadata)
 
 
-def test_a_failed_checkpoint_is_an_observation_and_turns_its_check(world: World, jobs: Jobs) -> None:
+def test_a_failed_checkpoint_is_an_observation_and_turns_its_check(rig: SensorRig, jobs: Jobs) -> None:
     jobs.checkpoint()
     jobs.failed()
-    world.tick()
-    world.tick()
+    rig.tick()
+    rig.tick()
 
-    assert world.materialized() == [1]
-    [failed] = world.observed()
+    assert rig.materialized() == [1]
+    [failed] = rig.observed()
     assert number(failed, "failed_checkpoint_id") == 2
     assert text(failed, "reason") == "timeout"
     assert text(failed, "message") == "too slow"
     table = failed.metadata[f"{NAMESPACE}subtask_table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["passed_seconds"] for record in table.records] == [0.1, None], "it waited for the second one"
-    assert world.checks()["failed_checkpoints"] is False
+    assert rig.checks()["failed_checkpoints"] is False
 
 
-def test_one_that_was_thought_to_have_failed_and_is_complete_is_both(world: World, jobs: Jobs) -> None:
+def test_one_that_was_thought_to_have_failed_and_is_complete_is_both(rig: SensorRig, jobs: Jobs) -> None:
     failed = jobs.failed()
-    world.tick()
+    rig.tick()
     jobs.checkpoint(id=failed.id, triggered_at=failed.triggered_at)
-    world.tick()
-    world.tick()
+    rig.tick()
+    rig.tick()
 
-    assert world.materialized() == [1]
-    assert len(world.observed()) == 1
+    assert rig.materialized() == [1]
+    assert len(rig.observed()) == 1
 
 
-def test_a_recovery_is_an_observation_of_the_checkpoints_and_of_its_query(world: World, jobs: Jobs) -> None:
+def test_a_recovery_is_an_observation_of_the_checkpoints_and_of_its_query(rig: SensorRig, jobs: Jobs) -> None:
     jobs.recovery()
     jobs.recovery(query=None, cause="restore", generation=2)
-    world.tick()
-    world.tick()
+    rig.tick()
+    rig.tick()
 
-    of_checkpoints = world.observed()
+    of_checkpoints = rig.observed()
     assert [text(each, "recovery_cause") for each in of_checkpoints] == ["driver_died", "restore"]
     first = of_checkpoints[0]
     assert number(first, "from_checkpoint") == 3
     assert number(first, "from_epoch") == 40
     assert number(first, "recovery_seconds") == 3.0
     assert number(first, "epochs_rerun") == 1
-    [of_query] = world.observed(world.assets.queries[QUERY])
+    [of_query] = rig.observed(rig.assets.queries[QUERY])
     assert text(of_query, "recovery_cause") == "driver_died"
 
 
-def test_two_recoveries_right_after_each_other_are_two(world: World, jobs: Jobs) -> None:
+def test_two_recoveries_right_after_each_other_are_two(rig: SensorRig, jobs: Jobs) -> None:
     begun = datetime.now(UTC)
     for after in (0.0, 0.5):
         jobs.recovery(cause="query_failed", started_at=begun + timedelta(seconds=after), duration_seconds=None)
-        world.cursor = None
-        world.tick()
+        rig.cursor = None
+        rig.tick()
 
-    assert len(world.observed()) == 2
+    assert len(rig.observed()) == 2
 
 
 # --- whatever happens to the cursor
 
 
-def test_a_lost_cursor_repeats_nothing_and_misses_nothing(world: World, jobs: Jobs) -> None:
+def test_a_lost_cursor_repeats_nothing_and_misses_nothing(rig: SensorRig, jobs: Jobs) -> None:
     jobs.checkpoint()
     jobs.recovery()
     jobs.failed()
-    world.tick()
+    rig.tick()
     jobs.savepoint()
     jobs.checkpoint()
-    world.cursor = None
-    world.tick()
-    world.cursor = None
-    world.tick()
+    rig.cursor = None
+    rig.tick()
+    rig.cursor = None
+    rig.tick()
 
-    assert world.materialized() == [1, 4]
-    assert world.materialized(world.assets.savepoint) == [3]
-    assert len(world.observed()) == 2
-    assert len(world.observed(world.assets.queries[QUERY])) == 1
+    assert rig.materialized() == [1, 4]
+    assert rig.materialized(rig.assets.savepoint) == [3]
+    assert len(rig.observed()) == 2
+    assert len(rig.observed(rig.assets.queries[QUERY])) == 1
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "zlib:AAAA", "zlib:not base64", '{"version": 2}', "{}", "17"])
-def test_a_corrupt_cursor_repeats_nothing_and_misses_nothing(world: World, jobs: Jobs, cursor: str) -> None:
+def test_a_corrupt_cursor_repeats_nothing_and_misses_nothing(rig: SensorRig, jobs: Jobs, cursor: str) -> None:
     jobs.checkpoint()
-    world.tick()
+    rig.tick()
     jobs.checkpoint()
-    world.cursor = cursor
-    world.tick()
-    world.tick()
+    rig.cursor = cursor
+    rig.tick()
+    rig.tick()
 
-    assert world.materialized() == [1, 2]
+    assert rig.materialized() == [1, 2]
 
 
-def test_a_tick_that_dies_after_each_of_its_events_repeats_nothing_and_misses_nothing(world: World, jobs: Jobs) -> None:
-    world.tick()
+def test_a_tick_that_dies_after_each_of_its_events_repeats_nothing_and_misses_nothing(
+    rig: SensorRig, jobs: Jobs
+) -> None:
+    rig.tick()
     jobs.checkpoint()
     jobs.recovery()
     jobs.savepoint()
     jobs.failed()
     jobs.checkpoint()
     for _ in range(8):
-        world.tick(dies_after=1)
-    world.tick()
+        rig.tick(dies_after=1)
+    rig.tick()
 
-    assert world.materialized() == [1, 4]
-    assert world.materialized(world.assets.savepoint) == [2]
-    assert [len(world.observed()), len(world.observed(world.assets.queries[QUERY]))] == [2, 1]
+    assert rig.materialized() == [1, 4]
+    assert rig.materialized(rig.assets.savepoint) == [2]
+    assert [len(rig.observed()), len(rig.observed(rig.assets.queries[QUERY]))] == [2, 1]
 
 
-def test_a_tick_that_died_before_its_cursor_was_stored_is_repeated_without_its_facts(world: World, jobs: Jobs) -> None:
-    world.tick()
+def test_a_tick_that_died_before_its_cursor_was_stored_is_repeated_without_its_facts(
+    rig: SensorRig, jobs: Jobs
+) -> None:
+    rig.tick()
     jobs.checkpoint()
     jobs.recovery()
-    stored = len(world.look().asset_events)
-    world.tick(dies_after=stored)
+    stored = len(rig.look().asset_events)
+    rig.tick(dies_after=stored)
     jobs.checkpoint()
-    world.tick()
+    rig.tick()
 
-    assert world.materialized() == [1, 2]
-    assert len(world.observed()) == 1
+    assert rig.materialized() == [1, 2]
+    assert len(rig.observed()) == 1
 
 
-def test_checks_come_after_the_materialization_also_when_the_tick_between_them_died(world: World, jobs: Jobs) -> None:
-    world.tick()
+def test_checks_come_after_the_materialization_also_when_the_tick_between_them_died(rig: SensorRig, jobs: Jobs) -> None:
+    rig.tick()
     jobs.checkpoint()
-    world.tick(dies_after=1)
-    later = world.tick()
+    rig.tick(dies_after=1)
+    later = rig.tick()
 
     assert {event.check_name for event in later if isinstance(event, dg.AssetCheckEvaluation)} >= {"running", "lag"}
 
@@ -199,57 +203,57 @@ def test_whatever_happens_every_fact_is_there_once(tmp_path: Path, seed: int) ->
     made: dict[str, list[int]] = {"a": [], "b": []}
     recovered = {"a": 0, "b": 0}
 
-    def checkpoint(world: World, jobs: Jobs) -> None:
+    def checkpoint(rig: SensorRig, jobs: Jobs) -> None:
         job = dice.choice("ab")
         made[job].append(jobs.checkpoint(job).id)
 
-    def recover(world: World, jobs: Jobs) -> None:
+    def recover(rig: SensorRig, jobs: Jobs) -> None:
         job = dice.choice("ab")
         jobs.recovery(job, started_at=datetime.now(UTC))
         recovered[job] += 1
 
-    def tick(world: World, jobs: Jobs) -> None:
-        world.tick()
+    def tick(rig: SensorRig, jobs: Jobs) -> None:
+        rig.tick()
 
-    def die(world: World, jobs: Jobs) -> None:
-        world.tick(dies_after=dice.randrange(6))
+    def die(rig: SensorRig, jobs: Jobs) -> None:
+        rig.tick(dies_after=dice.randrange(6))
 
-    def lose(world: World, jobs: Jobs) -> None:
-        world.cursor = dice.choice([None, "nonsense"])
+    def lose(rig: SensorRig, jobs: Jobs) -> None:
+        rig.cursor = dice.choice([None, "nonsense"])
 
-    def older(world: World, jobs: Jobs) -> None:
-        world.cursor = dice.choice(cursors)
+    def older(rig: SensorRig, jobs: Jobs) -> None:
+        rig.cursor = dice.choice(cursors)
 
     cursors: list[str | None] = [None]
-    actions: list[Callable[[World, Jobs], None]] = [checkpoint, checkpoint, recover, tick, die, lose, older]
+    actions: list[Callable[[SensorRig, Jobs], None]] = [checkpoint, checkpoint, recover, tick, die, lose, older]
     with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
-        world = World(tmp_path, instance, specs, limits=Limits(changes=dice.choice([1, 3, 100])))
+        rig = SensorRig(tmp_path, instance, specs, limits=Limits(changes=dice.choice([1, 3, 100])))
         for name in made:
             jobs.put(name)
         for _ in range(60):
-            dice.choice(actions)(world, jobs)
-            cursors.append(world.cursor)
-        world.tick_until_quiet()
+            dice.choice(actions)(rig, jobs)
+            cursors.append(rig.cursor)
+        rig.tick_until_quiet()
         for name in made:
-            assert world.materialized(dg.AssetKey([name, "checkpoint"])) == made[name]
-            assert len(world.observed(dg.AssetKey([name, "checkpoint"]))) == recovered[name]
-            assert len(world.observed(dg.AssetKey([name, "query", QUERY]))) == recovered[name]
+            assert rig.materialized(dg.AssetKey([name, "checkpoint"])) == made[name]
+            assert len(rig.observed(dg.AssetKey([name, "checkpoint"]))) == recovered[name]
+            assert len(rig.observed(dg.AssetKey([name, "query", QUERY]))) == recovered[name]
 
 
 # --- bounded work
 
 
-def test_many_changes_are_worked_off_in_several_ticks(world: World, jobs: Jobs) -> None:
-    world.limits = Limits(changes=100)
+def test_many_changes_are_worked_off_in_several_ticks(rig: SensorRig, jobs: Jobs) -> None:
+    rig.limits = Limits(changes=100)
     for _ in range(250):
         jobs.checkpoint()
     counts = []
     for _ in range(4):
-        world.tick()
-        counts.append(len(world.materialized()))
+        rig.tick()
+        counts.append(len(rig.materialized()))
 
     assert counts == [100, 200, 250, 250]
-    assert world.materialized() == list(range(1, 251))
+    assert rig.materialized() == list(range(1, 251))
 
 
 def test_many_jobs_take_as_many_statements_as_few(tmp_path: Path) -> None:
@@ -259,16 +263,16 @@ def test_many_jobs_take_as_many_statements_as_few(tmp_path: Path) -> None:
         folder.mkdir()
         names = [f"job-{number}" for number in range(many)]
         with dg.DagsterInstance.ephemeral() as instance, jobs_in(folder / "control.db") as jobs:
-            world = World(folder, instance, [spec(name) for name in names])
+            rig = SensorRig(folder, instance, [spec(name) for name in names])
             for name in names:
                 jobs.put(name)
             for tick in range(3):
                 for name in names:
                     jobs.checkpoint(name)
                     jobs.live(name, epoch=tick)
-                with statements(str(world.file)) as asked:
-                    found = world.look()
-                world.cursor = found.cursor
+                with statements(str(rig.file)) as asked:
+                    found = rig.look()
+                rig.cursor = found.cursor
             told = {event.asset_key for event in found.asset_events if isinstance(event, dg.AssetMaterialization)}
             assert len(told) == many
             counts.append(len(asked))
@@ -277,44 +281,44 @@ def test_many_jobs_take_as_many_statements_as_few(tmp_path: Path) -> None:
     assert counts[1] <= 30
 
 
-def test_checkpoints_with_very_many_subtasks_are_spread_over_ticks(world: World, jobs: Jobs) -> None:
-    world.limits = Limits(subtasks=5)
+def test_checkpoints_with_very_many_subtasks_are_spread_over_ticks(rig: SensorRig, jobs: Jobs) -> None:
+    rig.limits = Limits(subtasks=5)
     for subtasks in (9, 3, 2, 1):
         jobs.checkpoint(subtasks=subtasks)
     counts = []
     for _ in range(3):
-        world.tick()
-        counts.append(len(world.materialized()))
+        rig.tick()
+        counts.append(len(rig.materialized()))
 
     assert counts == [1, 3, 4]
 
 
-def test_a_tick_without_time_leaves_everything_to_the_next(world: World, jobs: Jobs) -> None:
+def test_a_tick_without_time_leaves_everything_to_the_next(rig: SensorRig, jobs: Jobs) -> None:
     jobs.checkpoint()
-    world.limits = Limits(seconds=0.0)
-    world.tick()
-    assert world.materialized() == []
-    world.limits = None
-    world.tick()
+    rig.limits = Limits(seconds=0.0)
+    rig.tick()
+    assert rig.materialized() == []
+    rig.limits = None
+    rig.tick()
 
-    assert world.materialized() == [1]
+    assert rig.materialized() == [1]
 
 
-def test_history_from_before_the_first_start_is_left_out(world: World, jobs: Jobs) -> None:
-    world.limits = Limits(changes=3)
+def test_history_from_before_the_first_start_is_left_out(rig: SensorRig, jobs: Jobs) -> None:
+    rig.limits = Limits(changes=3)
     for _ in range(10):
         jobs.checkpoint(age=timedelta(hours=25))
     for _ in range(2):
         jobs.checkpoint(age=timedelta(hours=23))
-    world.tick()
+    rig.tick()
 
-    assert world.materialized() == [11, 12]
+    assert rig.materialized() == [11, 12]
 
 
-def test_what_was_recorded_late_is_told(world: World, jobs: Jobs) -> None:
-    world.tick()
+def test_what_was_recorded_late_is_told(rig: SensorRig, jobs: Jobs) -> None:
+    rig.tick()
     jobs.checkpoint(age=timedelta(hours=20))  # the driver could not reach the database for so long
-    world.tick()
-    world.tick()
+    rig.tick()
+    rig.tick()
 
-    assert world.materialized() == [1]
+    assert rig.materialized() == [1]

@@ -125,7 +125,7 @@ def test_a_wait_is_never_longer_than_the_window() -> None:
 # The sensor.
 
 
-class World:
+class SupervisionRig:
     """A sensor of two jobs, and the database that it looks at."""
 
     def __init__(self, plane: Plane, instance: dg.DagsterInstance) -> None:
@@ -174,102 +174,102 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def rig(tmp_path: Path) -> Iterator[SupervisionRig]:
     with dg.instance_for_test() as instance, plane_in(tmp_path) as plane:
-        yield World(plane, instance)
+        yield SupervisionRig(plane, instance)
 
 
 def test_there_is_no_sensor_when_no_job_wants_one() -> None:
     assert build_supervisor([StreamingJobSpec(name="flights")], StreamingJobTranslator()) is None
 
 
-def test_a_dead_driver_is_started_once(world: World) -> None:
-    put_job(world.store, "orders")
-    world.fails(3)
+def test_a_dead_driver_is_started_once(rig: SupervisionRig) -> None:
+    put_job(rig.store, "orders")
+    rig.fails(3)
 
-    keys, _ = world.tick()
+    keys, _ = rig.tick()
 
     assert keys == ["flights:3:1"]
-    (request,) = world.requests
+    (request,) = rig.requests
     assert request.tags["coord_control/job"] == "flights"
-    run = world.run_begins()
-    assert world.tick() == ([], "flights is dead; the run that starts it has not finished")
+    run = rig.run_begins()
+    assert rig.tick() == ([], "flights is dead; the run that starts it has not finished")
 
-    put_job(world.store, "flights", generation=4)
-    world.instance.delete_run(run.run_id)
-    assert world.tick() == ([], "no job is dead")
-
-
-def test_its_run_config_fits_the_job(world: World) -> None:
-    world.fails(3)
-    world.tick()
-    definition = next(each for each in build_jobs(world.jobs, StreamingJobTranslator()) if each.name == START_JOB)
-
-    assert dg.validate_run_config(definition, world.requests[0].run_config)
+    put_job(rig.store, "flights", generation=4)
+    rig.instance.delete_run(run.run_id)
+    assert rig.tick() == ([], "no job is dead")
 
 
-def test_a_driver_that_falls_silent_is_dead_when_its_lease_is_over(world: World) -> None:
-    put_job(world.store, "flights", lease_seconds=3600.0)
-    put_job(world.store, "orders", lease_seconds=0.1)
-    client = world.plane.client()
+def test_its_run_config_fits_the_job(rig: SupervisionRig) -> None:
+    rig.fails(3)
+    rig.tick()
+    definition = next(each for each in build_jobs(rig.jobs, StreamingJobTranslator()) if each.name == START_JOB)
+
+    assert dg.validate_run_config(definition, rig.requests[0].run_config)
+
+
+def test_a_driver_that_falls_silent_is_dead_when_its_lease_is_over(rig: SupervisionRig) -> None:
+    put_job(rig.store, "flights", lease_seconds=3600.0)
+    put_job(rig.store, "orders", lease_seconds=0.1)
+    client = rig.plane.client()
     eventually(lambda: not client.job("orders").is_alive)
 
-    assert world.tick() == (["orders:1:1"], "")
+    assert rig.tick() == (["orders:1:1"], "")
 
 
-def test_a_job_that_has_ended_or_has_never_run_is_left_alone(world: World) -> None:
-    put_job(world.store, "flights")
-    world.store.jobs.ended("flights", 1, JobState.ENDED)
+def test_a_job_that_has_ended_or_has_never_run_is_left_alone(rig: SupervisionRig) -> None:
+    put_job(rig.store, "flights")
+    rig.store.jobs.ended("flights", 1, JobState.ENDED)
 
-    assert world.tick() == ([], "no job is dead")
+    assert rig.tick() == ([], "no job is dead")
 
 
-def test_after_the_last_try_it_gives_up_until_somebody_starts_the_job(world: World) -> None:
+def test_after_the_last_try_it_gives_up_until_somebody_starts_the_job(rig: SupervisionRig) -> None:
     for generation in (1, 2):
-        world.fails(generation)
-        assert world.tick() == ([f"flights:{generation}:1"], "")
+        rig.fails(generation)
+        assert rig.tick() == ([f"flights:{generation}:1"], "")
     # The last try is under way: its driver is ours, and begins no new count.
-    run = world.run_begins()
-    assert world.tick() == ([], "flights is dead; the run that starts it has not finished")
-    world.fails(3)
-    world.instance.delete_run(run.run_id)
+    run = rig.run_begins()
+    assert rig.tick() == ([], "flights is dead; the run that starts it has not finished")
+    rig.fails(3)
+    rig.instance.delete_run(run.run_id)
 
     for _ in range(2):
-        assert world.tick() == ([], "flights was restarted 2 times in 3600 s: start it manually")
+        assert rig.tick() == ([], "flights was restarted 2 times in 3600 s: start it manually")
 
-    put_job(world.store, "flights", generation=4)  # somebody has
-    assert world.tick() == ([], "no job is dead")
-    world.fails(5)
-    assert world.tick() == (["flights:5:1"], "")
+    put_job(rig.store, "flights", generation=4)  # somebody has
+    assert rig.tick() == ([], "no job is dead")
+    rig.fails(5)
+    assert rig.tick() == (["flights:5:1"], "")
 
 
-def test_a_run_that_fails_is_followed_by_another_one(world: World) -> None:
-    world.fails(1)
-    assert world.tick() == (["flights:1:1"], "")
-    run = world.run_begins()
-    world.instance.report_run_failed(run)
+def test_a_run_that_fails_is_followed_by_another_one(rig: SupervisionRig) -> None:
+    rig.fails(1)
+    assert rig.tick() == (["flights:1:1"], "")
+    run = rig.run_begins()
+    rig.instance.report_run_failed(run)
 
-    assert world.tick() == (["flights:1:2"], "")
+    assert rig.tick() == (["flights:1:2"], "")
 
 
 @pytest.mark.parametrize("cursor", [None, "{", '{"jobs": {"flights": 7}}'])
 def test_a_cursor_that_is_lost_or_damaged_repeats_no_run_key_of_another_generation(
-    world: World, cursor: str | None
+    rig: SupervisionRig, cursor: str | None
 ) -> None:
-    world.fails(1)
-    world.tick()
-    world.cursor = cursor
+    rig.fails(1)
+    rig.tick()
+    rig.cursor = cursor
 
-    assert world.tick() == (["flights:1:1"], "")  # Dagster has made a run of that name, and makes no second one
+    assert rig.tick() == (["flights:1:1"], "")  # Dagster has made a run of that name, and makes no second one
 
 
-def test_a_database_that_is_away_skips_the_tick_and_keeps_what_is_known(world: World) -> None:
-    world.fails(1)
-    world.tick()
-    known = world.cursor
+def test_a_database_that_is_away_skips_the_tick_and_keeps_what_is_known(rig: SupervisionRig) -> None:
+    rig.fails(1)
+    rig.tick()
+    known = rig.cursor
 
     for address in ("postgresql://nobody@127.0.0.1:1/nothing", "none"):
-        found = world.look(ControlPlaneResource(database=address))
+        found = rig.look(ControlPlaneResource(database=address))
         assert not found.run_requests
         assert found.skip_message.startswith("the control database could not be read: ")
         assert found.cursor == known

@@ -1,4 +1,4 @@
-"""Every history of one checkpoint with two queries, in every order of what its world may do.
+"""Every history of one checkpoint with two queries, in every order of what may happen around it.
 
 The model: a storage on which the id is claimed and discarded; a core that cuts, whose news arrive in order but late,
 and whose loop may have ended; threads that pin and write; an abort at any time; and time. Each step may fail. All
@@ -226,7 +226,7 @@ def _sorted(value: object) -> object:
 
 
 def after(model: RunModel, step: Callable[[RunModel], None]) -> RunModel:
-    """A copy of the world in which the step has been taken."""
+    """A copy of the model in which the step has been taken."""
     following = copy.deepcopy(model)
     if following.to_do:
         del following.to_do[0]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.spark.coordinator_kit import Recorder, Rig
+from tests.unit.spark.coordinator_kit import CoordinatorRig, Recorder
 from tests.unit.spark.runtime_kit import Counting, RuntimeDriver
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig(Recorder())
+def rig() -> Iterator[CoordinatorRig]:
+    rig = CoordinatorRig(Recorder())
     yield rig
     rig.close()
 

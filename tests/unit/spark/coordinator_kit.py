@@ -130,7 +130,7 @@ def numbers(batches: Sequence[EventBatch]) -> list[int]:
 DOWN = EventTypes(OP, "down", [Number, Other])
 
 
-class Rig:
+class CoordinatorRig:
     """A job with one query and one operator, without Spark: subtasks are played by the test."""
 
     def __init__(self, coordinator: Recorder) -> None:

@@ -14,15 +14,15 @@ from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import OP
 from tests.patience import SECONDS
 from tests.unit.spark.coordinator_kit import (
+    CoordinatorRig,
     Number,
     Recorder,
-    Rig,
 )
 
 # Delivery and notification.
 
 
-def test_upstream_events_arrive_once_the_epoch_is_committed_and_before_the_notification(rig: Rig) -> None:
+def test_upstream_events_arrive_once_the_epoch_is_committed_and_before_the_notification(rig: CoordinatorRig) -> None:
     rig.start()
     rig.hello(0, 0, task=1).answered()
     rig.ack(0, 0, 1, 7, 8)
@@ -38,11 +38,11 @@ def test_upstream_events_arrive_once_the_epoch_is_committed_and_before_the_notif
 
 
 def test_the_coordinator_is_restored_before_it_starts() -> None:
-    first = Rig(Recorder())
+    first = CoordinatorRig(Recorder())
     first.start()
     first.hello(0, 0, task=1).answered()
     first.close()
-    second = Rig(Recorder())
+    second = CoordinatorRig(Recorder())
     second.records += first.records
     second.start(planned=0)
     second.settle()
@@ -50,7 +50,7 @@ def test_the_coordinator_is_restored_before_it_starts() -> None:
     second.close()
 
 
-def test_an_attempt_is_ready_failed_reset_and_ready_again(rig: Rig) -> None:
+def test_an_attempt_is_ready_failed_reset_and_ready_again(rig: CoordinatorRig) -> None:
     rig.start()
     rig.hello(0, 0, task=1).answered()
     rig.ended(0, 0, task=1)
@@ -67,7 +67,7 @@ def test_an_attempt_is_ready_failed_reset_and_ready_again(rig: Rig) -> None:
 # A reset begins a new incarnation.
 
 
-def test_the_context_of_an_earlier_incarnation_can_neither_send_nor_fail(rig: Rig) -> None:
+def test_the_context_of_an_earlier_incarnation_can_neither_send_nor_fail(rig: CoordinatorRig) -> None:
     """Scenarios 64 and 65, without a second instance: it is the context that is silenced."""
     rig.start()
     rig.settle()
@@ -81,7 +81,7 @@ def test_the_context_of_an_earlier_incarnation_can_neither_send_nor_fail(rig: Ri
     rig.assert_no_failure()
 
 
-def test_calls_that_wait_when_a_reset_comes_do_not_reach_the_coordinator_any_more(rig: Rig) -> None:
+def test_calls_that_wait_when_a_reset_comes_do_not_reach_the_coordinator_any_more(rig: CoordinatorRig) -> None:
     """Scenario 67: what was decided before the reset has not happened; what is decided after it comes after it."""
     inside, may_go = threading.Event(), threading.Event()
 
@@ -105,7 +105,7 @@ def test_calls_that_wait_when_a_reset_comes_do_not_reach_the_coordinator_any_mor
     ]
 
 
-def test_a_result_of_an_earlier_incarnation_closes_nothing(rig: Rig) -> None:
+def test_a_result_of_an_earlier_incarnation_closes_nothing(rig: CoordinatorRig) -> None:
     asked: queue.SimpleQueue[SnapshotResult] = queue.SimpleQueue()
     rig.coordinator.then["checkpoint_coordinator"] = asked.put
     rig.start()
@@ -121,7 +121,7 @@ def test_a_result_of_an_earlier_incarnation_closes_nothing(rig: Rig) -> None:
     assert [record.state for record in rig.records] == [b"current"]  # type: ignore[union-attr]
 
 
-def test_many_resets_between_calls_leave_every_call_to_its_own_incarnation(rig: Rig) -> None:
+def test_many_resets_between_calls_leave_every_call_to_its_own_incarnation(rig: CoordinatorRig) -> None:
     """Scenario 68: a call that was decided in one incarnation is run in that one, or not at all."""
     rig.start()
     rig.settle()

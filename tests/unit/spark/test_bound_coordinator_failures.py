@@ -10,12 +10,12 @@ from coord_control.ids import NO_EPOCH, BarrierId
 from tests.core_kit import OP
 from tests.patience import SECONDS
 from tests.unit.spark.coordinator_kit import (
-    Rig,
+    CoordinatorRig,
     boom,
 )
 
 
-def reach(rig: Rig, callback: str) -> None:
+def reach(rig: CoordinatorRig, callback: str) -> None:
     """Let everything happen that leads to ``callback``."""
     if callback == "reset_to_checkpoint":
         rig.restart(planned=NO_EPOCH)
@@ -47,7 +47,7 @@ def reach(rig: Rig, callback: str) -> None:
         "notify_checkpoint_aborted",
     ],
 )
-def test_an_exception_in_a_callback_fails_the_query_and_names_the_callback(rig: Rig, callback: str) -> None:
+def test_an_exception_in_a_callback_fails_the_query_and_names_the_callback(rig: CoordinatorRig, callback: str) -> None:
     rig.coordinator.then[callback] = boom
     rig.start()
     reach(rig, callback)
@@ -57,13 +57,13 @@ def test_an_exception_in_a_callback_fails_the_query_and_names_the_callback(rig: 
     assert isinstance(error.__cause__, RuntimeError)
 
 
-def test_an_exception_in_start_fails_the_query(rig: Rig) -> None:
+def test_an_exception_in_start_fails_the_query(rig: CoordinatorRig) -> None:
     rig.coordinator.then["start"] = boom
     rig.start()
     assert rig.failure().callback == "start"
 
 
-def test_a_start_that_failed_is_tried_again_with_the_query_and_not_after_it_succeeded(rig: Rig) -> None:
+def test_a_start_that_failed_is_tried_again_with_the_query_and_not_after_it_succeeded(rig: CoordinatorRig) -> None:
     """Scenarios 3 and 4: it surfaces, and whatever it had begun is closed."""
     rig.coordinator.then["start"] = boom
     rig.start()
@@ -76,7 +76,7 @@ def test_a_start_that_failed_is_tried_again_with_the_query_and_not_after_it_succ
     assert rig.coordinator.names == ["start", "reset_to_checkpoint", "start", "reset_to_checkpoint"]
 
 
-def test_a_coordinator_whose_start_failed_is_closed(rig: Rig) -> None:
+def test_a_coordinator_whose_start_failed_is_closed(rig: CoordinatorRig) -> None:
     rig.coordinator.then["start"] = boom
     rig.start()
     rig.bound.close()
@@ -84,7 +84,7 @@ def test_a_coordinator_whose_start_failed_is_closed(rig: Rig) -> None:
     assert rig.coordinator.names == ["start", "close"]
 
 
-def test_a_start_that_a_reset_overtakes_is_made_up_for(rig: Rig) -> None:
+def test_a_start_that_a_reset_overtakes_is_made_up_for(rig: CoordinatorRig) -> None:
     inside, may_go = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -100,7 +100,7 @@ def test_a_start_that_a_reset_overtakes_is_made_up_for(rig: Rig) -> None:
     assert rig.coordinator.names == ["reset_to_checkpoint", "start"]
 
 
-def test_an_exit_in_a_callback_does_not_end_the_thread(rig: Rig) -> None:
+def test_an_exit_in_a_callback_does_not_end_the_thread(rig: CoordinatorRig) -> None:
     def leave() -> None:
         raise SystemExit(1)
 
@@ -110,7 +110,9 @@ def test_an_exit_in_a_callback_does_not_end_the_thread(rig: Rig) -> None:
     assert rig.thread.drain(SECONDS)
 
 
-def test_an_exception_in_close_is_logged_and_fails_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_close_is_logged_and_fails_nobody(
+    rig: CoordinatorRig, caplog: pytest.LogCaptureFixture
+) -> None:
     rig.coordinator.then["close"] = boom
     rig.start()
     rig.bound.close()
@@ -118,13 +120,13 @@ def test_an_exception_in_close_is_logged_and_fails_nobody(rig: Rig, caplog: pyte
     assert "failed in close" in caplog.text
 
 
-def test_a_coordinator_that_was_never_started_is_not_closed(rig: Rig) -> None:
+def test_a_coordinator_that_was_never_started_is_not_closed(rig: CoordinatorRig) -> None:
     rig.bound.close()
     rig.settle()
     assert rig.coordinator.calls == []
 
 
-def test_a_snapshot_that_fails_fails_the_epoch(rig: Rig) -> None:
+def test_a_snapshot_that_fails_fails_the_epoch(rig: CoordinatorRig) -> None:
     rig.coordinator.then["checkpoint_coordinator"] = lambda result: result.fail(ValueError("no state"))
     rig.start()
     rig.hello(0, 0, task=1)
@@ -133,7 +135,7 @@ def test_a_snapshot_that_fails_fails_the_epoch(rig: Rig) -> None:
     assert isinstance(error.__cause__, ValueError)
 
 
-def test_failing_is_counted_once_until_the_next_reset(rig: Rig) -> None:
+def test_failing_is_counted_once_until_the_next_reset(rig: CoordinatorRig) -> None:
     """Scenario 43: the second failure is ignored; after a reset a new one is accepted."""
     rig.start()
     rig.settle()
@@ -147,7 +149,7 @@ def test_failing_is_counted_once_until_the_next_reset(rig: Rig) -> None:
     assert str(rig.failure().__cause__) == "3"
 
 
-def test_a_failed_coordinator_is_not_called_until_its_reset(rig: Rig) -> None:
+def test_a_failed_coordinator_is_not_called_until_its_reset(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     rig.coordinator.context.fail_job(ValueError("enough"))

@@ -9,14 +9,14 @@ from coord_control.protocol.messages import Welcome
 from tests.patience import SECONDS
 from tests.unit.spark.coordinator_kit import (
     DOWN,
+    CoordinatorRig,
     Number,
     Other,
-    Rig,
     on_another_thread,
 )
 
 
-def test_a_thread_that_completes_and_instantly_sends_while_the_call_still_blocks(rig: Rig) -> None:
+def test_a_thread_that_completes_and_instantly_sends_while_the_call_still_blocks(rig: CoordinatorRig) -> None:
     """Scenario 45: exactly the events counted in the snapshot are delivered, none after."""
 
     def checkpoint(result: SnapshotResult) -> None:
@@ -37,7 +37,7 @@ def test_a_thread_that_completes_and_instantly_sends_while_the_call_still_blocks
     assert rig.hello(0, 1, task=2).inputs() == [2, 1], "2 waited; 1 was sent at the next snapshot"
 
 
-def test_a_burst_before_a_late_completion_is_delivered_as_snapshotted_and_in_order(rig: Rig) -> None:
+def test_a_burst_before_a_late_completion_is_delivered_as_snapshotted_and_in_order(rig: CoordinatorRig) -> None:
     """Scenario 46: the coordinator answers long after it was asked, from a thread of its own."""
     asked: queue.SimpleQueue[SnapshotResult] = queue.SimpleQueue()
     rig.coordinator.then["checkpoint_coordinator"] = asked.put
@@ -60,7 +60,7 @@ def test_a_burst_before_a_late_completion_is_delivered_as_snapshotted_and_in_ord
     assert following.inputs() == list(range(100, 150))
 
 
-def test_sends_and_the_snapshot_of_one_callback_keep_their_order(rig: Rig) -> None:
+def test_sends_and_the_snapshot_of_one_callback_keep_their_order(rig: CoordinatorRig) -> None:
     def checkpoint(result: SnapshotResult) -> None:
         rig.coordinator.context.send(0, Number(value=1))
         result.complete(b"S")
@@ -71,7 +71,7 @@ def test_sends_and_the_snapshot_of_one_callback_keep_their_order(rig: Rig) -> No
     assert rig.hello(0, 0, task=1).inputs() == [1]
 
 
-def test_what_waits_for_a_busy_loop_keeps_its_order_around_the_snapshot_and_broadcasts(rig: Rig) -> None:
+def test_what_waits_for_a_busy_loop_keeps_its_order_around_the_snapshot_and_broadcasts(rig: CoordinatorRig) -> None:
     def checkpoint(result: SnapshotResult) -> None:
         context = rig.coordinator.context
         with rig.busy_loop():
@@ -97,7 +97,7 @@ def test_what_waits_for_a_busy_loop_keeps_its_order_around_the_snapshot_and_broa
     assert rig.hello(1, 1, task=4).inputs() == [6]
 
 
-def test_events_of_different_types_keep_their_order(rig: Rig) -> None:
+def test_events_of_different_types_keep_their_order(rig: CoordinatorRig) -> None:
     sent = [Number(value=1), Other(value=2), Other(value=3), Number(value=4)]
     rig.start()
     with rig.busy_loop():
@@ -108,7 +108,7 @@ def test_events_of_different_types_keep_their_order(rig: Rig) -> None:
     assert DOWN.decode(welcome.inputs) == sent
 
 
-def test_an_event_is_what_it_was_when_it_was_sent(rig: Rig) -> None:
+def test_an_event_is_what_it_was_when_it_was_sent(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     event = Number(value=1)
@@ -117,7 +117,7 @@ def test_an_event_is_what_it_was_when_it_was_sent(rig: Rig) -> None:
     assert rig.hello(0, 0, task=1).inputs() == [1]
 
 
-def test_only_the_first_completion_of_a_result_counts(rig: Rig) -> None:
+def test_only_the_first_completion_of_a_result_counts(rig: CoordinatorRig) -> None:
     def checkpoint(result: SnapshotResult) -> None:
         result.complete(b"first")
         result.complete(b"second")

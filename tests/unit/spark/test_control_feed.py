@@ -15,7 +15,7 @@ from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import Begin
 from coord_control.spark.loop.control_feed import WaitingEvent
 from tests.core_kit import OP
-from tests.unit.spark.coordinator_kit import DOWN, Number, Recorder, Rig, on_another_thread
+from tests.unit.spark.coordinator_kit import DOWN, CoordinatorRig, Number, Recorder, on_another_thread
 
 
 class Applying(Recorder):
@@ -58,7 +58,7 @@ class Heard(JobListener):
         self.durable.append(number)
 
 
-class Outside(Rig):
+class Outside(CoordinatorRig):
     """A rig whose coordinator is sent events from outside."""
 
     def __init__(self, coordinator: Applying) -> None:

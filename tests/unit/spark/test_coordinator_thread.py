@@ -16,8 +16,8 @@ from tests.core_kit import OP
 from tests.patience import SECONDS
 from tests.unit.spark.coordinator_kit import (
     PARALLELISM,
+    CoordinatorRig,
     Number,
-    Rig,
     assert_set,
     numbers,
 )
@@ -30,7 +30,7 @@ class Undeclared(BaseModel):
 # C1: one thread for all callbacks; the context from any thread.
 
 
-def test_every_callback_runs_on_the_one_coordinator_thread(rig: Rig) -> None:
+def test_every_callback_runs_on_the_one_coordinator_thread(rig: CoordinatorRig) -> None:
     rig.start()
     rig.hello(0, 0, task=1).answered()
     rig.ended(0, 0, task=1)
@@ -79,7 +79,7 @@ def test_callbacks_of_two_operators_never_run_at_once() -> None:
     thread.close(SECONDS)
 
 
-def test_events_can_be_sent_from_any_thread_and_keep_the_order_of_each(rig: Rig) -> None:
+def test_events_can_be_sent_from_any_thread_and_keep_the_order_of_each(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     context = rig.coordinator.context
@@ -99,7 +99,7 @@ def test_events_can_be_sent_from_any_thread_and_keep_the_order_of_each(rig: Rig)
         assert [value for value in seen if first <= value < first + 50] == list(range(first, first + 50))
 
 
-def test_a_gateway_and_a_broadcast_reach_the_right_subtasks(rig: Rig) -> None:
+def test_a_gateway_and_a_broadcast_reach_the_right_subtasks(rig: CoordinatorRig) -> None:
     def ready(subtask: int, attempt: int, gateway: SubtaskGateway) -> None:
         gateway.send(Number(value=10 + subtask))
 
@@ -119,13 +119,13 @@ def test_a_gateway_and_a_broadcast_reach_the_right_subtasks(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("subtask", [-1, PARALLELISM])
-def test_an_event_to_no_subtask_is_an_error_of_the_caller(rig: Rig, subtask: int) -> None:
+def test_an_event_to_no_subtask_is_an_error_of_the_caller(rig: CoordinatorRig, subtask: int) -> None:
     rig.start()
     with pytest.raises(NoSuchSubtask):
         rig.coordinator.context.send(subtask, Number(value=1))
 
 
-def test_nothing_is_sent_before_the_query_is_started(rig: Rig) -> None:
+def test_nothing_is_sent_before_the_query_is_started(rig: CoordinatorRig) -> None:
     # It would be lost, while the state of the coordinator that sent it is kept.
     with pytest.raises(CoordinatorNotStarted, match=r"operator 'op': its query has not been started"):
         rig.coordinator.context.send(0, Number(value=1))
@@ -137,7 +137,7 @@ def test_nothing_is_sent_before_the_query_is_started(rig: Rig) -> None:
     assert rig.runtime.call(lambda core, now: numbers(core.operators()[0].channel.gateways[0].mailbox)) == [2]
 
 
-def test_an_undeclared_event_is_an_error_of_the_caller(rig: Rig) -> None:
+def test_an_undeclared_event_is_an_error_of_the_caller(rig: CoordinatorRig) -> None:
     rig.start()
     with pytest.raises(UndeclaredEvent, match="Undeclared"):
         rig.coordinator.context.send(0, Undeclared(value=1))

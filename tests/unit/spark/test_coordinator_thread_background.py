@@ -9,14 +9,14 @@ import threading
 from coord_control.ids import NO_EPOCH
 from tests.patience import SECONDS
 from tests.unit.spark.coordinator_kit import (
-    Rig,
+    CoordinatorRig,
     assert_met,
     assert_set,
     boom,
 )
 
 
-def test_background_work_comes_back_to_the_coordinator_thread(rig: Rig) -> None:
+def test_background_work_comes_back_to_the_coordinator_thread(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     done = threading.Event()
@@ -37,7 +37,7 @@ def test_background_work_comes_back_to_the_coordinator_thread(rig: Rig) -> None:
     assert threads[1] == "coord-coordinators"
 
 
-def test_background_work_without_a_continuation_just_ends(rig: Rig) -> None:
+def test_background_work_without_a_continuation_just_ends(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     done = threading.Event()
@@ -46,14 +46,14 @@ def test_background_work_without_a_continuation_just_ends(rig: Rig) -> None:
     rig.assert_no_failure()
 
 
-def test_an_exception_of_background_work_fails_the_query(rig: Rig) -> None:
+def test_an_exception_of_background_work_fails_the_query(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     rig.coordinator.context.run_in_background(boom)
     assert rig.failure().callback == "run_in_background"
 
 
-def test_background_work_that_ends_after_a_reset_does_not_come_back(rig: Rig) -> None:
+def test_background_work_that_ends_after_a_reset_does_not_come_back(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     may_end = threading.Event()
@@ -69,7 +69,7 @@ def test_background_work_that_ends_after_a_reset_does_not_come_back(rig: Rig) ->
     assert came_back == []
 
 
-def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: Rig) -> None:
+def test_background_work_that_still_waits_at_the_end_is_not_begun(rig: CoordinatorRig) -> None:
     rig.start()
     rig.settle()
     all_are_here, may_end = threading.Barrier(5), threading.Event()

@@ -25,7 +25,7 @@ def nothing() -> None:
 
 
 @dataclass
-class Rig:
+class WriterRig:
     """A writer whose storage is a list, and whose owner notes what it is told."""
 
     on_append: Callable[[], None] = nothing
@@ -63,14 +63,14 @@ def work(*epochs: int, era: int = 0, query: QueryName = Q) -> Work:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
+def rig() -> Iterator[WriterRig]:
+    rig = WriterRig()
     yield rig
     rig.on_append = rig.on_verify = nothing
     rig.writer.close(SECONDS)
 
 
-def test_records_are_written_then_the_generation_is_checked_then_the_owner_is_told(rig: Rig) -> None:
+def test_records_are_written_then_the_generation_is_checked_then_the_owner_is_told(rig: WriterRig) -> None:
     rig.writer.start()
     only = work(1, 2)
     rig.writer.submit(only)
@@ -80,7 +80,7 @@ def test_records_are_written_then_the_generation_is_checked_then_the_owner_is_to
     assert rig.writer.writes == 1
 
 
-def test_what_waits_becomes_one_write_for_each_query(rig: Rig) -> None:
+def test_what_waits_becomes_one_write_for_each_query(rig: WriterRig) -> None:
     other = QueryName("other")
     group = [work(1), work(2, query=other), work(3), work()]
     for one in group:
@@ -92,7 +92,7 @@ def test_what_waits_becomes_one_write_for_each_query(rig: Rig) -> None:
     assert rig.writer.writes == 1
 
 
-def test_what_comes_during_a_write_becomes_the_next_one(rig: Rig) -> None:
+def test_what_comes_during_a_write_becomes_the_next_one(rig: WriterRig) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -112,7 +112,7 @@ def test_what_comes_during_a_write_becomes_the_next_one(rig: Rig) -> None:
     assert rig.writer.writes == 2
 
 
-def test_a_group_without_records_costs_nothing(rig: Rig) -> None:
+def test_a_group_without_records_costs_nothing(rig: WriterRig) -> None:
     rig.writer.start()
     empty = work()
     rig.writer.submit(empty)
@@ -121,7 +121,7 @@ def test_a_group_without_records_costs_nothing(rig: Rig) -> None:
     assert rig.writer.writes == 0
 
 
-def test_one_write_is_bounded(rig: Rig) -> None:
+def test_one_write_is_bounded(rig: WriterRig) -> None:
     everything = [work(epoch) for epoch in range(5000)]
     for one in everything:
         rig.writer.submit(one)
@@ -131,7 +131,7 @@ def test_one_write_is_bounded(rig: Rig) -> None:
     assert first + second == everything
 
 
-def test_after_a_lost_write_nothing_of_its_era_is_written(rig: Rig) -> None:
+def test_after_a_lost_write_nothing_of_its_era_is_written(rig: WriterRig) -> None:
     lost = StoreUnavailable("folder", "create", "disk full")
 
     def fail() -> None:
@@ -151,7 +151,7 @@ def test_after_a_lost_write_nothing_of_its_era_is_written(rig: Rig) -> None:
     assert rig.appended == [(Q, [ack(3)])]
 
 
-def test_a_group_of_two_eras_is_told_apart(rig: Rig) -> None:
+def test_a_group_of_two_eras_is_told_apart(rig: WriterRig) -> None:
     def fail() -> None:
         raise StoreUnavailable("folder", "create", "disk full")
 
@@ -180,7 +180,7 @@ def test_a_group_of_two_eras_is_told_apart(rig: Rig) -> None:
     assert rig.appended == [(Q, [ack(2)]), (Q, [ack(4)])]
 
 
-def test_a_newer_generation_turns_a_write_into_a_lost_one(rig: Rig) -> None:
+def test_a_newer_generation_turns_a_write_into_a_lost_one(rig: WriterRig) -> None:
     def newer() -> None:
         raise Fenced("job", 1)
 
@@ -194,7 +194,7 @@ def test_a_newer_generation_turns_a_write_into_a_lost_one(rig: Rig) -> None:
     assert rig.steps == ["append", "verify", "failed"]
 
 
-def test_an_error_that_is_not_ours_is_told_as_one_of_the_storage(rig: Rig) -> None:
+def test_an_error_that_is_not_ours_is_told_as_one_of_the_storage(rig: WriterRig) -> None:
     def fail() -> None:
         raise OSError(28, "No space left on device")
 
@@ -207,7 +207,7 @@ def test_an_error_that_is_not_ours_is_told_as_one_of_the_storage(rig: Rig) -> No
     assert "No space left on device" in str(error)
 
 
-def test_closing_writes_what_waits(rig: Rig) -> None:
+def test_closing_writes_what_waits(rig: WriterRig) -> None:
     group = [work(1), work(2)]
     for one in group:
         rig.writer.submit(one)
