@@ -18,7 +18,6 @@ Threads: any; within a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, false, or_, select, true
 
@@ -79,7 +78,5 @@ def _of_imported(transaction: Transaction, job: int) -> Iterator[Mapping[str, in
     taken_here = select(checkpoints.path).where(
         checkpoints.job_id == job, checkpoints.state == CheckpointState.COMPLETED, checkpoints.path.is_not(None)
     )
-    query = select(savepoints.summary).where(savepoints.job_name == name, savepoints.path.not_in(taken_here))
-    for summary in transaction.execute(query).scalars():
-        applied: Any = (summary or {}).get("applied_numbers") or {}
-        yield {str(operator): int(number) for operator, number in applied.items()}
+    query = select(savepoints.applied_numbers).where(savepoints.job_name == name, savepoints.path.not_in(taken_here))
+    yield from transaction.execute(query).scalars()

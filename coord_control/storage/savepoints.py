@@ -47,12 +47,12 @@ class Savepoints:
                 size=savepoint.size,
                 created_at=savepoint.created_at,
                 recorded_at=transaction.now,
-                summary=to_json(savepoint.summary),
+                applied_numbers=savepoint.applied_numbers,
                 verified_at=savepoint.verified_at,
                 verified_ok=savepoint.verified_ok,
                 problems=to_json(savepoint.problems),
             )
-            new = {name: insert.excluded[name] for name in ("size", "created_at", "summary")}
+            new = {name: insert.excluded[name] for name in ("size", "created_at", "applied_numbers")}
             if not is_imported:
                 new |= {"imported": insert.excluded.imported}
             if savepoint.label is not None:

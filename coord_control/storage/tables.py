@@ -218,7 +218,7 @@ savepoints: Final = Table(
     Column("size", BigInteger, nullable=False),
     Column("created_at", UtcDateTime),
     Column("recorded_at", UtcDateTime, nullable=False),
-    Column("summary", JSON, nullable=False),
+    Column("applied_numbers", JSON, nullable=False),  # operator -> number of an event
     Column("verified_at", UtcDateTime),
     Column("verified_ok", Boolean),
     Column("problems", JSON, nullable=False),

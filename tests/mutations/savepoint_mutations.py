@@ -1,4 +1,4 @@
-"""What a savepoint shares with others, and what goes with it.
+"""What a savepoint shares with others, what goes with it, and what is recorded of it.
 
 Each rule is left out or turned round, with the tests that have to notice.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.control.agent import driver_records
 from coord_control.durable.checkpoints import removal, shared_files
 from tests.mutations.mutation import Mutation
 
@@ -14,6 +15,7 @@ __all__ = ["SAVEPOINT_MUTATIONS"]
 
 _SAVEPOINTS: Final = "tests/unit/durable/test_checkpoint_store_savepoints.py"
 _DISPOSING: Final = "tests/unit/durable/test_catalog.py"
+_RECORDED: Final = "tests/unit/control/test_savepoint_import.py"
 
 #: Each with the tests that catch it.
 SAVEPOINT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
@@ -34,5 +36,14 @@ SAVEPOINT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "job_folder",
         ),
         _DISPOSING,
+    ),
+    (
+        Mutation(
+            "record a savepoint as if it contained no control events",
+            driver_records.savepoint_record,
+            "part.applied_events.get(record.job, 0)",
+            "0",
+        ),
+        _RECORDED,
     ),
 )

@@ -251,8 +251,7 @@ def test_a_savepoint_that_no_checkpoint_of_this_database_tells_of_keeps_events_t
     store.checkpoints.save(JOB, containing(1, 4, path="/saved/two"))
     own = SavepointRecord(path="/saved/two", job=JOB, checkpoint=1)  # what it contains is known from the checkpoint
     store.savepoints.save(own)
-    summary = {"applied_numbers": {"op": 2}}
-    imported = SavepointRecord(path="/saved/one", job=JOB, imported=True, summary=summary)
+    imported = SavepointRecord(path="/saved/one", job=JOB, imported=True, applied_numbers={"op": 2})
     store.savepoints.save(imported)
     prune(store.database, NOTHING, now=LATER)
     assert numbers(store) == [3, 4]

@@ -15,7 +15,7 @@ from tests.records_kit import JOB, NOON, checkpoint
 from tests.storage.kit import register
 
 TAKEN = SavepointRecord(
-    path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOON, summary={"q": 4}
+    path="/s/one", job=JOB, checkpoint=7, label="before", size=10, created_at=NOON, applied_numbers={"op": 4}
 )
 
 
@@ -32,8 +32,9 @@ def test_a_savepoint_is_recorded_by_its_path(store: ControlStore) -> None:
 
 def test_importing_what_a_job_has_taken_changes_nothing_of_that(store: ControlStore) -> None:
     store.savepoints.save(TAKEN)
-    again = store.savepoints.save(SavepointRecord(path="/s/one", size=12), imported=True)
+    again = store.savepoints.save(SavepointRecord(path="/s/one", size=12, applied_numbers={"op": 4}), imported=True)
     assert (again.imported, again.job, again.checkpoint, again.label, again.size) == (False, JOB, 7, "before", 12)
+    assert again.applied_numbers == {"op": 4}
     assert store.savepoints.save(SavepointRecord(path="/s/one", label="after")).label == "after"
 
 

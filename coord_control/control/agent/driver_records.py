@@ -69,11 +69,11 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
         return None
     if record.path is None:
         return None
-    epochs = {query.query: query.boundary for query in record.queries}
     numbers = {
-        part.operator: None if part.applied_events is None else part.applied_events.get(record.job, 0)
+        str(part.operator): part.applied_events.get(record.job, 0)
         for query in record.queries
         for part in query.operators
+        if part.applied_events is not None
     }
     return SavepointRecord(
         path=record.path,
@@ -82,7 +82,7 @@ def savepoint_record(record: CheckpointRecord) -> SavepointRecord | None:
         label=record.label,
         size=record.state_bytes,
         created_at=record.finished_at,
-        summary={"queries": epochs, "applied_numbers": numbers},
+        applied_numbers=numbers,
     )
 
 

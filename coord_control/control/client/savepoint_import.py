@@ -54,13 +54,7 @@ def savepoint_record(entry: CheckpointEntry, metadata: CheckpointMetadata) -> Sa
         label=metadata.label,
         size=stored_statistics(metadata, entry.path).state_bytes,
         created_at=metadata.completed_at,
-        summary={
-            "generation": int(metadata.generation),
-            "epochs": {str(name): int(query.epoch) for name, query in metadata.queries.items()},
-            "operators": {str(uid): operator.parallelism for uid, operator in metadata.operators.items()},
-            "files": metadata.file_count,
-            "applied_numbers": {
-                str(uid): operator.applied_events.get(metadata.job, 0) for uid, operator in metadata.operators.items()
-            },
+        applied_numbers={
+            str(uid): operator.applied_events.get(metadata.job, 0) for uid, operator in metadata.operators.items()
         },
     )

@@ -125,7 +125,7 @@ class SavepointRecord(Record):
     """A savepoint at any path, taken by a job of this database or ``imported``.
 
     Attributes:
-        summary: a summary of its metadata: queries, operators, epochs.
+        applied_numbers: operator -> the number of the last event that its state contains; 0 if it is not named.
         verified_at: time of the last verification of all files; ``verified_ok`` if they were intact.
     """
 
@@ -137,7 +137,7 @@ class SavepointRecord(Record):
     size: int = 0
     created_at: datetime | None = None
     recorded_at: datetime | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    applied_numbers: dict[str, int] = field(default_factory=dict)
     verified_at: datetime | None = None
     verified_ok: bool | None = None
     problems: tuple[str, ...] = ()

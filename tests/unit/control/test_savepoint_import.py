@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control.agent.driver_records import checkpoint_record
+from coord_control.control.agent.driver_records import checkpoint_record, savepoint_record
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.savepoint_import import read_savepoint
 from coord_control.durable.checkpoints.catalog import Catalog
@@ -12,7 +12,10 @@ from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import CheckpointNotFound, DamagedRecord
+from coord_control.ids import CheckpointKind, OperatorUid, QueryName
 from coord_control.protocol.control_events import Seal
+from coord_control.protocol.statistics import OperatorStatistics, QueryStatistics
+from coord_control.storage.records import CheckpointRecord, CheckpointState
 from tests import control_kit as kit
 from tests.unit.durable.restore_kit import OP, operator_snapshot, put_checkpoint
 
@@ -27,7 +30,7 @@ def test_a_savepoint_says_what_it_holds(savepoint: str) -> None:
 
     assert (found.path, found.job, found.imported) == (savepoint, "flights", True)
     assert found.size > 0
-    assert set(found.summary["epochs"]) == {"delays", "raw"}
+    assert found.applied_numbers == {OP: 0}
     assert read_savepoint(f"{savepoint}/") == found
 
 
@@ -43,7 +46,27 @@ def test_it_is_known_which_control_events_a_savepoint_contains(savepoint: str) -
     [delays, raw] = checkpoint_record("flights", 3, stored).queries
     assert [(each.operator, each.applied_events) for each in delays.operators] == [(OP, {"flights": 7})]
     assert raw.operators == ()
-    assert read_savepoint(savepoint).summary["applied_numbers"] == {OP: 7}
+    assert read_savepoint(savepoint).applied_numbers == {OP: 7}
+
+
+def test_a_savepoint_of_the_driver_names_the_operators_whose_numbers_are_known() -> None:
+    operators = (
+        OperatorStatistics(OperatorUid("known"), applied_events={"flights": 7}),
+        OperatorStatistics(OperatorUid("without"), applied_events={}),
+        OperatorStatistics(OperatorUid("unknown")),
+    )
+    record = CheckpointRecord(
+        job="flights",
+        id=3,
+        kind=CheckpointKind.SAVEPOINT,
+        state=CheckpointState.COMPLETED,
+        triggered_at=kit.NOON,
+        path="/saved/three",
+        queries=(QueryStatistics(QueryName("q"), operators=operators),),
+    )
+    found = savepoint_record(record)
+    assert found is not None
+    assert found.applied_numbers == {"known": 7, "without": 0}
 
 
 def test_a_path_without_one_is_answered_with_the_near_ones(savepoint: str) -> None:

@@ -73,7 +73,7 @@ def upgrade() -> None:
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("created_at", _TIME),
         sa.Column("recorded_at", _TIME, nullable=False),
-        sa.Column("summary", sa.JSON(), nullable=False),
+        sa.Column("applied_numbers", sa.JSON(), nullable=False),
         sa.Column("verified_at", _TIME),
         sa.Column("verified_ok", sa.Boolean()),
         sa.Column("problems", sa.JSON(), nullable=False),

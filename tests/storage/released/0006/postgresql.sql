@@ -54,7 +54,7 @@ CREATE TABLE savepoints (
     size BIGINT NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE,
     recorded_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    summary JSON NOT NULL,
+    applied_numbers JSON NOT NULL,
     verified_at TIMESTAMP WITH TIME ZONE,
     verified_ok BOOLEAN,
     problems JSON NOT NULL,

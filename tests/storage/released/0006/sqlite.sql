@@ -53,7 +53,7 @@ CREATE TABLE savepoints (
     size BIGINT NOT NULL,
     created_at DATETIME,
     recorded_at DATETIME NOT NULL,
-    summary JSON NOT NULL,
+    applied_numbers JSON NOT NULL,
     verified_at DATETIME,
     verified_ok BOOLEAN,
     problems JSON NOT NULL,
