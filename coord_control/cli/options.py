@@ -22,7 +22,6 @@ __all__ = [
     "Key",
     "Label",
     "Limit",
-    "Root",
     "Target",
     "Timeout",
     "Wait",
@@ -31,9 +30,6 @@ __all__ = [
 
 JobName: TypeAlias = Annotated[
     str, typer.Argument(metavar="JOB", help="The job.", autocompletion=complete_job, show_default=False)
-]
-Root: TypeAlias = Annotated[
-    str, typer.Option(envvar="COORD_ROOT", metavar="PATH", help="The folder of all jobs: a path, or a URI.")
 ]
 AnyRoot: TypeAlias = Annotated[
     str | None,

@@ -91,7 +91,7 @@ class Jobs:
             if changed.rowcount == 0:
                 locked_generation(transaction, name, generation, self._database.display_url)
                 raise _unregistered(name, generation)
-            return Heartbeat(newest_generation=generation, now=now)
+            return Heartbeat(now=now)
 
     def ended(
         self,

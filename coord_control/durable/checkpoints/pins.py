@@ -93,15 +93,14 @@ class Pinned:
 
     Attributes:
         entries: the manifest.
-        linked_bytes, copied_bytes: of files that were given a new name; only copies take space.
-        reused_bytes: of files that other retained checkpoints had pinned already.
+        linked_bytes, copied_bytes: of files that were given a new name; only copies take space. What is in neither was
+            pinned by another retained checkpoint.
     """
 
     live: LiveFiles
     entries: tuple[FileEntry, ...]
     linked_bytes: int
     copied_bytes: int
-    reused_bytes: int
 
     def snapshot(
         self, *, query_id: str, spark_version: str, earlier: Reached | None, sources: tuple[str, ...] = ()
@@ -180,7 +179,7 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
 def _pinned(live: LiveFiles, entries: tuple[FileEntry, ...], linked: Sequence[Linked]) -> Pinned:
     linked_bytes = sum(one.size for one in linked if one.is_linked)
     copied_bytes = sum(one.size for one in linked if not one.is_linked)
-    return Pinned(live, entries, linked_bytes, copied_bytes, live.size - linked_bytes - copied_bytes)
+    return Pinned(live, entries, linked_bytes, copied_bytes)
 
 
 def _link(

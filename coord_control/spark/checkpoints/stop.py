@@ -23,9 +23,12 @@ from coord_control.protocol.scheduler.tickets import Outcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["savepoint_and_pause", "stop_queries"]
+__all__ = ["CLOSE_SECONDS", "STOP_SECONDS", "savepoint_and_pause", "stop_queries"]
 
-_CLOSE_SECONDS: Final = 5.0
+#: How long a job may take to end by default.
+STOP_SECONDS: Final = 30.0
+#: How long the end of a job waits for each of its threads.
+CLOSE_SECONDS: Final = 5.0
 # How long to wait for the end of an aborted savepoint; its copies may have to be removed first.
 _ABORT_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
@@ -37,8 +40,8 @@ def stop_queries(queries: Sequence[ManagedQuery], deadline: float) -> None:
     for thread in stops:
         thread.start()
     for query, thread in zip(queries, stops, strict=True):
-        thread.join(max(0.0, deadline - time.monotonic()) + _CLOSE_SECONDS)
-        query.join(_CLOSE_SECONDS)
+        thread.join(max(0.0, deadline - time.monotonic()) + CLOSE_SECONDS)
+        query.join(CLOSE_SECONDS)
 
 
 def savepoint_and_pause(

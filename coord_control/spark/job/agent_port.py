@@ -43,7 +43,7 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.stop import savepoint_and_pause
+from coord_control.spark.checkpoints.stop import STOP_SECONDS, savepoint_and_pause
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.news import News
@@ -53,8 +53,6 @@ from coord_control.spark.queries.query import ManagedQuery
 
 __all__ = ["AgentPort"]
 
-#: How long a job may take to end by default.
-STOP_SECONDS: Final = 30.0
 _SAVEPOINT_SECONDS: Final = 3600.0
 # A program that never waits for its job is ready this long after it has started its last query.
 _SETTLED_SECONDS: Final = 5.0

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -37,10 +37,10 @@ from coord_control.protocol.scheduler.statistics_history import Overview
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.checkpoints.stop import stop_queries
+from coord_control.spark.checkpoints.stop import CLOSE_SECONDS, STOP_SECONDS, stop_queries
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.job_driver import CLOSE_SECONDS, DriverSettings, JobDriver
+from coord_control.spark.job.job_driver import DriverSettings, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["Job"]
 
 _log = logging.getLogger("coord_control.job")
-
-_STOP_SECONDS: Final = 30.0
 
 
 class Job:
@@ -273,7 +271,7 @@ class Job:
         with self._driver.changed:
             ended = self._driver.changed.wait_for(self._driver.has_ended, timeout_seconds)
         if error := self._driver.first_error():
-            self.stop(_STOP_SECONDS)
+            self.stop(STOP_SECONDS)
             raise error
         return ended
 
@@ -358,7 +356,7 @@ class Job:
         except JobClosed:
             raise self._driver.closed_error() from None
 
-    def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
+    def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
         """Stop every query at the end of its running epoch, then end the job.
 
         After ``grace_seconds`` a running epoch is interrupted. Nothing is lost or done twice: the next driver runs it
@@ -398,7 +396,7 @@ class Job:
         if isinstance(error, Exception) and not isinstance(error, SystemExit):
             self._driver.program_error = error
         if isinstance(error, KeyboardInterrupt):
-            self._stop(_STOP_SECONDS)  # another interrupt does not wait
+            self._stop(STOP_SECONDS)  # another interrupt does not wait
         else:
             self.stop()
 

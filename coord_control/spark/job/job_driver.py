@@ -52,6 +52,7 @@ from coord_control.protocol.scheduler.checkpoint_options import CheckpointOption
 from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
+from coord_control.spark.checkpoints.stop import CLOSE_SECONDS
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.driver_takeover import cause_of, take_over
 from coord_control.spark.job.job_place import JobPlace
@@ -72,11 +73,10 @@ from coord_control.spark.session import bind_address as spark_address
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
-__all__ = ["CLOSE_SECONDS", "DriverSettings", "JobDriver"]
+__all__ = ["DriverSettings", "JobDriver"]
 
 _log = logging.getLogger("coord_control.job")
 
-CLOSE_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 10.0
 _STATUS_TRIES: Final = 5
 # To look for a commit takes some microseconds on a local disk, and a request elsewhere.

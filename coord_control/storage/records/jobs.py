@@ -248,7 +248,6 @@ class JobRecord(Record):
 class Heartbeat(Record):
     """The database's reply to a heartbeat."""
 
-    newest_generation: int
     now: datetime
 
 
