@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SUPPORTED_PACKAGES",
-    "Check",
+    "EnvironmentCheck",
     "Java",
     "Status",
     "check_disk",
@@ -78,7 +78,7 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class EnvironmentCheck:
     """One line of the report."""
 
     name: str
@@ -88,13 +88,15 @@ class Check:
     next_step: str = ""
 
 
-def check_python(version: tuple[int, int, int]) -> Check:
+def check_python(version: tuple[int, int, int]) -> EnvironmentCheck:
     """Judge the version of the interpreter that will run the driver."""
     expected = f"{_dotted(_MIN_PYTHON)} or newer"
     found = f"{_dotted(version)} ({sys.executable})"
     if version >= _MIN_PYTHON:
-        return Check("python", Status.OK, found, expected)
-    return Check("python", Status.FAILED, found, expected, f"make a virtual environment with Python {expected}")
+        return EnvironmentCheck("python", Status.OK, found, expected)
+    return EnvironmentCheck(
+        "python", Status.FAILED, found, expected, f"make a virtual environment with Python {expected}"
+    )
 
 
 # --- Java
@@ -144,23 +146,23 @@ def _java_place(environment: Mapping[str, str]) -> tuple[str, str] | None:
     return None if on_path is None else (on_path, "PATH")
 
 
-def check_java(java: Java | None) -> Check:
+def check_java(java: Java | None) -> EnvironmentCheck:
     """Judge the version of Java."""
     expected, install = f"{_MIN_JAVA} or newer", _java_install()
     if java is None:
-        return Check("java", Status.FAILED, "no JAVA_HOME, no java on PATH", expected, install)
+        return EnvironmentCheck("java", Status.FAILED, "no JAVA_HOME, no java on PATH", expected, install)
     found = f"{java.path} (from {java.source})"
     if java.banner is None:
         hint = "let JAVA_HOME name a Java installation, or unset it" if java.source == "JAVA_HOME" else install
-        return Check("java", Status.FAILED, f"{found} cannot be run", expected, hint)
+        return EnvironmentCheck("java", Status.FAILED, f"{found} cannot be run", expected, hint)
     version = _java_version(java.banner)
     if version is None:
         hint = f"run {java.path} -version and see whether it is version {expected}"
-        return Check("java", Status.WARNING, f"{found} of unknown version", expected, hint)
+        return EnvironmentCheck("java", Status.WARNING, f"{found} of unknown version", expected, hint)
     if version < _MIN_JAVA:
         hint = f"{install}; or set JAVA_HOME to a newer one"
-        return Check("java", Status.FAILED, f"{version}: {found}", expected, hint)
-    return Check("java", Status.OK, f"{version}: {found}", expected)
+        return EnvironmentCheck("java", Status.FAILED, f"{version}: {found}", expected, hint)
+    return EnvironmentCheck("java", Status.OK, f"{version}: {found}", expected)
 
 
 def _java_banner(path: str) -> str | None:
@@ -193,12 +195,12 @@ def _java_install() -> str:
 # --- packages
 
 
-def check_packages() -> list[Check]:
+def check_packages() -> list[EnvironmentCheck]:
     """Judge the installed version of every package that matters, without importing it."""
     return [check_package(name, _installed(name), range_) for name, range_ in SUPPORTED_PACKAGES.items()]
 
 
-def check_package(name: str, version: str | None, range_: str) -> Check:
+def check_package(name: str, version: str | None, range_: str) -> EnvironmentCheck:
     """Judge one version.
 
     Args:
@@ -206,9 +208,9 @@ def check_package(name: str, version: str | None, range_: str) -> Check:
         range_: for example ``>=2.2,<3``.
     """
     if version is not None and all(_satisfies(version, bound) for bound in range_.split(",")):
-        return Check(name, Status.OK, version, range_)
+        return EnvironmentCheck(name, Status.OK, version, range_)
     install = f"{sys.executable} -m pip install '{name}{range_}'"
-    return Check(name, Status.FAILED, version or "not installed", range_, install)
+    return EnvironmentCheck(name, Status.FAILED, version or "not installed", range_, install)
 
 
 def _installed(name: str) -> str | None:
@@ -232,20 +234,22 @@ def _numbers(version: str) -> tuple[int, ...]:
 # --- network
 
 
-def check_loopback() -> Check:
+def check_loopback() -> EnvironmentCheck:
     """Listen on the loopback interface and connect to it, as the driver's endpoint does."""
     expected = "a TCP connection to 127.0.0.1"
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             with socket.create_connection(("127.0.0.1", port), timeout=5.0):
-                return Check("loopback", Status.OK, f"connected to port {port}", expected)
+                return EnvironmentCheck("loopback", Status.OK, f"connected to port {port}", expected)
     except OSError as error:
         hint = "let the sandbox or the firewall of this machine allow connections to itself"
-        return Check("loopback", Status.FAILED, str(error), expected, hint)
+        return EnvironmentCheck("loopback", Status.FAILED, str(error), expected, hint)
 
 
-def check_host(environment: Mapping[str, str], resolve: Callable[[str], str] = socket.gethostbyname) -> Check:
+def check_host(
+    environment: Mapping[str, str], resolve: Callable[[str], str] = socket.gethostbyname
+) -> EnvironmentCheck:
     """Judge the name under which Spark's executors will look for the driver.
 
     Args:
@@ -259,8 +263,8 @@ def check_host(environment: Mapping[str, str], resolve: Callable[[str], str] = s
         hint = (
             f"add {host} to /etc/hosts, or set SPARK_LOCAL_IP=127.0.0.1 (one machine) or spark.driver.host (a cluster)"
         )
-        return Check("driver host", Status.FAILED, f"{host}: {error}", expected, hint)
-    return Check("driver host", Status.OK, f"{host} is {address}", expected)
+        return EnvironmentCheck("driver host", Status.FAILED, f"{host}: {error}", expected, hint)
+    return EnvironmentCheck("driver host", Status.OK, f"{host} is {address}", expected)
 
 
 # --- disk and storage
@@ -274,15 +278,15 @@ def local_path(root: str) -> Path | None:
     return Path(match[2]) if match[1] == "file" and match[2].startswith("/") else None
 
 
-def check_disk(name: str, path: Path, free_bytes: Callable[[Path], int] | None = None) -> Check:
+def check_disk(name: str, path: Path, free_bytes: Callable[[Path], int] | None = None) -> EnvironmentCheck:
     """Judge the free space where ``path`` lies or will lie."""
     existing = next(parent for parent in [path, *path.parents] if parent.exists())
     free = free_bytes(existing) if free_bytes else shutil.disk_usage(existing).free
     found, expected = f"{free / _GIB:.1f} GiB free in {existing}", f"{_DISK_LOW // _GIB} GiB free"
     if free >= _DISK_LOW:
-        return Check(name, Status.OK, found, expected)
+        return EnvironmentCheck(name, Status.OK, found, expected)
     status = Status.WARNING if free >= _DISK_FULL else Status.FAILED
-    return Check(name, status, found, expected, "free some space, or choose another place")
+    return EnvironmentCheck(name, status, found, expected, "free some space, or choose another place")
 
 
 #: Mount options, by file system, with which an opened file may show old content after another machine replaced it.
@@ -297,7 +301,7 @@ def read_mounts() -> str | None:
         return None
 
 
-def check_mount(path: Path, mounts: str) -> Check:
+def check_mount(path: Path, mounts: str) -> EnvironmentCheck:
     """Judge how the file system of ``path`` is mounted: a driver must notice immediately that another one took over.
 
     Args:
@@ -315,12 +319,12 @@ def check_mount(path: Path, mounts: str) -> Check:
     expected = "a file that is opened is the one that the server has"
     stale = _STALE_READS.get(kind)
     if stale is None or stale not in options.split(","):
-        return Check("mount", Status.OK, f"{place} is {kind}", expected)
+        return EnvironmentCheck("mount", Status.OK, f"{place} is {kind}", expected)
     hint = f"mount {place} without {stale}: with it a driver that was replaced may keep running for up to a minute"
-    return Check("mount", Status.FAILED, f"{place} is {kind} with {stale}", expected, hint)
+    return EnvironmentCheck("mount", Status.FAILED, f"{place} is {kind} with {stale}", expected, hint)
 
 
-def check_storage(root: str, files: Files) -> Check:
+def check_storage(root: str, files: Files) -> EnvironmentCheck:
     """Create, refuse to create again, read and delete a small file, in the same way as all records are written."""
     expected = "create (atomic, synced, refused when there), read, delete"
     path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
@@ -332,9 +336,9 @@ def check_storage(root: str, files: Files) -> Check:
         with contextlib.suppress(StoreError, OSError):
             files.delete(path)
     if problem is None:
-        return Check("storage", Status.OK, root, expected)
+        return EnvironmentCheck("storage", Status.OK, root, expected)
     hint = f"give the user {os.getuid()} the right to write to {root}, or choose another root"
-    return Check("storage", Status.FAILED, problem, expected, hint)
+    return EnvironmentCheck("storage", Status.FAILED, problem, expected, hint)
 
 
 def _exercise(files: Files, path: str) -> str | None:

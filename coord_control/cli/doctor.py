@@ -19,7 +19,7 @@ from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Json
 from coord_control.cli.output import console, plain_table
 from coord_control.driver_process import driver_environment
-from coord_control.environment import Check, Status
+from coord_control.environment import EnvironmentCheck, Status
 
 __all__ = ["doctor"]
 
@@ -66,7 +66,7 @@ def doctor(
     raise typer.Exit(1 if any(check.status is Status.FAILED for check in checks) else 0)
 
 
-def _basic_checks(root: str | None) -> list[Check]:
+def _basic_checks(root: str | None) -> list[EnvironmentCheck]:
     checks = [
         environment.check_python(sys.version_info[:3]),
         environment.check_java(environment.find_java(os.environ)),
@@ -86,7 +86,7 @@ def _basic_checks(root: str | None) -> list[Check]:
     return checks
 
 
-def _spark_checks(root: str | None, timeout: float) -> list[Check]:
+def _spark_checks(root: str | None, timeout: float) -> list[EnvironmentCheck]:
     command = [
         sys.executable,
         "-m",
@@ -104,18 +104,20 @@ def _spark_checks(root: str | None, timeout: float) -> list[Check]:
         )
     except subprocess.TimeoutExpired:
         hint = "check whether the JVM waits for memory or the network; --spark-timeout raises the limit"
-        return [Check("spark", Status.FAILED, f"no result within {timeout:g} s", _SPARK_EXPECTED, hint)]
+        return [EnvironmentCheck("spark", Status.FAILED, f"no result within {timeout:g} s", _SPARK_EXPECTED, hint)]
     if done.returncode != 0:
         hint = f"for the whole error run: {' '.join(command)}"
-        return [Check("spark", Status.FAILED, _last_line(done.stderr), _SPARK_EXPECTED, hint)]
-    return [Check(**{**each, "status": Status(each["status"])}) for each in json.loads(_last_line(done.stdout))]
+        return [EnvironmentCheck("spark", Status.FAILED, _last_line(done.stderr), _SPARK_EXPECTED, hint)]
+    return [
+        EnvironmentCheck(**{**each, "status": Status(each["status"])}) for each in json.loads(_last_line(done.stdout))
+    ]
 
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no output"])[-1]
 
 
-def _print(checks: list[Check], skipped: list[str]) -> None:
+def _print(checks: list[EnvironmentCheck], skipped: list[str]) -> None:
     out = console()
     table = plain_table()
     for title in ("check", "status", "found", "expected"):

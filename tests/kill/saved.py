@@ -9,7 +9,7 @@ from pathlib import Path
 from coord_control.durable.checkpoints.checkpoint_folder import (
     VOID,
     CheckpointEntry,
-    CheckpointState,
+    StoredState,
     list_entries,
     shared_names,
 )
@@ -46,7 +46,7 @@ def check_saved(trial: Trial, known: dict[CheckpointId, Saved]) -> None:
     entries = list(list_entries(LocalFiles(), str(trial.job)))
     completed = {entry.checkpoint: entry for entry in entries if entry.is_completed}
     others = {entry.state for entry in entries if not entry.is_completed}
-    assert others <= {CheckpointState.UNFINISHED, CheckpointState.VOID}, entries
+    assert others <= {StoredState.UNFINISHED, StoredState.VOID}, entries
     paths = {Path(entry.path) for entry in completed.values()}
     found = {path.parent for path in trial.job.glob("*points/*/_metadata") if path.read_bytes() != VOID}
     assert found == paths
@@ -66,7 +66,7 @@ def check_nothing_is_left(trial: Trial) -> None:
     """After an orderly end: nothing is half made, and no file lies among the shared ones that nobody names."""
     files = LocalFiles()
     entries = list(list_entries(files, str(trial.job)))
-    assert {entry.state for entry in entries} <= {CheckpointState.COMPLETED, CheckpointState.VOID}
+    assert {entry.state for entry in entries} <= {StoredState.COMPLETED, StoredState.VOID}
     # Of those that do not exist any more one claim may stay: the one that keeps the highest id.
     assert [entry.checkpoint for entry in entries if not entry.is_completed] in ([], [entries[-1].checkpoint])
     named: set[str] = set()

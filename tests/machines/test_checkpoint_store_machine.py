@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 
 from coord_control.durable.checkpoints.checkpoint_folder import (
-    CheckpointState,
+    StoredState,
     files_folder,
     list_entries,
     look,
@@ -225,7 +225,7 @@ class StoreModel:
             raise
         del owner.pending[checkpoint], owner.pinned[checkpoint]
         assert owner is self.current, "it does not own the job"
-        assert self.state(checkpoint) is CheckpointState.COMPLETED, "its driver was told so"
+        assert self.state(checkpoint) is StoredState.COMPLETED, "its driver was told so"
 
     def discard(self) -> None:
         owner = self.owner()
@@ -242,7 +242,7 @@ class StoreModel:
         owner = self.owner()
         with self.doubts(owner):
             for checkpoint in owner.store.retain(self.schedule.pick([1, 2, 3])):
-                assert self.state(checkpoint) is not CheckpointState.COMPLETED
+                assert self.state(checkpoint) is not StoredState.COMPLETED
 
     def dispose(self) -> None:
         """Somebody asks the driver for it, and so knows which one that is."""
@@ -281,7 +281,7 @@ class StoreModel:
 
     # What must hold.
 
-    def state(self, checkpoint: CheckpointId) -> CheckpointState | None:
+    def state(self, checkpoint: CheckpointId) -> StoredState | None:
         found = look(self.disk, JOB, checkpoint, lambda path: self.disk)
         return found[0].state if found is not None else None
 
@@ -289,7 +289,7 @@ class StoreModel:
         counts: Counter[str] = Counter()
         completed = [CheckpointId(0)]
         for entry in list_entries(self.disk, JOB):
-            assert entry.state is not CheckpointState.DAMAGED, entry.problem
+            assert entry.state is not StoredState.DAMAGED, entry.problem
             if entry.is_completed:
                 found = look(self.disk, JOB, entry.checkpoint, lambda path: self.disk)
                 assert found is not None

@@ -21,8 +21,7 @@ from coord_control.control.agent.driver_records import checkpoint_record, savepo
 from coord_control.control.execution.checkpoints import catalog_of
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState as StoredState
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, StoredState
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.errors import CheckpointNotFound, DamagedRecord, UnsupportedFormat
 from coord_control.storage.records import CheckpointRecord, CheckpointState

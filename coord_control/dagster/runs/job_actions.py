@@ -125,7 +125,7 @@ def restart(asking: Asking, config: ActionConfig) -> Metadata:
     return entries({"generation": result.generation})
 
 
-def restore_job(asking: Asking, config: RestoreConfig) -> Metadata:
+def restore_streaming_job(asking: Asking, config: RestoreConfig) -> Metadata:
     """``restore_streaming_job``."""
     spec = asking.spec.start
     if config.start and spec is None:
@@ -287,7 +287,7 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
     Action(
         "restore_streaming_job",
         RestoreConfig,
-        restore_job,
+        restore_streaming_job,
         "Restore a streaming job from a checkpoint or savepoint: through its driver if the job is running, otherwise "
         "directly on its storage. Shows the preflight checks in either case.",
     ),

@@ -12,8 +12,8 @@ from typing import Final
 
 from coord_control.durable.checkpoints.checkpoint_folder import (
     CheckpointEntry,
-    CheckpointState,
     Storage,
+    StoredState,
     list_entries,
     look,
     read_metadata,
@@ -30,10 +30,10 @@ __all__ = ["LATEST", "Catalog"]
 LATEST: Final = "latest"
 
 _WHY: Final = {
-    CheckpointState.UNFINISHED: "it is not complete: it is being made, or its driver died",
-    CheckpointState.VOID: "it was aborted before it was complete",
-    CheckpointState.MISSING: "it was moved or removed, or its storage cannot be reached; name it by its path",
-    CheckpointState.DAMAGED: "what it says about itself is damaged",
+    StoredState.UNFINISHED: "it is not complete: it is being made, or its driver died",
+    StoredState.VOID: "it was aborted before it was complete",
+    StoredState.MISSING: "it was moved or removed, or its storage cannot be reached; name it by its path",
+    StoredState.DAMAGED: "what it says about itself is damaged",
 }
 
 
@@ -54,7 +54,7 @@ class Catalog:
     def entries(self) -> list[CheckpointEntry]:
         """Return all checkpoints and savepoints, oldest first, including incomplete ones but not aborted ones."""
         found = list_entries(self._files, self._folder, self._storage)
-        return [entry for entry in found if entry.state is not CheckpointState.VOID]
+        return [entry for entry in found if entry.state is not StoredState.VOID]
 
     def labels(self) -> set[str]:
         """Return the labels that are taken, including those of incomplete checkpoints."""
@@ -154,7 +154,7 @@ class Catalog:
         raise CheckpointNotFound(label, "there is none of that label", _near(label, sorted(labels | {LATEST})))
 
     def _refuse(self, reference: str, entry: CheckpointEntry) -> None:
-        if entry.state is CheckpointState.DAMAGED:
+        if entry.state is StoredState.DAMAGED:
             raise DamagedRecord(join(entry.path, METADATA_NAME), entry.problem, "Restore from another checkpoint")
         raise CheckpointNotFound(reference, _WHY[entry.state])
 

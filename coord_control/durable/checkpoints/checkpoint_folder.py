@@ -45,10 +45,10 @@ __all__ = [
     "COMPLETED_NAME",
     "QUERIES_NAME",
     "VOID",
+    "CheckpointClaim",
     "CheckpointEntry",
-    "CheckpointState",
-    "ClaimRecord",
     "Storage",
+    "StoredState",
     "checkpoint_folder",
     "checkpoint_ids",
     "encode_claim",
@@ -76,7 +76,7 @@ _CLAIM_FORMAT: Final = 1
 Storage: TypeAlias = Callable[[str], Files]
 
 
-class ClaimRecord(pydantic.BaseModel):
+class CheckpointClaim(pydantic.BaseModel):
     """The content of ``_claim``.
 
     Attributes:
@@ -98,7 +98,7 @@ class ClaimRecord(pydantic.BaseModel):
     claimed_at: pydantic.AwareDatetime = pydantic.Field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
 
 
-class CheckpointState(enum.Enum):
+class StoredState(enum.Enum):
     """The state of a stored checkpoint."""
 
     COMPLETED = "completed"
@@ -122,10 +122,10 @@ class CheckpointEntry:
 
     checkpoint: CheckpointId
     kind: Kind
-    state: CheckpointState
+    state: StoredState
     path: str
     label: str | None = None
-    claim: ClaimRecord | None = None
+    claim: CheckpointClaim | None = None
     problem: str = ""
     generation: Generation | None = None
     trigger: Trigger | None = None
@@ -135,12 +135,12 @@ class CheckpointEntry:
     size: int = 0
 
     @classmethod
-    def of(cls, path: str, metadata: CheckpointMetadata, claim: ClaimRecord | None = None) -> CheckpointEntry:
+    def of(cls, path: str, metadata: CheckpointMetadata, claim: CheckpointClaim | None = None) -> CheckpointEntry:
         """Return the entry of a complete checkpoint."""
         return cls(
             checkpoint=metadata.checkpoint,
             kind=metadata.kind,
-            state=CheckpointState.COMPLETED,
+            state=StoredState.COMPLETED,
             path=path,
             label=metadata.label,
             claim=claim,
@@ -154,7 +154,7 @@ class CheckpointEntry:
 
     @property
     def is_completed(self) -> bool:
-        return self.state is CheckpointState.COMPLETED
+        return self.state is StoredState.COMPLETED
 
     @property
     def requested_by(self) -> str | None:
@@ -228,34 +228,34 @@ def look(
         claim = read_claim(files, folder)
     except (DamagedRecord, UnsupportedFormat) as error:
         problem = str(error)
-        return CheckpointEntry(checkpoint, "checkpoint", CheckpointState.DAMAGED, folder, problem=problem), None
+        return CheckpointEntry(checkpoint, "checkpoint", StoredState.DAMAGED, folder, problem=problem), None
     if claim is None:
         return None
     path = claim.target or folder
 
-    def entry(state: CheckpointState, problem: str = "") -> CheckpointEntry:
+    def entry(state: StoredState, problem: str = "") -> CheckpointEntry:
         return CheckpointEntry(
             checkpoint, claim.kind, state, path, claim.label, claim, problem, generation=claim.generation
         )
 
     outcome = _outcome(files, folder) if claim.kind == "savepoint" else None
     if outcome == VOID:
-        return entry(CheckpointState.VOID), None
+        return entry(StoredState.VOID), None
     try:
         metadata = read_metadata(storage(path), path)
     except FileNotFoundError:
-        return entry(CheckpointState.UNFINISHED if outcome is None else CheckpointState.MISSING), None
+        return entry(StoredState.UNFINISHED if outcome is None else StoredState.MISSING), None
     except StoreUnavailable as error:
         if claim.target is None:
             raise
-        return entry(CheckpointState.MISSING, str(error)), None
+        return entry(StoredState.MISSING, str(error)), None
     except (DamagedRecord, UnsupportedFormat) as error:
-        return entry(CheckpointState.DAMAGED, str(error)), None
+        return entry(StoredState.DAMAGED, str(error)), None
     if metadata is None:
-        return entry(CheckpointState.VOID), None
+        return entry(StoredState.VOID), None
     if (metadata.checkpoint, metadata.generation) != (checkpoint, claim.generation):
         found = f"{join(path, METADATA_NAME)} belongs to checkpoint {metadata.checkpoint} of another driver"
-        return entry(CheckpointState.DAMAGED, found), None
+        return entry(StoredState.DAMAGED, found), None
     return CheckpointEntry.of(path, metadata, claim), metadata
 
 
@@ -266,18 +266,18 @@ def _outcome(files: Files, folder: str) -> bytes | None:
         return None
 
 
-def encode_claim(claim: ClaimRecord) -> bytes:
+def encode_claim(claim: CheckpointClaim) -> bytes:
     """Return the content of ``_claim``."""
     return claim.model_dump_json(indent=2).encode()
 
 
-def read_claim(files: Files, folder: str) -> ClaimRecord | None:
+def read_claim(files: Files, folder: str) -> CheckpointClaim | None:
     """Read the claim of a folder, or return None if it has none.
 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
     """
-    return read_json_record(files, join(folder, CLAIM_NAME), ClaimRecord, _CLAIM_FORMAT)
+    return read_json_record(files, join(folder, CLAIM_NAME), CheckpointClaim, _CLAIM_FORMAT)
 
 
 def read_metadata(files: Files, path: str) -> CheckpointMetadata | None:

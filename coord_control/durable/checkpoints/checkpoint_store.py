@@ -31,9 +31,9 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     CLAIM_NAME,
     COMPLETED_NAME,
     QUERIES_NAME,
-    CheckpointState,
-    ClaimRecord,
+    CheckpointClaim,
     Storage,
+    StoredState,
     checkpoint_folder,
     encode_claim,
     look,
@@ -108,10 +108,10 @@ class CheckpointStore:
         self._lock = threading.RLock()
         self._found: Found | None = None  #: of earlier drivers; None before the first look
         self._highest = CheckpointId(0)
-        self._pending: dict[CheckpointId, ClaimRecord] = {}  #: being made
+        self._pending: dict[CheckpointId, CheckpointClaim] = {}  #: being made
         self._retained: set[CheckpointId] = set()  #: completed checkpoints
-        self._condemned: dict[CheckpointId, ClaimRecord] = {}  #: their removal has begun, and has to be repeated
-        self._emptied: dict[CheckpointId, ClaimRecord] = {}  #: nothing is left but a claim that keeps the highest id
+        self._condemned: dict[CheckpointId, CheckpointClaim] = {}  #: their removal has begun, and has to be repeated
+        self._emptied: dict[CheckpointId, CheckpointClaim] = {}  #: only a claim is left, which keeps the highest id
 
     # Taking over.
 
@@ -168,7 +168,7 @@ class CheckpointStore:
             StoreUnavailable: the storage.
         """
         self.open()
-        record = ClaimRecord(
+        record = CheckpointClaim(
             checkpoint=checkpoint,
             kind=kind,
             label=label,
@@ -307,7 +307,7 @@ class CheckpointStore:
 
     # Inside: making one.
 
-    def _pin(self, checkpoint: CheckpointId, record: ClaimRecord, query: QueryName, live: LiveFiles) -> Pinned:
+    def _pin(self, checkpoint: CheckpointId, record: CheckpointClaim, query: QueryName, live: LiveFiles) -> Pinned:
         prefix = f"{query}/{live.lineage}"
         if record.target is None:
             return pin_shared(live, self.shared, checkpoint, prefix)
@@ -328,7 +328,7 @@ class CheckpointStore:
     def _default_target(self, checkpoint: CheckpointId, label: str | None) -> str:
         return join(self._folder, "savepoints", f"{checkpoint}-{label}" if label else str(checkpoint))
 
-    def _claim_target(self, target: str, record: ClaimRecord) -> None:
+    def _claim_target(self, target: str, record: CheckpointClaim) -> None:
         for own in ("checkpoints", "shared", "queries", "generations"):
             if f"{target}/".startswith(join(self._folder, own) + "/"):
                 raise SavepointTargetTaken(target, f"it lies among the job's own {own}")
@@ -340,7 +340,7 @@ class CheckpointStore:
         except AlreadyExists:
             raise SavepointTargetTaken(target, "another savepoint is being written to it") from None
 
-    def _verify_target(self, record: ClaimRecord, target: str) -> None:
+    def _verify_target(self, record: CheckpointClaim, target: str) -> None:
         found = read_claim(self._storage(target), target)
         if found is None or found.token != record.token:
             raise Fenced(self._job, self._generation)
@@ -369,7 +369,7 @@ class CheckpointStore:
                 return existing
             self._retained.discard(existing[-1])  # removed by another process
 
-    def _condemn(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+    def _condemn(self, checkpoint: CheckpointId, record: CheckpointClaim) -> None:
         with self._lock:
             self._condemned[checkpoint] = record
             self._retained.discard(checkpoint)
@@ -383,7 +383,7 @@ class CheckpointStore:
                 self._condemn(checkpoint, record)
         self.shared.remove_unneeded()
 
-    def _remove(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+    def _remove(self, checkpoint: CheckpointId, record: CheckpointClaim) -> None:
         """Remove a checkpoint or savepoint. Every step may be repeated.
 
         Raises:
@@ -399,7 +399,7 @@ class CheckpointStore:
             dispose_of_savepoint(self._files, self._folder, record, self._storage)
         self._remove_claim(checkpoint, record)
 
-    def _remove_claim(self, checkpoint: CheckpointId, record: ClaimRecord) -> None:
+    def _remove_claim(self, checkpoint: CheckpointId, record: CheckpointClaim) -> None:
         with self._lock:
             if not remove_claim(self._files, self._folder, checkpoint, record.kind, self._highest):
                 self._emptied[checkpoint] = record
@@ -412,9 +412,9 @@ class CheckpointStore:
                     self._remove_claim(checkpoint, record)
                     del self._emptied[checkpoint]
 
-    def _disposable(self, checkpoint: CheckpointId) -> ClaimRecord:
+    def _disposable(self, checkpoint: CheckpointId) -> CheckpointClaim:
         found = look(self._files, self._folder, checkpoint, self._storage)
-        if found is None or found[0].state is CheckpointState.VOID:
+        if found is None or found[0].state is StoredState.VOID:
             raise CheckpointNotFound(str(checkpoint), "there is none of that number")
         entry = found[0]
         if entry.is_completed and self._existing()[-1:] == [checkpoint]:
@@ -422,8 +422,8 @@ class CheckpointStore:
         refuse_if_held(self._storage, entry.path)
         return entry.claim or self._claim_of_checkpoint(checkpoint)
 
-    def _claim_of_checkpoint(self, checkpoint: CheckpointId) -> ClaimRecord:
-        return ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
+    def _claim_of_checkpoint(self, checkpoint: CheckpointId) -> CheckpointClaim:
+        return CheckpointClaim(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
 
     def _no_shared_files(self) -> SharedFiles:
         return SharedFiles(self._files, shared_folder(self._folder), self._generation)

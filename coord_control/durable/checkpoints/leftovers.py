@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from coord_control.durable.checkpoints.checkpoint_folder import (
     COMPLETED_NAME,
     VOID,
+    CheckpointClaim,
     CheckpointEntry,
-    CheckpointState,
-    ClaimRecord,
     Storage,
+    StoredState,
     checkpoint_folder,
     checkpoint_ids,
     encode_claim,
@@ -58,7 +58,7 @@ class Found:
     highest: CheckpointId
     retained: set[CheckpointId] = field(default_factory=set)
     completed: list[tuple[CheckpointRequest, CheckpointId, str]] = field(default_factory=list)
-    emptied: dict[CheckpointId, ClaimRecord] = field(default_factory=dict)
+    emptied: dict[CheckpointId, CheckpointClaim] = field(default_factory=dict)
 
 
 def take_over(files: Files, folder: str, generation: Generation, storage: Storage, shared: SharedFiles) -> Found:
@@ -106,10 +106,10 @@ class _TakeOver:
         """Return whether it is known which shared files it needs."""
         if entry.generation is not None and entry.generation > self._generation:
             raise Fenced(self._folder.rstrip("/").rpartition("/")[2], self._generation, entry.generation)
-        if entry.state is CheckpointState.COMPLETED:
+        if entry.state is StoredState.COMPLETED:
             assert metadata is not None, "it is complete"
             self._count(entry, metadata)
-        elif entry.state is CheckpointState.DAMAGED:
+        elif entry.state is StoredState.DAMAGED:
             _log.warning("= %s %d: %s", entry.kind, entry.checkpoint, entry.problem)
             return entry.kind == "savepoint"
         else:
@@ -131,7 +131,7 @@ class _TakeOver:
         checksums = (Checksum(file.size, file.crc32) for query in metadata.queries.values() for file in query.files)
         self._shared.load(entry.checkpoint, zip(shared_names(metadata), checksums, strict=True))
 
-    def _note_completed(self, claim: ClaimRecord) -> None:
+    def _note_completed(self, claim: CheckpointClaim) -> None:
         """Write the ``_completed`` that its driver may have died before writing."""
         path = join(checkpoint_folder(self._folder, claim.checkpoint), COMPLETED_NAME)
         if not self._files.exists(path):
@@ -140,13 +140,13 @@ class _TakeOver:
             except AlreadyExists:
                 return
 
-    def _clear(self, entry: CheckpointEntry, claim: ClaimRecord) -> bool:
+    def _clear(self, entry: CheckpointEntry, claim: CheckpointClaim) -> bool:
         """Remove an incomplete checkpoint. Return the same as :meth:`_take`."""
-        if entry.state is CheckpointState.MISSING and not self._was_disposed_of(entry, claim):
+        if entry.state is StoredState.MISSING and not self._was_disposed_of(entry, claim):
             return True  # the user has moved it
         if active_hold(self._storage(entry.path), entry.path) is not None:
             return entry.kind == "savepoint"  # disposed of while it was being read; the next driver looks again
-        if entry.state is CheckpointState.UNFINISHED and not self._make_void(claim):
+        if entry.state is StoredState.UNFINISHED and not self._make_void(claim):
             found = look(self._files, self._folder, entry.checkpoint, self._storage)
             return found is None or self._take(*found)
         if claim.target is not None:
@@ -155,14 +155,14 @@ class _TakeOver:
             self._found.emptied[entry.checkpoint] = claim
         return True
 
-    def _was_disposed_of(self, entry: CheckpointEntry, claim: ClaimRecord) -> bool:
+    def _was_disposed_of(self, entry: CheckpointEntry, claim: CheckpointClaim) -> bool:
         """Return whether its removal was interrupted: its folder is still there, without metadata."""
         if entry.problem:
             return False  # its storage cannot be reached
         found = read_claim(self._storage(entry.path), entry.path)
         return found is not None and found.token == claim.token
 
-    def _make_void(self, claim: ClaimRecord) -> bool:
+    def _make_void(self, claim: CheckpointClaim) -> bool:
         """Return False if its driver was faster: then it is complete."""
         name = METADATA_NAME if claim.kind == "checkpoint" else COMPLETED_NAME
         path = join(checkpoint_folder(self._folder, claim.checkpoint), name)
@@ -177,11 +177,11 @@ class _TakeOver:
         if checkpoint < self._found.highest:
             self._files.delete(checkpoint_folder(self._folder, checkpoint))
         else:
-            claim = ClaimRecord(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
+            claim = CheckpointClaim(checkpoint=checkpoint, kind="checkpoint", generation=self._generation)
             self._found.emptied[checkpoint] = claim
 
 
-def _request(entry: CheckpointEntry, claim: ClaimRecord) -> CheckpointRequest:
+def _request(entry: CheckpointEntry, claim: CheckpointClaim) -> CheckpointRequest:
     trigger = entry.trigger
     assert trigger is not None, "it is complete"
     return CheckpointRequest(

@@ -17,10 +17,10 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     COMPLETED_NAME,
     QUERIES_NAME,
     VOID,
+    CheckpointClaim,
     CheckpointEntry,
-    CheckpointState,
-    ClaimRecord,
     Storage,
+    StoredState,
     checkpoint_folder,
     checkpoint_ids,
     job_folder_of,
@@ -55,7 +55,7 @@ def refuse_if_held(storage: Storage, path: str) -> None:
         raise CheckpointInUse(path, str(held))
 
 
-def remove_savepoint(files: Files, path: str, claim: ClaimRecord | None = None) -> None:
+def remove_savepoint(files: Files, path: str, claim: CheckpointClaim | None = None) -> None:
     """Remove a savepoint, complete or not. Do nothing if it is already gone.
 
     Args:
@@ -81,7 +81,7 @@ def remove_savepoint(files: Files, path: str, claim: ClaimRecord | None = None) 
         files.delete(path)  # a folder of the job: what is hidden there was left by a crash
 
 
-def dispose_of_savepoint(files: Files, job_folder: str, claim: ClaimRecord, storage: Storage) -> None:
+def dispose_of_savepoint(files: Files, job_folder: str, claim: CheckpointClaim, storage: Storage) -> None:
     """Remove a savepoint of the job's list, but for its claim. Repeatable.
 
     Raises:
@@ -136,7 +136,7 @@ def dispose_without_owner(files: Files, job_folder: str, entry: CheckpointEntry,
         CheckpointInUse: it is being made, or read, or is the newest completed checkpoint of its job.
         StoreUnavailable: something may be left; repeat it.
     """
-    if entry.state is CheckpointState.UNFINISHED:
+    if entry.state is StoredState.UNFINISHED:
         raise CheckpointInUse(entry.path, _UNFINISHED)
     if entry.kind == "checkpoint" and entry.is_completed:
         owner = job_folder_of(entry.path)  # each job numbers its checkpoints from 1

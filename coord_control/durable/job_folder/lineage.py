@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage_record import (
     FORMAT_VERSION,
+    LineageOperator,
     LineageRecord,
-    OperatorRecord,
     Reached,
     RestoredFrom,
     encode_record,
@@ -52,7 +52,7 @@ from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName
 __all__ = [
     "FORMAT_VERSION",
     "Lineage",
-    "OperatorRecord",
+    "LineageOperator",
     "current_lineage",
     "has_location",
     "is_same_place",
@@ -96,7 +96,7 @@ def open_lineage(
     files: Files,
     folder: str,
     query: QueryName,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     checkpoint_location: str | None = None,
     *,
     rescalable: Collection[OperatorUid] = (),
@@ -131,7 +131,7 @@ def open_prepared(
     files: Files,
     folder: str,
     name: str,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     checkpoint_location: str | None = None,
     *,
     rescalable: Collection[OperatorUid] = (),
@@ -152,7 +152,7 @@ def _opened(
     folder: str,
     name: str,
     recorded: LineageRecord,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     checkpoint_location: str | None,
     rescalable: Collection[OperatorUid],
 ) -> Lineage:
@@ -277,7 +277,7 @@ def _begin(
     files: Files,
     lineage: str,
     query: QueryName,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     checkpoint_location: str | None,
 ) -> LineageRecord:
     # Spark's metadata file comes first: with a lineage record its id must exist, the other way round it is just read.
@@ -362,7 +362,7 @@ def is_same_place(one: str, other: str) -> bool:
 def _check_restored(
     query: str,
     restored: RestoredFrom,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     rescalable: Collection[OperatorUid],
 ) -> None:
     if set(restored.operators) != set(operators) and not restored.allow_non_restored_state:
@@ -374,7 +374,7 @@ def _check_restored(
         _check_events(uid, recorded, declared)
 
 
-def _check(record: LineageRecord, operators: Mapping[OperatorUid, OperatorRecord]) -> None:
+def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperator]) -> None:
     if set(record.operators) != set(operators):
         raise OperatorsChanged(record.query, sorted(record.operators), sorted(operators))
     for uid, declared in operators.items():
@@ -384,7 +384,7 @@ def _check(record: LineageRecord, operators: Mapping[OperatorUid, OperatorRecord
         _check_events(uid, recorded, declared)
 
 
-def _check_events(uid: str, recorded: OperatorRecord, declared: OperatorRecord) -> None:
+def _check_events(uid: str, recorded: LineageOperator, declared: LineageOperator) -> None:
     for direction, before, now in (("down", recorded.down, declared.down), ("up", recorded.up, declared.up)):
         # Recorded events name their type by position, so known types keep theirs.
         if now[: len(before)] != before:

@@ -22,8 +22,8 @@ from coord_control.ids import NO_EPOCH, CheckpointId, Epoch
 __all__ = [
     "FORMAT_VERSION",
     "RECORD_NAME",
+    "LineageOperator",
     "LineageRecord",
-    "OperatorRecord",
     "Reached",
     "RestoredFrom",
     "encode_record",
@@ -40,7 +40,7 @@ RECORD_NAME: Final = "lineage.json"
 _NAME: Final = re.compile(r"lineage-(\d{6,})")
 
 
-class OperatorRecord(BaseModel):
+class LineageOperator(BaseModel):
     """What a lineage remembers of an operator."""
 
     model_config = ConfigDict(frozen=True)
@@ -100,7 +100,7 @@ class RestoredFrom(BaseModel):
     planned: Epoch | None = None
     is_seeded: bool = False
     reached: Reached | None = None
-    operators: dict[str, OperatorRecord] = {}
+    operators: dict[str, LineageOperator] = {}
     replaced: str | None = None
     allow_non_restored_state: bool = False
 
@@ -121,7 +121,7 @@ class LineageRecord(BaseModel):
     query: str
     query_id: str
     checkpoint_location: str
-    operators: dict[str, OperatorRecord]
+    operators: dict[str, LineageOperator]
     restored_from: RestoredFrom | None = None
 
     @property

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CLAIM_NAME, QUERIES_NAME, ClaimRecord, Storage
+from coord_control.durable.checkpoints.checkpoint_folder import CLAIM_NAME, QUERIES_NAME, CheckpointClaim, Storage
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata_file import (
     METADATA_NAME,
@@ -39,7 +39,7 @@ from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
-from coord_control.durable.job_folder.lineage_record import LineageRecord, OperatorRecord, query_folder
+from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.seeds import read_seed
 from coord_control.errors import (
@@ -220,7 +220,7 @@ def adopt(
     committed, planned = spark_position(files, spark_checkpoint)
     if planned < 0:
         raise NothingToSave(spark_checkpoint, "its query has never begun an epoch")
-    claim = ClaimRecord(checkpoint=_UNNUMBERED, kind="savepoint", label=label, generation=_NO_OWNER, target=target)
+    claim = CheckpointClaim(checkpoint=_UNNUMBERED, kind="savepoint", label=label, generation=_NO_OWNER, target=target)
     if target_files.list(target):
         raise SavepointTargetTaken(target, "there is something in it")
     try:
@@ -321,7 +321,7 @@ class _Saver:
             self._add_operators(lineage, record.operators, committed, planned)
 
     def _add_operators(
-        self, lineage: Lineage, operators: Mapping[str, OperatorRecord], committed: Epoch, planned: Epoch
+        self, lineage: Lineage, operators: Mapping[str, LineageOperator], committed: Epoch, planned: Epoch
     ) -> None:
         store = EpochStore(self._files, lineage.epochs, self._generation, _KEEP_ALL)
         records = tuple(store.open())

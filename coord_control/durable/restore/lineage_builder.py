@@ -13,8 +13,8 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import recorded_lineage, write_query_id
 from coord_control.durable.job_folder.lineage_record import (
+    LineageOperator,
     LineageRecord,
-    OperatorRecord,
     Reached,
     RestoredFrom,
     encode_record,
@@ -92,10 +92,10 @@ class LineageBuilder:
         return reached_with(snapshot, reached_here(self.files, self.job_folder, query))
 
 
-def operator_records(metadata: CheckpointMetadata, query: QueryName) -> dict[str, OperatorRecord]:
+def operator_records(metadata: CheckpointMetadata, query: QueryName) -> dict[str, LineageOperator]:
     """Return what a checkpoint says of the operators of a query, as a lineage remembers them."""
     return {
-        uid: OperatorRecord(
+        uid: LineageOperator(
             parallelism=operator.parallelism, state=operator.state, down=operator.down_types, up=operator.up_types
         )
         for uid, operator in metadata.operators.items()

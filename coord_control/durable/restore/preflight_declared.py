@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
-from coord_control.durable.job_folder.lineage_record import OperatorRecord
+from coord_control.durable.job_folder.lineage_record import LineageOperator
 from coord_control.durable.restore.checks import ALLOW, Check, Verdict
 from coord_control.durable.restore.lineage_builder import operator_records
 from coord_control.errors import ParallelismFixed
@@ -32,7 +32,7 @@ class DeclaredQuery:
     """
 
     query: QueryName
-    operators: Mapping[OperatorUid, OperatorRecord]
+    operators: Mapping[OperatorUid, LineageOperator]
     rescalable: Collection[OperatorUid] = ()
     settings: Mapping[str, str] | None = None
     sources: int | None = None
@@ -58,7 +58,7 @@ def check_declared(
 
 
 def _check_operators(
-    recorded: Mapping[str, OperatorRecord], declared: DeclaredQuery, allow_non_restored_state: bool
+    recorded: Mapping[str, LineageOperator], declared: DeclaredQuery, allow_non_restored_state: bool
 ) -> Iterable[Check]:
     for uid in sorted(set(recorded) ^ set(declared.operators)):
         gone = uid in recorded
@@ -72,7 +72,7 @@ def _check_operators(
 
 
 def _check_operator(
-    uid: OperatorUid, before: OperatorRecord, now: OperatorRecord, is_rescalable: bool
+    uid: OperatorUid, before: LineageOperator, now: LineageOperator, is_rescalable: bool
 ) -> Iterable[Check]:
     if before.parallelism == now.parallelism:
         yield Check("parallelism", uid, Verdict.OK, str(now.parallelism))

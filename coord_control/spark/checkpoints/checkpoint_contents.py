@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
-from coord_control.durable.job_folder.lineage import OperatorRecord
+from coord_control.durable.job_folder.lineage import LineageOperator
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.scheduler.scheduler import Start
@@ -35,7 +35,7 @@ class JobDescription:
     job: str
     generation: Generation
     spark_version: str
-    operator: Callable[[OperatorUid], OperatorRecord]
+    operator: Callable[[OperatorUid], LineageOperator]
 
 
 @dataclass(frozen=True, slots=True)

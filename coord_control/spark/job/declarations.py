@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.durable.job_folder.lineage import OperatorRecord
+from coord_control.durable.job_folder.lineage import LineageOperator
 from coord_control.durable.restore.seeds import Rescale
 from coord_control.errors import DeclarationError, DuplicateOperator, InvalidName, OperatorReused
 from coord_control.ids import OperatorUid, QueryName, is_valid_name
@@ -108,10 +108,10 @@ class Declarations:
     def spec(self, uid: OperatorUid) -> OperatorSpec:
         return self._operators[uid].spec
 
-    def record(self, uid: OperatorUid) -> OperatorRecord:
+    def record(self, uid: OperatorUid) -> LineageOperator:
         """Return what a lineage remembers of an operator."""
         plan = self._operators[uid].plan
-        return OperatorRecord(
+        return LineageOperator(
             parallelism=plan.parallelism,
             state=plan.state.model.__qualname__,
             down=tuple(model.__qualname__ for model in plan.down.models),

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, open_prepared
+from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, open_prepared
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
 from coord_control.durable.offline.undo import query_that_ran
@@ -104,7 +104,7 @@ class PendingRestore(abc.ABC):
         self,
         files: Files,
         query: QueryName,
-        operators: Mapping[OperatorUid, OperatorRecord],
+        operators: Mapping[OperatorUid, LineageOperator],
         checkpoint_location: str | None,
         rescalable: Collection[OperatorUid],
     ) -> Lineage | None:
@@ -218,7 +218,7 @@ def _check_states(uid: OperatorUid, state: StateType[Any], snapshot: OperatorSna
 def declared_query(
     name: QueryName,
     frame: DataFrame,
-    operators: Mapping[OperatorUid, OperatorRecord],
+    operators: Mapping[OperatorUid, LineageOperator],
     rescalable: Collection[OperatorUid],
 ) -> DeclaredQuery:
     """Describe a query of the program for the preflight."""

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import (
     Lineage,
-    OperatorRecord,
+    LineageOperator,
     has_location,
     is_same_place,
     open_lineage,
@@ -167,7 +167,7 @@ class QueryStarts:
     def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
         return self._driver.start_query(start.name, start.writer, start.operators, lineage).spark_query
 
-    def _records(self, start: QueryStart) -> dict[OperatorUid, OperatorRecord]:
+    def _records(self, start: QueryStart) -> dict[OperatorUid, LineageOperator]:
         return {uid: self._driver.declared.record(uid) for uid in start.operators}
 
     def _rescalable(self, start: QueryStart) -> list[OperatorUid]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from coord_control.environment import Check, Status, check_storage
+from coord_control.environment import EnvironmentCheck, Status, check_storage
 from coord_control.spark.hadoop_files import files_for
 
 __all__ = ["check_spark"]
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     print(json.dumps([{**asdict(check), "status": check.status.value} for check in checks]))
 
 
-def check_spark(spark: SparkSession, started: float) -> Check:
+def check_spark(spark: SparkSession, started: float) -> EnvironmentCheck:
     """Run an Arrow function on partitions that the rows choose, as every operator does.
 
     Args:
@@ -60,9 +60,9 @@ def check_spark(spark: SparkSession, started: float) -> Check:
     seconds = time.monotonic() - started
     found = f"Spark {spark.version} on {spark.sparkContext.master}, {seconds:.1f} s with its start"
     if len(result) == _ROWS and all(row["part"] == row["seen"] for row in result):
-        return Check("spark", Status.OK, found, expected)
+        return EnvironmentCheck("spark", Status.OK, found, expected)
     hint = "please report the versions of Spark and PyArrow: rows are lost or in a wrong partition"
-    return Check("spark", Status.FAILED, f"{found}: {len(result)} rows, {result[:3]}", expected, hint)
+    return EnvironmentCheck("spark", Status.FAILED, f"{found}: {len(result)} rows, {result[:3]}", expected, hint)
 
 
 def _locate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

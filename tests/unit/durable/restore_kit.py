@@ -15,7 +15,7 @@ from coord_control.durable.checkpoints.metadata_file import (
     encode_metadata,
 )
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
+from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, current_lineage, open_lineage
 from coord_control.durable.restore.prepared_restore import PreparedRestore, prepare_restore
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut
@@ -26,7 +26,7 @@ from tests.unit.durable.metadata_kit import full_metadata
 JOB: Final = "/jobs/flights"
 QUERIES: Final = (QueryName("delays"), QueryName("raw"))
 OP: Final = OperatorUid("threshold")
-RECORD: Final = OperatorRecord(parallelism=2, state="S", down=("A",), up=("B",))
+RECORD: Final = LineageOperator(parallelism=2, state="S", down=("A",), up=("B",))
 DESCRIPTION: Final = "state/0/_metadata/v2/3"
 SCHEMA: Final = "state/0/_stateSchema/default/3_abc"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.checkpoint_folder import StoredState
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import join
 from coord_control.errors import CheckpointInUse, CheckpointNotFound, DamagedRecord
@@ -40,12 +40,12 @@ def catalog(files: MemoryFiles, driver: StoreDriver) -> Catalog:
 
 def test_all_are_listed_but_those_that_were_given_up(files: MemoryFiles, driver: StoreDriver, catalog: Catalog) -> None:
     assert [(entry.checkpoint, entry.kind, entry.label, entry.state) for entry in catalog.entries()] == [
-        (1, "checkpoint", None, CheckpointState.COMPLETED),
-        (2, "checkpoint", None, CheckpointState.COMPLETED),
-        (3, "savepoint", "before-upgrade", CheckpointState.COMPLETED),
-        (4, "checkpoint", "nightly", CheckpointState.COMPLETED),
-        (5, "savepoint", None, CheckpointState.COMPLETED),
-        (6, "checkpoint", "half-made", CheckpointState.UNFINISHED),
+        (1, "checkpoint", None, StoredState.COMPLETED),
+        (2, "checkpoint", None, StoredState.COMPLETED),
+        (3, "savepoint", "before-upgrade", StoredState.COMPLETED),
+        (4, "checkpoint", "nightly", StoredState.COMPLETED),
+        (5, "savepoint", None, StoredState.COMPLETED),
+        (6, "checkpoint", "half-made", StoredState.UNFINISHED),
     ]
     driver.store.discard(CheckpointId(6))
     assert [entry.checkpoint for entry in catalog.entries()] == [1, 2, 3, 4, 5]
@@ -114,7 +114,7 @@ def test_a_damaged_one_is_an_error_that_names_the_file(files: MemoryFiles, catal
     for reference in ("4", "nightly"):
         with pytest.raises(DamagedRecord, match="checkpoints/4/_metadata"):
             catalog.resolve(reference)
-    assert catalog.entries()[3].state is CheckpointState.DAMAGED
+    assert catalog.entries()[3].state is StoredState.DAMAGED
 
 
 def test_one_that_is_removed_between_two_looks_is_not_found(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.checkpoint_folder import StoredState
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.errors import StoreUnavailable
@@ -108,7 +108,7 @@ class TestFailures:
         after.make(4)
         after.retain(1)
         assert before <= shared_files(files)
-        [damaged] = [entry for entry in Catalog(files, JOB).entries() if entry.state is CheckpointState.DAMAGED]
+        [damaged] = [entry for entry in Catalog(files, JOB).entries() if entry.state is StoredState.DAMAGED]
         assert damaged.checkpoint == 1
         after.dispose(CheckpointId(1))
         last = StoreDriver(files, 3)

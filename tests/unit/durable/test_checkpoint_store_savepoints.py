@@ -7,7 +7,7 @@ import re
 import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState
+from coord_control.durable.checkpoints.checkpoint_folder import StoredState
 from coord_control.durable.checkpoints.metadata_file import Kind
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import Checksum, Files, join
@@ -139,7 +139,7 @@ class TestSavepoints:
         after = StoreDriver(files, 2)
         after.store.open()
         [missing] = [entry for entry in Catalog(files, JOB).entries() if not entry.is_completed]
-        assert missing.state is CheckpointState.MISSING
+        assert missing.state is StoredState.MISSING
         assert Catalog(files, JOB).resolve("/moved").checkpoint == 1
         after.dispose(CheckpointId(1))
         assert files.list("/elsewhere/mine") == ["notes"]

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointState, look
+from coord_control.durable.checkpoints.checkpoint_folder import StoredState, look
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.generations import ClaimRecord
 from coord_control.errors import Fenced, StoreUnavailable
@@ -107,7 +107,7 @@ class TestTakingOver:
         assert not files.exists("/elsewhere/mine")
         found = look(files, JOB, checkpoint, lambda path: files)
         assert found is not None
-        assert found[0].state is CheckpointState.VOID
+        assert found[0].state is StoredState.VOID
 
     def test_a_savepoint_that_lies_where_nobody_can_look_does_not_keep_the_job_from_starting(
         self, files: MemoryFiles, driver: StoreDriver

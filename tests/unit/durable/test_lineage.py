@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, open_lineage, spark_position
+from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, open_lineage, spark_position
 from coord_control.errors import (
     AlreadyExists,
     DamagedRecord,
@@ -26,8 +26,8 @@ RECORD = f"{FOLDER}/lineage-000001/lineage.json"
 QUERY = QueryName("q")
 
 
-def operator(**changes: Any) -> OperatorRecord:
-    return OperatorRecord(**{"parallelism": 2, "state": "S", "down": ("A", "B"), "up": ("C",), **changes})
+def operator(**changes: Any) -> LineageOperator:
+    return LineageOperator(**{"parallelism": 2, "state": "S", "down": ("A", "B"), "up": ("C",), **changes})
 
 
 def opened(files: MemoryFiles, *, location: str | None = None, uid: str = "op", **changes: Any) -> Lineage:

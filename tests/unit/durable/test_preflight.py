@@ -10,7 +10,7 @@ import pytest
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.checkpoints.metadata_file import PlannedEpoch, StateOperator
 from coord_control.durable.job_folder.lineage import open_lineage
-from coord_control.durable.job_folder.lineage_record import OperatorRecord, Reached
+from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.checks import Check, Verdict, refuse
@@ -240,7 +240,7 @@ def test_operators_that_came_or_went(source: CheckpointSource, allow: bool) -> N
 def test_what_changed_about_an_operator(
     source: CheckpointSource, record: dict[str, Any], rescalable: tuple[OperatorUid, ...], check: str, verdict: Verdict
 ) -> None:
-    now = OperatorRecord(**{**RECORD.model_dump(), **record})
+    now = LineageOperator(**{**RECORD.model_dump(), **record})
     found = declared_checks(source, operators={OP: now}, rescalable=rescalable)
     assert found[check, OP] is verdict
     assert {one for key, one in found.items() if key[0] != check} == {OK}

@@ -9,7 +9,7 @@ import pytest
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.epochs.epoch_store import EpochStore
-from coord_control.durable.job_folder.lineage import Lineage, OperatorRecord, current_lineage, open_lineage
+from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, current_lineage, open_lineage
 from coord_control.durable.restore.seeds import Redistribution, Rescale, read_seed, seed_lineage
 from coord_control.errors import (
     DamagedRecord,
@@ -163,7 +163,7 @@ def test_events_of_subtasks_that_are_gone_still_arrive(files: MemoryFiles) -> No
 
 @pytest.mark.parametrize("operators", [{}, {OP: RECORD, OperatorUid("more"): RECORD}, {OperatorUid("other"): RECORD}])
 def test_operators_come_and_go_only_if_that_was_allowed(
-    files: MemoryFiles, operators: dict[OperatorUid, OperatorRecord]
+    files: MemoryFiles, operators: dict[OperatorUid, LineageOperator]
 ) -> None:
     with pytest.raises(NonRestoredState, match=r"keep the operators' uids, or restore with allow_non_restored_state$"):
         opened(files, QUERY, operators=operators)
