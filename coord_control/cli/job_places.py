@@ -68,7 +68,11 @@ def root_of(control: str | None, job: str, root: str | None) -> str:
 
 def tell_way(client: ControlClient | None, job: str) -> None:
     """Print on standard error whether the driver or this process executes the request."""
-    way = "not running, using its storage" if client is None else "running, asking its driver"
+    way = (
+        "no running driver in the control database, using its storage"
+        if client is None
+        else "running, asking its driver"
+    )
     typer.echo(plain(f"job {job}: {way}"), err=True)
 
 

@@ -19,12 +19,16 @@ __all__ = ["Abort", "AbortResult"]
 
 
 class AbortResult(CommandResult):
-    """An aborted checkpoint."""
+    """An aborted checkpoint.
 
-    checkpoint: int
+    Attributes:
+        checkpoint: its id; None if it was aborted before it had one.
+    """
+
+    checkpoint: int | None
 
     def text(self, job: str) -> str:
-        return f"checkpoint {self.checkpoint} was aborted"
+        return "the checkpoint was aborted" if self.checkpoint is None else f"checkpoint {self.checkpoint} was aborted"
 
 
 class Abort(Command[AbortResult]):
@@ -58,17 +62,17 @@ class AbortExecution(Execution):
         if payload.command is not None:
             other = place.find(payload.command)
             checkpoint = None if other is None else other.checkpoint
-            was_there = other is not None
-            if other is not None:
-                other.cancel()
+            was_there = other is not None and other.cancel()
         else:
             assert payload.checkpoint is not None, "its model demands one of the two"
             checkpoint = CheckpointId(payload.checkpoint)
             was_there = place.port.abort(checkpoint)
         if was_there or (checkpoint is not None and self._died_with_its_driver(checkpoint)):
-            self._outcome = completed(AbortResult(checkpoint=checkpoint or 0), checkpoint)
+            self._outcome = completed(AbortResult(checkpoint=checkpoint), checkpoint)
         else:
-            self._outcome = refused(Refusal.NOTHING_TO_ABORT, "it has already finished, or was never started")
+            self._outcome = refused(
+                Refusal.NOTHING_TO_ABORT, "it has already finished, was never started, or takes no checkpoint"
+            )
 
     def poll(self) -> Outcome | None:
         return self._outcome

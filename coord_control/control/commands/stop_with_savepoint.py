@@ -127,10 +127,13 @@ class StopWithSavepointExecution(ThreadedExecution):
     def progress(self) -> dict[str, Any] | None:
         return progress_of(self._place.port, self._handle) or self._progress
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
+        if self._savepoint is not None or self._outcome is not None:
+            return False
         self._is_cancelled = True
         if self._handle is not None:
             self._handle.abort()
+        return True
 
     def job_ended(self) -> Outcome | None:
         if self._outcome is not None or self._place.ending.is_followed:

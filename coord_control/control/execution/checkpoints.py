@@ -195,10 +195,13 @@ class CheckpointExecution(Execution):
     def progress(self) -> dict[str, Any] | None:
         return progress_of(self._place.port, self._handle)
 
-    def cancel(self) -> None:
-        if self._handle is not None and not self._is_cancelled:
+    def cancel(self) -> bool:
+        if self._handle is None or self._handle.done:
+            return False
+        if not self._is_cancelled:
             self._is_cancelled = True
             self._handle.abort()
+        return True
 
     def job_ended(self) -> Outcome | None:
         assert self._handle is not None, "it was begun"

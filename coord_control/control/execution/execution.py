@@ -48,8 +48,9 @@ class Execution(abc.ABC):
         """Return the progress, or None if there is nothing to report."""
         return None
 
-    def cancel(self) -> None:
-        """Request cancellation. It may be too late; the outcome tells."""
+    def cancel(self) -> bool:
+        """Request cancellation, and return whether that is still possible. Its outcome says whether it came in time."""
+        return False
 
     def job_ended(self) -> Outcome | None:
         """Return the outcome after the end of the job, or None if the next driver determines it."""

@@ -48,7 +48,7 @@ def test_a_savepoint_of_a_job_that_has_ended_is_taken_on_its_storage(
 
     shown = run(tmp_path, "savepoint", "create", "flights", "--label", "end")
 
-    assert "job flights: not running, using its storage" in shown
+    assert "job flights: no running driver in the control database, using its storage" in shown
     assert "delays after epoch 3" in shown
     assert "end" in run(tmp_path, "savepoint", "list", "flights")
     assert run_json(tmp_path, "savepoint", "show", "end", "--job", "flights")["label"] == "end"
@@ -212,5 +212,5 @@ def test_a_job_that_has_ended_is_restored_on_its_storage(tmp_path: Path, root: s
 
     shown = run(tmp_path, "restore", "flights", "end")
 
-    assert "not running, using its storage" in shown
+    assert "no running driver in the control database, using its storage" in shown
     assert "start its driver now" in shown

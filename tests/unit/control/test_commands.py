@@ -106,6 +106,7 @@ _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", d
     ("result", "text"),
     [
         (commands.AbortResult(checkpoint=7), "checkpoint 7 was aborted"),
+        (commands.AbortResult(checkpoint=None), "the checkpoint was aborted"),
         (_MADE, "savepoint 7: /s/7\n2.0 kB in 1.5 s"),
         (commands.StopResult(), "job j has stopped"),
         (commands.StopResult(savepoint=_MADE), "job j has stopped after savepoint 7"),

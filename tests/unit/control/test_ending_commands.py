@@ -12,13 +12,15 @@ from coord_control.control.agent.executor import Executor
 from coord_control.control.commands.abort import Abort, AbortResult
 from coord_control.control.commands.stop import Stop, StopExecution
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint, StopWithSavepointExecution
+from coord_control.control.execution.checkpoints import CheckpointExecution, CheckpointResult
 from coord_control.control.execution.ending import Ending
+from coord_control.control.execution.execution import Execution
 from coord_control.control.execution.outcomes import completed
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
 from coord_control.errors import CheckpointNotCompleted
-from coord_control.ids import CheckpointId
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoints.checkpoint_handle import CompletedCheckpoint
 from coord_control.storage.records import CommandKind, CommandState, Outcome
@@ -81,6 +83,50 @@ def test_the_result_of_aborting_a_stop_names_its_savepoint() -> None:
     execution = Abort(command="1").execution(abort, place)
     execution.begin()
     assert execution.poll() == completed(AbortResult(checkpoint=4), 4)
+
+
+@pytest.mark.parametrize("kind", ["stop", "stop with savepoint", "savepoint"])
+def test_what_cannot_be_aborted_any_more_is_not_said_to_be(kind: str) -> None:
+    """Bug: aborting a stop, or what had its savepoint, was completed with checkpoint 0, and the job stopped."""
+    place: Any = SimpleNamespace(wake=lambda: None, port=SimpleNamespace(facts=SimpleNamespace(generation=1)))
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
+    target: Execution
+    if kind == "stop":
+        target = StopExecution(command, Stop(), place)
+    elif kind == "stop with savepoint":
+        target = StopWithSavepointExecution(command, StopWithSavepoint(), place)
+        target._savepoint = CheckpointResult(
+            checkpoint=4, kind="savepoint", path="/x", duration_seconds=1.0, state_bytes=1
+        )
+    else:
+        target = CheckpointExecution(command, place, CheckpointKind.SAVEPOINT)
+        over: Any = SimpleNamespace(id=None, done=True)
+        target._handle = over
+    abort: Any = SimpleNamespace(id="2", kind=CommandKind.ABORT, generation=1)
+    place.find = {"1": target}.get
+    execution = Abort(command="1").execution(abort, place)
+    execution.begin()
+    outcome = execution.poll()
+    assert outcome is not None
+    assert outcome.state is CommandState.REFUSED
+    assert outcome.error is not None
+    assert outcome.error.code == "NOTHING_TO_ABORT"
+
+
+def test_a_savepoint_that_is_aborted_before_it_has_a_number_has_none() -> None:
+    """Bug: the result named checkpoint 0."""
+    aborted: list[bool] = []
+    place: Any = SimpleNamespace(wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.TRIGGER_SAVEPOINT, requested_by="ada")
+    target = CheckpointExecution(command, place, CheckpointKind.SAVEPOINT)
+    handle: Any = SimpleNamespace(id=None, done=False, abort=lambda: aborted.append(True))
+    target._handle = handle
+    abort: Any = SimpleNamespace(id="2", kind=CommandKind.ABORT, generation=1)
+    place.find = {"1": target}.get
+    execution = Abort(command="1").execution(abort, place)
+    execution.begin()
+    assert aborted == [True]
+    assert execution.poll() == completed(AbortResult(checkpoint=None), None)
 
 
 @pytest.mark.parametrize(("is_refused", "is_followed"), [(False, False), (False, True), (True, True)])
