@@ -123,7 +123,7 @@ def test_an_idle_control_plane_does_not_let_a_fenced_drivers_spark_commit(
     asked = driver.endpoint.stats().frames_in
     # The storage does not answer this driver any more, and another one has claimed the job.
     driver.claim._files = hanging = Hanging()
-    generations.claim(LocalFiles(), f"{driver.folder}/generations", Holder.of([]))
+    generations.claim(LocalFiles(), f"{driver.place.folder}/generations", Holder.of([]))
     eventually(lambda: not driver.claim.is_fresh())
     source.add(rows(3))
     eventually(lambda: driver.endpoint.stats().frames_in > asked)

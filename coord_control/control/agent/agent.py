@@ -424,6 +424,7 @@ class Agent:
                         self._register()
                         self._happened(Input.REGISTERED)
                     self._reporter.flush(self._store)
+                    self._write_progress()  # of a command that the next driver finishes: a client waits for it
                     write()
                 return
             except GenerationSuperseded:
