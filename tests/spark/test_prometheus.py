@@ -20,6 +20,8 @@ from pyspark.sql import functions as F
 
 import coord_control as cc
 from tests.deploy_kit import DEPLOY
+from tests.kill import agent_process
+from tests.kill.forked import Forked
 from tests.patience import eventually
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.conftest import CHECKOUT, MakeStream
@@ -66,25 +68,20 @@ def processes() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-def start(processes: contextlib.ExitStack, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def exporter(processes: contextlib.ExitStack, database: str) -> str:
+    """Start it; where it listens."""
+    command = ("coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--cache", "500ms")
     process = processes.enter_context(
         subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, "-m", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=CHECKOUT,
-            env={**os.environ, **environment},
+            env={**os.environ, "COORD_CONTROL": database},
         )
     )
     processes.callback(process.kill)
-    return process
-
-
-def exporter(processes: contextlib.ExitStack, database: str) -> str:
-    """Start it; where it listens."""
-    command = ("coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--cache", "500ms")
-    process = start(processes, *command, COORD_CONTROL=database)
     assert process.stdout is not None
     return process.stdout.readline().split()[-1].removeprefix("http://").removesuffix("/metrics")
 
@@ -96,7 +93,7 @@ def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
     assert job.metrics_address is not None
     settings = config(tmp_path, job.metrics_address, exporter(processes, database))
     with prometheus(tmp_path / "prometheus", settings) as server, cc.ControlClient(database) as client:
-        kill_a_driver(server, tmp_path, processes)
+        kill_a_driver(server, tmp_path)
         live(job, client, server, file_stream(SCHEMA), tmp_path)
         eventually(lambda: KILLED in server.jobs_with("CoordControlDriverDead"))
 
@@ -117,8 +114,8 @@ def descriptions(server: Prometheus, alert: str) -> str:
     return " ".join(each["annotations"]["description"] for each in server.firing().get(alert, ()))
 
 
-def kill_a_driver(server: Prometheus, tmp_path: Path, processes: contextlib.ExitStack) -> None:
-    driver = start(processes, "tests.kill.agent_process", str(tmp_path / "jobs"), str(tmp_path / "control.db"))
+def kill_a_driver(server: Prometheus, tmp_path: Path) -> None:
+    driver = Forked(agent_process.main, str(tmp_path / "jobs"), str(tmp_path / "control.db"), None, 0.0, False)
     alive = f'coord_control_fleet_job_alive{{job_name="{KILLED}"}} == 1'
     server.until(alive)
     driver.kill()
