@@ -21,15 +21,17 @@ from coord_control.errors import RecordNotFound
 from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage import tables
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.jobs import find
+from coord_control.storage.jobs import find, read_job
 from coord_control.storage.percentiles import spreads
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
+    CheckpointReport,
     CheckpointState,
     CheckpointSummary,
     SubtaskRecord,
 )
+from coord_control.storage.recoveries import read_recoveries
 from coord_control.storage.sequences import take_sequence
 
 __all__ = ["Checkpoints", "checkpoint_record"]
@@ -137,14 +139,30 @@ class Checkpoints:
         """
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
-            where = (_checkpoints.job_id == job_id, _checkpoints.checkpoint == checkpoint)
-            row = transaction.execute(select(tables.checkpoints).where(*where)).one_or_none()
-            if row is None:
-                raise RecordNotFound(f"checkpoint {checkpoint}", job, _near(transaction, job_id))
-            queries = transaction.execute(
-                select(_details.queries).where(_details.job_id == job_id, _details.checkpoint == checkpoint)
-            ).scalar()
+            row = _row(transaction, job, job_id, checkpoint)
+            queries = _detail(transaction, job_id, checkpoint, _details.queries)
         return checkpoint_record(job, row, queries)
+
+    def report(self, job: str, checkpoint: int) -> CheckpointReport:
+        """Return a checkpoint with its subtasks, its job, and the job's newest recovery, all at one moment.
+
+        Raises:
+            JobNotFound: there is no such job.
+            RecordNotFound: the history has no such checkpoint.
+        """
+        with self._database.reading() as transaction:
+            job_id = find(transaction, job, self._database.display_url)
+            row = _row(transaction, job, job_id, checkpoint)
+            queries = _detail(transaction, job_id, checkpoint, _details.queries)
+            subtasks = _detail(transaction, job_id, checkpoint, _details.subtasks)
+            recoveries = read_recoveries(transaction, job, job_id, limit=1)
+            found = read_job(transaction, job, self._database.display_url)
+        return CheckpointReport(
+            job=found,
+            checkpoint=checkpoint_record(job, row, queries),
+            subtasks=_subtasks(subtasks),
+            last_recovery=recoveries[0] if recoveries else None,
+        )
 
     def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
         """Return the subtasks of a checkpoint; none if there is no such checkpoint.
@@ -154,8 +172,7 @@ class Checkpoints:
         """
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
-            where = (_details.job_id == job_id, _details.checkpoint == checkpoint)
-            return _subtasks(transaction.execute(select(_details.subtasks).where(*where)).scalar())
+            return _subtasks(_detail(transaction, job_id, checkpoint, _details.subtasks))
 
     def subtasks_of(self, checkpoints: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[SubtaskRecord, ...]]:
         """Return the subtasks of many checkpoints at once.
@@ -238,6 +255,19 @@ def checkpoint_record(job: str, row: Row[Any], queries: Sequence[Any] | None = N
         queries=msgspec.convert(queries or [], tuple[QueryStatistics, ...]),
         sequence=row.settled_sequence,
     )
+
+
+def _row(transaction: Transaction, job: str, job_id: int, checkpoint: int) -> Row[Any]:
+    where = (_checkpoints.job_id == job_id, _checkpoints.checkpoint == checkpoint)
+    row = transaction.execute(select(tables.checkpoints).where(*where)).one_or_none()
+    if row is None:
+        raise RecordNotFound(f"checkpoint {checkpoint}", job, _near(transaction, job_id))
+    return row
+
+
+def _detail(transaction: Transaction, job_id: int, checkpoint: int, column: ColumnElement[Any]) -> Any:
+    where = (_details.job_id == job_id, _details.checkpoint == checkpoint)
+    return transaction.execute(select(column).where(*where)).scalar()
 
 
 def _subtasks(document: Any) -> tuple[SubtaskRecord, ...]:

@@ -33,7 +33,7 @@ from coord_control.storage.records import (
     to_json,
 )
 
-__all__ = ["COMMANDS_CHANNEL", "Jobs", "job_not_found", "locked_generation"]
+__all__ = ["COMMANDS_CHANNEL", "Jobs", "job_not_found", "locked_generation", "read_job"]
 
 #: The channel on which drivers listen on PostgreSQL; the payload is the name of a job.
 COMMANDS_CHANNEL = "coord_commands"
@@ -160,16 +160,7 @@ class Jobs:
             JobNotFound: there is no such job; the message names similar ones.
         """
         with self._database.reading() as transaction:
-            row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one_or_none()
-            if row is None:
-                raise job_not_found(transaction, name, self._database.display_url)
-            queries = transaction.execute(
-                select(tables.queries).where(tables.queries.c.job_id == row.id).order_by(tables.queries.c.name)
-            )
-            operators = transaction.execute(
-                select(tables.operators).where(tables.operators.c.job_id == row.id).order_by(tables.operators.c.uid)
-            )
-            return job_record(row, transaction.now, queries, operators)
+            return read_job(transaction, name, self._database.display_url)
 
     def list(
         self, *, state: JobState | None = None, limit: int | None = None, after: str | None = None
@@ -213,6 +204,24 @@ class Jobs:
             if not force and alive(row, transaction.now):
                 raise JobStillAlive(name, row.host)
             transaction.execute(delete(tables.jobs).where(tables.jobs.c.id == row.id))
+
+
+def read_job(transaction: Transaction, name: str, database: str) -> JobRecord:
+    """Return a job with its queries and operators.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    row = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == name)).one_or_none()
+    if row is None:
+        raise job_not_found(transaction, name, database)
+    queries = transaction.execute(
+        select(tables.queries).where(tables.queries.c.job_id == row.id).order_by(tables.queries.c.name)
+    )
+    operators = transaction.execute(
+        select(tables.operators).where(tables.operators.c.job_id == row.id).order_by(tables.operators.c.uid)
+    )
+    return job_record(row, transaction.now, queries, operators)
 
 
 def find(transaction: Transaction, name: str, database: str) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import Row, select, update
 
 from coord_control.storage import tables
-from coord_control.storage.database import Database
+from coord_control.storage.database import Database, Transaction
 from coord_control.storage.jobs import find
 from coord_control.storage.records import RecoveryRecord
 from coord_control.storage.sequences import take_sequence
 
-__all__ = ["Recoveries", "recovery_record"]
+__all__ = ["Recoveries", "read_recoveries", "recovery_record"]
 
 _recoveries = tables.recoveries.c
 _GIVEN = ("id", "job_id", "query", "sequence")
@@ -54,11 +54,18 @@ class Recoveries:
         """
         with self._database.reading() as transaction:
             job_id = find(transaction, job, self._database.display_url)
-            query = select(tables.recoveries).where(_recoveries.job_id == job_id)
-            if before_id is not None:
-                query = query.where(_recoveries.id < before_id)
-            rows = transaction.execute(query.order_by(_recoveries.id.desc()).limit(limit))
-            return tuple(recovery_record(job, row) for row in rows)
+            return read_recoveries(transaction, job, job_id, limit, before_id)
+
+
+def read_recoveries(
+    transaction: Transaction, job: str, job_id: int, limit: int, before_id: int | None = None
+) -> tuple[RecoveryRecord, ...]:
+    """Return the recoveries of a job, newest record first."""
+    query = select(tables.recoveries).where(_recoveries.job_id == job_id)
+    if before_id is not None:
+        query = query.where(_recoveries.id < before_id)
+    rows = transaction.execute(query.order_by(_recoveries.id.desc()).limit(limit))
+    return tuple(recovery_record(job, row) for row in rows)
 
 
 def recovery_record(job: str, row: Row[Any]) -> RecoveryRecord:

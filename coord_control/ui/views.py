@@ -188,9 +188,8 @@ def checkpoint_page(client: ControlClient, name: str, number: int, *, order: str
     Raises:
         JobNotFound, RecordNotFound: it does not exist; the message suggests similar names, or the nearest ids.
     """
-    checkpoint = client.checkpoint(name, number)
-    subtasks = client.subtasks(name, number)
-    job = client.job(name)
+    found = client.checkpoint_report(name, number)
+    job, checkpoint, subtasks = found.job, found.checkpoint, found.subtasks
     return CheckpointPage(
         job=job,
         checkpoint=checkpoint,

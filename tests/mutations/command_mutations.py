@@ -10,6 +10,7 @@ from typing import Final
 
 from coord_control.cli import job_places
 from coord_control.control import commands
+from coord_control.control.agent.reporter import Reporter
 from coord_control.control.commands.restore import RestoreExecution
 from coord_control.control.commands.stop import StopExecution
 from tests.mutations.mutation import Mutation
@@ -24,6 +25,10 @@ _UNREADABLE: Final = (
 _FOLLOWED: Final = (
     "tests/unit/control/test_ending_commands.py::test_a_job_that_fails_and_is_started_again_was_not_stopped"
 )
+_IN_ORDER: Final = (
+    "tests/unit/control/test_agent_outages.py"
+    "::test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history"
+)
 _KEYS: Final = "tests/unit/cli/test_savepoint_running.py"
 
 #: Each with the tests that catch it.
@@ -36,6 +41,15 @@ COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "is not None:\n        pass",
         ),
         _ENDING,
+    ),
+    (
+        Mutation(
+            "write the outcome of a command before the record of its checkpoint",
+            Reporter.flush,
+            "for fact in facts:",
+            "for fact in reversed(facts):",
+        ),
+        _IN_ORDER,
     ),
     (
         Mutation(

@@ -6,6 +6,7 @@ import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ from coord_control.storage.records import (
     Percentiles,
 )
 from coord_control.storage.store import ControlStore
-from tests.records_kit import JOB, NOON, checkpoint, operator_part, query_part, subtask_part, with_subtasks
+from tests.records_kit import JOB, NOON, checkpoint, operator_part, query_part, recovery, subtask_part, with_subtasks
 from tests.storage.kit import register, statements
 
 STATES = list(CheckpointState)
@@ -155,6 +156,27 @@ def test_listings_are_newest_first_by_kind_and_state_in_pages(store: ControlStor
         assert list(wanted()) == expected
         paged = [*wanted(limit=2)]
         assert [*paged, *wanted(limit=100, before_id=paged[-1].id)] == expected
+
+
+def test_a_report_is_a_checkpoint_with_all_that_is_known_of_it_and_its_job(store: ControlStore) -> None:
+    register(store)
+    operators = (operator_part(operator="op"),)
+    done = with_subtasks(checkpoint(1, queries=(query_part(query="q", operators=operators),)), (subtask_part(),))
+    store.checkpoints.save(JOB, done)
+    store.checkpoints.save(JOB, checkpoint(2))
+    early = store.checkpoints.report(JOB, 1)
+    assert (early.checkpoint, early.last_recovery) == (store.checkpoints.get(JOB, 1), None)
+    assert (early.subtasks, early.job.queries) == ((subtask_part(),), store.jobs.get(JOB).queries)
+    for message in ("the first", "the second"):
+        store.recoveries.add(recovery(message=message, started_at=NOON + timedelta(hours=len(message))))
+    report = store.checkpoints.report(JOB, 2)
+    assert (report.checkpoint.id, report.checkpoint.queries, report.subtasks) == (2, (), ())
+    assert report.last_recovery is not None
+    assert report.last_recovery.message == "the second"
+    with pytest.raises(RecordNotFound, match="did you mean 2 or 1"):
+        store.checkpoints.report(JOB, 3)
+    with pytest.raises(JobNotFound):
+        store.checkpoints.report("nobody", 1)
 
 
 def test_another_jobs_checkpoints_are_its_own(store: ControlStore) -> None:

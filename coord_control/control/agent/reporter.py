@@ -82,6 +82,8 @@ class Reporter(JobListener):
     def flush(self, store: ControlStore) -> None:
         """Write the buffer: facts, then checkpoints in progress, then samples.
 
+        Facts are written in their order: clients rely on it that a completed command's checkpoint is in the history.
+
         Raises:
             DatabaseError: the database cannot be written; the rest stays in the buffer.
             GenerationSuperseded: a newer driver is running.

@@ -22,6 +22,7 @@ from coord_control.storage.records import (
     AuditRecord,
     CheckpointKind,
     CheckpointRecord,
+    CheckpointReport,
     CheckpointState,
     CheckpointSummary,
     CommandKind,
@@ -140,11 +141,22 @@ class ControlReader(FleetReader):
         """
         return self._connection.call(lambda store: store.checkpoints.get(job, checkpoint))
 
-    def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
-        """Return the subtasks of a checkpoint; empty if it is so old that these details were removed.
+    def checkpoint_report(self, job: str, checkpoint: int) -> CheckpointReport:
+        """Return a checkpoint with its subtasks, its job, and the job's newest recovery, read in one transaction.
+
+        Of the checkpoint of a completed command it returns the final record: drivers write it before the outcome.
 
         Raises:
-            JobNotFound, RecordNotFound: there is no such checkpoint.
+            JobNotFound, RecordNotFound: as for :meth:`checkpoint`.
+        """
+        return self._connection.call(lambda store: store.checkpoints.report(job, checkpoint))
+
+    def subtasks(self, job: str, checkpoint: int) -> tuple[SubtaskRecord, ...]:
+        """Return the subtasks of a checkpoint; none if there is no such checkpoint, or if it is so old that these
+        details were removed.
+
+        Raises:
+            JobNotFound: there is no such job.
         """
         return self._connection.call(lambda store: store.checkpoints.subtasks(job, checkpoint))
 

@@ -7,7 +7,6 @@ Checkpoints that were requested elsewhere are reported by the sensor.
 
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
@@ -33,9 +32,8 @@ from coord_control.dagster.runs.own_runs import SCHEDULE_TAG
 from coord_control.dagster.runs.savepoint_retention import dispose_old
 from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
-from coord_control.errors import CoordControlError, RecordNotFound
+from coord_control.errors import CoordControlError
 from coord_control.ids import MAX_LABEL
-from coord_control.storage.records import CheckpointRecord, CheckpointState
 
 __all__ = ["CheckpointConfig", "SavepointConfig", "build_assets"]
 
@@ -50,10 +48,6 @@ _VERBS: Final[Mapping[_Purpose, Sequence[str]]] = {
 }
 #: The shortest window that Dagster allows.
 _SHORTEST_WINDOW: Final = timedelta(seconds=60)
-#: How long to wait for the record of a checkpoint. A driver writes it before the result of the command, but the next
-#: driver may write it later.
-_RECORD_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.1
 
 
 class CheckpointConfig(dg.Config):
@@ -243,30 +237,15 @@ def _take(
 
 
 def _metadata(client: cc.ControlClient, job: str, made: CheckpointResult, note: str | None) -> Metadata:
-    record = _recorded(client, job, made.checkpoint)
+    found = client.checkpoint_report(job, made.checkpoint)
     return checkpoint_metadata(
-        record,
-        client.subtasks(job, record.id),
-        job=client.job(job),
-        recovery=next(iter(client.recoveries(job, limit=1)), None),
-        sequence=record.sequence,
+        found.checkpoint,
+        found.subtasks,
+        job=found.job,
+        recovery=found.last_recovery,
+        sequence=found.checkpoint.sequence,
         note=note,
     )
-
-
-def _recorded(client: cc.ControlClient, job: str, checkpoint: int) -> CheckpointRecord:
-    deadline = time.monotonic() + _RECORD_SECONDS
-    while True:
-        is_last_look = time.monotonic() > deadline
-        try:
-            record = client.checkpoint(job, checkpoint)
-        except RecordNotFound:
-            if is_last_look:
-                raise
-        else:
-            if record.state is not CheckpointState.IN_PROGRESS or is_last_look:
-                return record
-        time.sleep(_LOOK_SECONDS)
 
 
 def _retained(

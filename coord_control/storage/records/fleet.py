@@ -1,4 +1,4 @@
-"""Changes of all jobs, and an overview of each of them.
+"""Changes of all jobs, an overview of each of them, and a report of one checkpoint.
 
 Values; any thread.
 """
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from coord_control.storage.records.base import Record
-from coord_control.storage.records.checkpoints import CheckpointRecord
+from coord_control.storage.records.checkpoints import CheckpointRecord, SubtaskRecord
 from coord_control.storage.records.history import RecoveryRecord
 from coord_control.storage.records.jobs import JobRecord
 
 __all__ = [
     "Change",
     "CheckpointCount",
+    "CheckpointReport",
     "CommandCount",
     "Fleet",
     "FleetCounts",
@@ -38,6 +39,23 @@ class Change(Record):
     job: str
     checkpoint: CheckpointRecord | None = None
     recovery: RecoveryRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReport(Record):
+    """A checkpoint or savepoint with all that is known of it, and its job, at one moment.
+
+    Attributes:
+        job: the job, with queries and operators.
+        checkpoint: with its queries.
+        subtasks: none if the checkpoint is so old that these details were removed.
+        last_recovery: the newest recovery of the job.
+    """
+
+    job: JobRecord
+    checkpoint: CheckpointRecord
+    subtasks: tuple[SubtaskRecord, ...] = ()
+    last_recovery: RecoveryRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

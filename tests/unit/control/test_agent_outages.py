@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -15,6 +17,17 @@ from tests.unit.control.agent_rig import (
     AgentRig,
     submit_periodic,
 )
+
+#: Notes each command that is completed while the history lacks its checkpoint.
+_EARLY_OUTCOMES = """
+    CREATE TABLE early_outcomes (command TEXT);
+    CREATE TRIGGER early AFTER UPDATE OF state ON commands
+    WHEN NEW.state = 'completed' AND NEW.checkpoint IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM checkpoints
+        WHERE job_id = NEW.job_id AND checkpoint = NEW.checkpoint AND state = 'completed'
+    )
+    BEGIN INSERT INTO early_outcomes VALUES (NEW.id); END
+"""
 
 
 def test_the_database_comes_back_and_everything_is_there_in_order(rig: AgentRig) -> None:
@@ -37,6 +50,49 @@ def test_the_database_comes_back_and_everything_is_there_in_order(rig: AgentRig)
     eventually(lambda: agent.metrics().buffered == 0 and agent.is_connected)
     assert agent.metrics().dropped == 0
     assert agent.metrics().last_contact is not None
+
+
+@pytest.mark.parametrize("outage", ["none", "before the record", "before the outcome"])
+@pytest.mark.parametrize("kind", [CommandKind.TRIGGER_CHECKPOINT, CommandKind.STOP_WITH_SAVEPOINT])
+def test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history(
+    rig: AgentRig, monkeypatch: pytest.MonkeyPatch, kind: CommandKind, outage: str
+) -> None:
+    driver, agent = rig.driver()
+    driver.closing = agent.close
+    with contextlib.closing(sqlite3.connect(rig.folder / "control.db", timeout=SECONDS)) as database, database:
+        database.executescript(_EARLY_OUTCOMES)
+    store = rig.stores[-1]
+    writes = {"before the record": store.checkpoints, "before the outcome": store.commands}
+    if outage != "none":
+        write = "save" if outage == "before the record" else "finish"
+        is_lost = lose_database_once(rig, monkeypatch, writes[outage], write)
+        asked = rig.ask(kind)
+        assert is_lost.wait(SECONDS)
+        rig.back()
+    else:
+        asked = rig.ask(kind)
+    done = rig.outcome(asked)
+    assert done.state is CommandState.COMPLETED, done.error
+    assert done.checkpoint is not None
+    assert rig.store.checkpoints.report(JOB, done.checkpoint).checkpoint.state is CheckpointState.COMPLETED
+    with contextlib.closing(sqlite3.connect(rig.folder / "control.db", timeout=SECONDS)) as database:
+        assert database.execute("SELECT command FROM early_outcomes").fetchall() == []
+
+
+def lose_database_once(rig: AgentRig, monkeypatch: pytest.MonkeyPatch, part: object, write: str) -> threading.Event:
+    """Let the database be away from the next such write on; return what says that the write has failed."""
+    real, is_lost = getattr(part, write), threading.Event()
+
+    def lost(*args: object) -> object:
+        monkeypatch.undo()
+        rig.away()
+        try:
+            return real(*args)
+        finally:
+            is_lost.set()
+
+    monkeypatch.setattr(part, write, lost)
+    return is_lost
 
 
 def test_a_job_starts_without_its_database_and_is_entered_later(rig: AgentRig) -> None:

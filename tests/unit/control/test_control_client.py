@@ -276,6 +276,9 @@ def test_everything_that_is_known_can_be_read(client: ControlClient, store: Cont
     assert [each.id for each in client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT)] == [4]
     assert client.checkpoint(JOB, 2).queries[0].boundary == 42
     assert len(client.subtasks(JOB, 2)) == 4
+    report = client.checkpoint_report(JOB, 2)
+    assert (report.checkpoint, report.subtasks) == (client.checkpoint(JOB, 2), client.subtasks(JOB, 2))
+    assert (report.job.name, report.last_recovery) == (JOB, client.recoveries(JOB, limit=1)[0])
     assert client.summary(JOB).duration.p50 == 2.0
     assert [each.message for each in client.recoveries(JOB)] == ["the driver died"]
     assert [each.generation for each in client.generations(JOB)] == [1]
