@@ -31,7 +31,7 @@ import binascii
 import datetime
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -39,7 +39,7 @@ import msgspec
 import pydantic
 
 from coord_control import collector
-from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
@@ -270,29 +270,25 @@ class OperatorSnapshot(_Model):
     planned: PlannedEpoch | None = None
 
     @classmethod
-    def of(
-        cls,
-        *,
-        query: QueryName,
-        parallelism: int,
-        state: str,
-        down_types: Iterable[str],
-        up_types: Iterable[str],
-        cut: OperatorCut,
-    ) -> OperatorSnapshot:
-        """Take what the protocol gives."""
+    def of(cls, query: QueryName, declared: LineageOperator, cut: OperatorCut) -> OperatorSnapshot:
+        """Return the snapshot of an operator, from its declaration and where the protocol has cut it."""
         return cls(
             query=query,
-            parallelism=parallelism,
-            state=state,
-            down_types=tuple(down_types),
-            up_types=tuple(up_types),
+            parallelism=declared.parallelism,
+            state=declared.state,
+            down_types=declared.down,
+            up_types=declared.up,
             coordinator_state=cut.coordinator_state,
             subtask_states=dict(cut.states),
             down=dict(cut.down),
             up=tuple(OutboxEntry.of(outbox) for outbox in cut.up),
             planned=None if cut.replay is None else PlannedEpoch.of(cut.replay),
         )
+
+    @property
+    def declared(self) -> LineageOperator:
+        """Return its declaration, as a lineage remembers it."""
+        return LineageOperator(parallelism=self.parallelism, state=self.state, down=self.down_types, up=self.up_types)
 
     @property
     def is_rescalable(self) -> bool:

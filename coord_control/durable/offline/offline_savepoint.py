@@ -332,11 +332,4 @@ class _Saver:
         for uid, record in operators.items():
             operator = OperatorUid(uid)
             cut = cut_of(recover(facts, operator), operator)
-            self._operators[operator] = OperatorSnapshot.of(
-                query=lineage.query,
-                parallelism=record.parallelism,
-                state=record.state,
-                down_types=record.down,
-                up_types=record.up,
-                cut=cut,
-            )
+            self._operators[operator] = OperatorSnapshot.of(lineage.query, record, cut)

@@ -94,10 +94,4 @@ class LineageBuilder:
 
 def operator_records(metadata: CheckpointMetadata, query: QueryName) -> dict[str, LineageOperator]:
     """Return what a checkpoint says of the operators of a query, as a lineage remembers them."""
-    return {
-        uid: LineageOperator(
-            parallelism=operator.parallelism, state=operator.state, down=operator.down_types, up=operator.up_types
-        )
-        for uid, operator in metadata.operators.items()
-        if operator.query == query
-    }
+    return {uid: operator.declared for uid, operator in metadata.operators.items() if operator.query == query}

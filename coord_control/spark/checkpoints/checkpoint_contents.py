@@ -154,7 +154,7 @@ class CheckpointContents:
             completed_at=datetime.datetime.now(datetime.UTC),
             queries=dict(self._snapshots),
             operators={
-                cut.operator: self._operator(query, cut)
+                cut.operator: OperatorSnapshot.of(query, self._job.operator(cut.operator), cut)
                 for query in self._snapshots
                 for cut in self._positions[query].cuts
             },
@@ -165,14 +165,3 @@ class CheckpointContents:
         parts = self._statistics.values()
         offsets = offsets_within_limit({part.query: part.offsets for part in parts})
         return tuple(replace(part, offsets=offsets[part.query]) for part in parts)
-
-    def _operator(self, query: QueryName, cut: OperatorCut) -> OperatorSnapshot:
-        record = self._job.operator(cut.operator)
-        return OperatorSnapshot.of(
-            query=query,
-            parallelism=record.parallelism,
-            state=record.state,
-            down_types=record.down,
-            up_types=record.up,
-            cut=cut,
-        )

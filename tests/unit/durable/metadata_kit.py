@@ -12,7 +12,7 @@ from coord_control.durable.checkpoints.metadata_file import (
     StateOperator,
     Trigger,
 )
-from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.records import Ack, EventBatch
@@ -79,12 +79,9 @@ def full_metadata() -> CheckpointMetadata:
         },
         operators={
             OperatorUid("threshold"): OperatorSnapshot.of(
-                query=QueryName("delays"),
-                parallelism=4,
-                state="Threshold",
-                down_types=("SetThreshold", "Forget"),
-                up_types=("Late",),
-                cut=OperatorCut(
+                QueryName("delays"),
+                LineageOperator(parallelism=4, state="Threshold", down=("SetThreshold", "Forget"), up=("Late",)),
+                OperatorCut(
                     OperatorUid("threshold"),
                     coordinator_state=b"\x00\xff{}",
                     states={SubtaskIndex(0): '{"city":"Zürich"}'.encode(), SubtaskIndex(2): None},

@@ -92,12 +92,9 @@ def put_checkpoint(
 
 def operator_snapshot() -> OperatorSnapshot:
     return OperatorSnapshot.of(
-        query=QUERIES[0],
-        parallelism=2,
-        state="S",
-        down_types=("A",),
-        up_types=("B",),
-        cut=OperatorCut(
+        QUERIES[0],
+        LineageOperator(parallelism=2, state="S", down=("A",), up=("B",)),
+        OperatorCut(
             OP,
             coordinator_state=b"the coordinator's",
             states={SubtaskIndex(0): b'{"n":1}', SubtaskIndex(1): None},
