@@ -61,7 +61,7 @@ def show(command: _Id, control: Control = None, as_json: Json = False) -> None:
 
 @app.command("cancel")
 def cancel(command: _Id, control: Control = None, as_json: Json = False) -> None:
-    """Cancel a command that no driver has picked up yet, or abort a checkpoint that is in progress."""
+    """Cancel a command that no driver has picked up yet, or abort the checkpoint or savepoint that it takes."""
     with connected(control, as_json) as client:
         _show(client.cancel(command), as_json)
 

@@ -79,8 +79,8 @@ class CommandNotCancellable(ControlError):
     def __init__(self, command: str, kind: str, state: str) -> None:
         self.command, self.kind, self.state = command, kind, state
         super().__init__(
-            f"command {command} ({kind}) is {state}: a driver is already executing it, and only checkpoints and "
-            "savepoints can be cancelled then"
+            f"command {command} ({kind}) is {state}: a driver is already executing it, and only one that takes "
+            "a checkpoint or savepoint can be cancelled then"
         )
 
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 import builtins
 import difflib
 import secrets
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Row, func, select, update
 
@@ -51,9 +52,6 @@ from coord_control.storage.records import (
 )
 
 __all__ = ["CommandRequest", "Commands", "Outcome"]
-
-#: Only these can be cancelled after a driver has claimed them.
-_CANCELLABLE: Final = (CommandKind.TRIGGER_CHECKPOINT, CommandKind.TRIGGER_SAVEPOINT)
 
 _commands = tables.commands.c
 
@@ -302,8 +300,13 @@ class Commands:
             row = self._row(transaction, command)
             return conclude(transaction, row, outcome, _held_by(generation), _driver(generation))
 
-    def cancel(self, command: str, actor: str, host: str = "") -> CommandRecord:
+    def cancel(
+        self, command: str, actor: str, host: str = "", *, cancellable: Collection[CommandKind] = ()
+    ) -> CommandRecord:
         """Cancel a command: at once if no driver has claimed it, otherwise by a request to its driver.
+
+        Args:
+            cancellable: the kinds that a driver can cancel.
 
         Returns:
             The command in its current state; a finished one is unchanged.
@@ -322,7 +325,7 @@ class Commands:
                 .where(
                     _commands.id == command,
                     _commands.state == CommandState.CLAIMED,
-                    _commands.kind.in_(_CANCELLABLE),
+                    _commands.kind.in_(builtins.list(cancellable)),
                     _commands.cancel_requested_at.is_(None),
                 )
                 .values(cancel_requested_at=transaction.now)

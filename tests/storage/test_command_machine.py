@@ -88,7 +88,7 @@ class Commands(RuleBasedStateMachine):
     @rule(command=commands)
     def cancel(self, command: str) -> None:
         try:
-            after = self.store.commands.cancel(command, "ada")
+            after = self.store.commands.cancel(command, "ada", cancellable=CommandKind)
         except CommandNotCancellable:
             assert self.seen[command].state == CommandState.CLAIMED
         else:

@@ -262,9 +262,10 @@ def test_a_pending_command_is_cancelled_at_once_and_a_claimed_checkpoint_by_its_
     assert store.commands.claim(JOB, 1) == ()
     running = store.commands.submit(request(CommandKind.TRIGGER_SAVEPOINT)).id
     store.commands.claim(JOB, 1)
-    asked = store.commands.cancel(running, "bob", "desk")
+    cancellable = (CommandKind.TRIGGER_SAVEPOINT,)
+    asked = store.commands.cancel(running, "bob", "desk", cancellable=cancellable)
     assert (asked.state, asked.cancel_requested) == (CommandState.CLAIMED, True)
-    assert store.commands.cancel(running, "bob") == asked
+    assert store.commands.cancel(running, "bob", cancellable=cancellable) == asked
     assert [command.id for command in store.commands.cancel_requests(JOB, 1)] == [running]
     assert store.commands.finish(running, 1, Outcome(state=CommandState.CANCELLED))
     assert store.commands.cancel_requests(JOB, 1) == ()
@@ -273,7 +274,7 @@ def test_a_pending_command_is_cancelled_at_once_and_a_claimed_checkpoint_by_its_
     stop = store.commands.submit(request(CommandKind.STOP)).id
     store.commands.claim(JOB, 1)
     with pytest.raises(CommandNotCancellable, match="stop"):
-        store.commands.cancel(stop, "bob")
+        store.commands.cancel(stop, "bob", cancellable=cancellable)
 
 
 def test_a_failure_keeps_what_is_wrong_with_each_field(store: ControlStore) -> None:
@@ -368,7 +369,7 @@ def test_of_many_ends_at_the_same_moment_one_counts(store: ControlStore) -> None
         ends: list[Callable[[], object]] = [
             lambda: store.commands.claim(JOB, 1),
             lambda command=command: store.commands.finish(command, 1, DONE),  # type: ignore[misc]
-            lambda command=command: store.commands.cancel(command, "ada"),  # type: ignore[misc]
+            lambda command=command: store.commands.cancel(command, "ada", cancellable=CommandKind),  # type: ignore[misc]
             store.commands.expire_due,
             lambda command=command: store.commands.finish(command, 1, Outcome(state=CommandState.FAILED)),  # type: ignore[misc]
         ]

@@ -9,6 +9,7 @@ import pytest
 
 from coord_control.storage.database import Database
 from coord_control.storage.notify import CommandSignal, for_database
+from coord_control.storage.records import CommandKind
 from coord_control.storage.store import ControlStore
 from tests.records_kit import JOB, request
 from tests.storage.kit import register
@@ -66,7 +67,7 @@ def test_a_request_to_cancel_ends_the_wait(store: ControlStore, signal: CommandS
     store.commands.claim(JOB, 1)
     while signal.wait(0.3):
         pass
-    assert meanwhile(lambda: store.commands.cancel(command, "ada"), signal)
+    assert meanwhile(lambda: store.commands.cancel(command, "ada", cancellable=CommandKind), signal)
 
 
 def test_who_is_woken_goes_on_at_once(signal: CommandSignal) -> None:

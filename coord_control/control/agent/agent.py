@@ -24,8 +24,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from coord_control.control.agent.agent_run import AgentRun, Input, Phase, Step
 from coord_control.control.agent.buffer import Buffer
@@ -116,7 +117,8 @@ class Agent:
         self._pass_lock = threading.Lock()  # one pass at a time: close() makes the last one on another thread
         self._run = AgentRun(settings.heartbeat_seconds)
         self._run_lock = threading.Lock()
-        self._written: tuple[Any, Any] = ((), ())  # queries and operators as they are in the database
+        # What the database has of these; a query's epoch is part of the heartbeat.
+        self._written: tuple[tuple[QueryRecord, ...], tuple[OperatorRecord, ...]] = ((), ())
         self._early = EarlyStop()
         self._signal = SignalListener(store.database, self._facts.name, settings, self._signalled)
         self._unlisten: list[Callable[[], None]] = []
@@ -326,7 +328,7 @@ class Agent:
         """Write queries and operators if they have changed; what changes all the time is part of the heartbeat."""
         with contextlib.suppress(JobClosed):
             queries, operators = self._queries(), self._operators()
-            seen = tuple((each.name, each.lineage, each.state, each.restarts, each.last_failure) for each in queries)
+            seen = tuple(replace(each, epoch=None) for each in queries)
             if seen != self._written[0]:
                 self._store.jobs.update_queries(self._facts.name, self._facts.generation, queries)
             if operators != self._written[1]:

@@ -22,7 +22,7 @@ from coord_control.errors import (
     Fault,
     JobNotRunning,
 )
-from coord_control.storage.records import CommandError, CommandKind, CommandRecord, CommandState
+from coord_control.storage.records import CommandError, CommandRecord, CommandState
 
 __all__ = ["WAITING", "OnProgress", "Wait", "progress_text", "raise_if_not_running", "result_of"]
 
@@ -102,7 +102,8 @@ def result_of(command: CommandRecord) -> CommandResult:
         return parse_result(command.kind, command.result or {})
     raise_if_not_running(command)
     error = command.error or _NO_ERROR
-    raise _class_of(command, error)(
+    kind = ControlEventRefused if error.code == Refusal.EVENT_INVALID else _ERRORS[command.state]
+    raise kind(
         command.id,
         command.kind,
         error.code,
@@ -119,9 +120,3 @@ def raise_if_not_running(command: CommandRecord) -> None:
     if command.state is CommandState.REFUSED and error is not None and error.code == Refusal.JOB_NOT_RUNNING:
         known = error.fields[0] if error.fields else {}
         raise JobNotRunning(command.job, known.get("since", "an unknown time"), known.get("reason", ""), command.id)
-
-
-def _class_of(command: CommandRecord, error: CommandError) -> type[CommandFailed]:
-    if command.kind is CommandKind.SEND_EVENT and error.code == Refusal.EVENT_INVALID:
-        return ControlEventRefused
-    return _ERRORS[command.state]

@@ -226,14 +226,17 @@ class ControlClient(ControlReader):
         return self.ask(job, command, key=key, expires_seconds=expires_seconds)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
-        """Cancel a command: immediately if no driver has claimed it; a checkpoint in progress is aborted.
+        """Cancel a command: immediately if no driver has claimed it; otherwise the checkpoint or savepoint that it
+        takes is aborted, and a job that was to stop after it keeps running.
 
         Raises:
             CommandNotFound: there is no such command.
-            CommandNotCancellable: a driver is already carrying it out, and it is not a checkpoint.
+            CommandNotCancellable: a driver is already carrying it out, and it takes no checkpoint.
         """
         name = _id(command)
-        return self._connection.call(lambda store: store.commands.cancel(name, self.actor))
+        return self._connection.call(
+            lambda store: store.commands.cancel(name, self.actor, cancellable=commands.CANCELLABLE)
+        )
 
     def wait(
         self,

@@ -31,6 +31,7 @@ from coord_control.ids import CheckpointKind
 from coord_control.storage.records import CommandKind, CommandRecord
 
 __all__ = [
+    "CANCELLABLE",
     "COMMANDS",
     "MAX_EVENT_BYTES",
     "MAX_PATH",
@@ -60,6 +61,7 @@ __all__ = [
     "command_payload",
     "parse_command",
     "parse_result",
+    "reads",
     "requested",
     "take_over",
     "takes",
@@ -81,6 +83,10 @@ COMMANDS: Final[Mapping[CommandKind, type[Command[Any]]]] = {
         SendEvent,
     )
 }
+
+
+#: The commands that can be cancelled while a driver carries them out.
+CANCELLABLE: Final = frozenset(kind for kind, each in COMMANDS.items() if each.takes is not None)
 
 
 def command_payload(command: Command[Any]) -> dict[str, Any]:
@@ -125,6 +131,11 @@ def take_over(command: CommandRecord, port: DriverPort, now: datetime.datetime) 
 def takes(kind: CommandKind) -> CheckpointKind | None:
     """Return what commands of a kind take, if they take a checkpoint or savepoint."""
     return COMMANDS[kind].takes if kind in COMMANDS else None
+
+
+def reads(kind: CommandKind) -> bool:
+    """Return whether commands of a kind need the files of the checkpoint that they name until they end."""
+    return kind in COMMANDS and COMMANDS[kind].reads
 
 
 def _model(kind: str) -> type[Command[Any]]:

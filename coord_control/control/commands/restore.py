@@ -59,6 +59,7 @@ class Restore(RestoreRequest, Command[RestoreResult]):
 
     kind: ClassVar = CommandKind.RESTORE
     result: ClassVar = RestoreResult
+    reads: ClassVar = True
 
     ref: Path
     as_name: Name | None = None

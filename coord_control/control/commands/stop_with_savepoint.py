@@ -130,9 +130,10 @@ class StopWithSavepointExecution(ThreadedExecution):
     def cancel(self) -> bool:
         if self._savepoint is not None or self._outcome is not None:
             return False
-        self._is_cancelled = True
-        if self._handle is not None:
-            self._handle.abort()
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            if self._handle is not None:
+                self._handle.abort()
         return True
 
     def job_ended(self) -> Outcome | None:

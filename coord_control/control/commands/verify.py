@@ -40,6 +40,7 @@ class Verify(Command[VerifyResult]):
 
     kind: ClassVar = CommandKind.VERIFY
     result: ClassVar = VerifyResult
+    reads: ClassVar = True
 
     ref: Path
 

@@ -76,7 +76,8 @@ class Command(BaseModel, abc.ABC, Generic[R_co]):
 
     Attributes:
         result: the model of the result.
-        takes: what the command takes, if it takes a checkpoint or savepoint.
+        takes: what the command takes, if it takes a checkpoint or savepoint. Then it can be cancelled while it does.
+        reads: whether it needs the files of the checkpoint or savepoint that its ``ref`` names until it ends.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -84,6 +85,7 @@ class Command(BaseModel, abc.ABC, Generic[R_co]):
     kind: ClassVar[CommandKind]
     result: ClassVar[type[CommandResult]]
     takes: ClassVar[CheckpointKind | None] = None
+    reads: ClassVar[bool] = False
 
     @abc.abstractmethod
     def execution(self, command: CommandRecord, place: Workplace) -> Execution | None:

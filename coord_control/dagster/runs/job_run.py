@@ -35,7 +35,7 @@ from coord_control.errors import (
     JobNotRunning,
     KeyReused,
 )
-from coord_control.storage.records import CommandKind, CommandRecord
+from coord_control.storage.records import CommandRecord
 
 __all__ = ["Followed", "OnCancel", "action_failure", "actor_of", "attend", "follow"]
 
@@ -227,10 +227,7 @@ def _abort(context: StepContext, client: cc.ControlClient, command: CommandRecor
     try:
         client.cancel(command)
     except CommandNotCancellable:
-        if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:
-            context.log.info(f"Command {command.id} can no longer be aborted; waiting for its end")
-            return False
-        # Its savepoint can still be aborted: then the job keeps running.
-        client.abort(command.job, command=command.id, key=f"{command.key}:abort")
+        context.log.info(f"Command {command.id} can no longer be aborted; waiting for its end")
+        return False
     context.log.info(f"Aborted command {command.id}; waiting for its outcome")
     return True

@@ -19,6 +19,7 @@ from typing import Final
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.commands import reads
 from coord_control.dagster.runs.own_runs import schedule_actor
 from coord_control.dagster.spec import RetainSpec
 from coord_control.errors import CoordControlError, DatabaseError, JobNotRunning
@@ -26,7 +27,6 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
-    CommandKind,
     CommandRecord,
     CommandState,
 )
@@ -97,7 +97,7 @@ def _completed(client: ControlClient, job: str, actor: str) -> Iterator[Checkpoi
 
 
 def _in_use(client: ControlClient, job: str, savepoints: Sequence[CheckpointRecord]) -> set[int]:
-    """Return the ids of savepoints named by unfinished restores or verifications, or by the newest recovery."""
+    """Return the ids of savepoints that unfinished commands read, or that the newest recovery names."""
     named: set[str] = set()
     for state in (CommandState.PENDING, CommandState.CLAIMED):
         for command in client.commands(job, state=state, limit=_PAGE):
@@ -108,7 +108,7 @@ def _in_use(client: ControlClient, job: str, savepoints: Sequence[CheckpointReco
 
 
 def _named(command: CommandRecord) -> set[str]:
-    if command.kind not in (CommandKind.RESTORE, CommandKind.VERIFY):
+    if not reads(command.kind):
         return set()
     progress = command.progress or {}
     return {str(each) for each in (command.payload.get("ref"), progress.get("path"), progress.get("checkpoint"))}

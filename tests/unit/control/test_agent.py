@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coord_control.control.agent.buffer import SavepointVerified
+from coord_control.control.commands import CANCELLABLE
 from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.failures import FailureReason
@@ -71,19 +72,21 @@ def test_a_command_that_this_release_does_not_know_is_refused_and_the_others_are
     assert [each.id for each in rig.store.commands.list(JOB)] == [known, unknown]
 
 
-def test_progress_is_said_while_a_checkpoint_runs_and_cancelling_gives_it_up(rig: AgentRig) -> None:
+@pytest.mark.parametrize("kind", sorted(CANCELLABLE))
+def test_progress_is_said_while_a_checkpoint_runs_and_cancelling_gives_it_up(rig: AgentRig, kind: CommandKind) -> None:
     driver, _ = rig.driver(is_automatic=False)
-    command = rig.ask(CommandKind.TRIGGER_CHECKPOINT)
+    command = rig.ask(kind)
     eventually(lambda: (rig.store.commands.get(command).progress or {}).get("subtasks") == 2)
     progress = rig.store.commands.get(command).progress
     assert progress is not None
     assert (progress["passed_subtasks"], progress["checkpoint"]) == (1, 1)
     assert "blocked_events" in progress
-    rig.store.commands.cancel(command, "ada")
+    rig.store.commands.cancel(command, "ada", cancellable=CANCELLABLE)
     done = rig.outcome(command)
     assert done.state is CommandState.CANCELLED
     assert rig.store.checkpoints.get(JOB, 1).state is CheckpointState.FAILED
     assert driver.checkpoint_statistics().counts.failed == 1
+    assert not driver.ended.is_set(), "of a stop with a savepoint"
 
 
 def test_an_abort_overtakes_what_it_aborts(rig: AgentRig) -> None:
