@@ -10,9 +10,12 @@ from typing import Final
 
 from coord_control.cli import job_places
 from coord_control.control import commands
+from coord_control.control.agent.agent import Agent
+from coord_control.control.agent.executor import Executor
 from coord_control.control.agent.reporter import Reporter
 from coord_control.control.commands.restore import RestoreExecution
 from coord_control.control.commands.stop import StopExecution
+from coord_control.control.execution.ending import Ending
 from tests.mutations.mutation import Mutation
 
 __all__ = ["COMMAND_MUTATIONS"]
@@ -22,9 +25,8 @@ _UNREADABLE: Final = (
     "tests/unit/control/test_command_takeover.py"
     "::test_a_command_that_this_release_cannot_read_is_carried_out_again_which_refuses_it"
 )
-_FOLLOWED: Final = (
-    "tests/unit/control/test_ending_commands.py::test_a_job_that_fails_and_is_started_again_was_not_stopped"
-)
+_FOLLOWED: Final = "tests/unit/control/test_ending_commands.py::test_a_job_that_is_started_again_was_not_stopped"
+_TURNS: Final = "tests/unit/control/test_ending_commands.py"
 _IN_ORDER: Final = (
     "tests/unit/control/test_agent_outages.py"
     "::test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history"
@@ -64,10 +66,46 @@ COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "complete a stop although the job has failed and is restarted",
             StopExecution.job_ended,
-            " or self._place.ending.is_followed",
+            " or ending.has_next_driver",
             "",
         ),
         _FOLLOWED,
+    ),
+    (
+        Mutation(
+            "complete a stop although another command restarts the job",
+            vars(Ending)["has_next_driver"].fget,
+            "self.is_followed or is_restarted",
+            "self.is_followed",
+        ),
+        _FOLLOWED,
+    ),
+    (
+        Mutation(
+            "begin every command that ends the job at once",
+            Executor._queue,
+            "if self._line == [command.id]:",
+            "if True:",
+        ),
+        f"{_TURNS}::test_a_stop_waits_for_the_savepoint_of_an_earlier_stop",
+    ),
+    (
+        Mutation(
+            "never begin the next command that ends the job",
+            Executor._end,
+            "if is_first and self._line and not self._has_ended:",
+            "if False:",
+        ),
+        f"{_TURNS}::test_the_next_command_that_ends_the_job_begins_when_the_one_before_it_has_not_ended_it",
+    ),
+    (
+        Mutation(
+            "let a stop that is taken over overtake a stop with savepoint",
+            Agent._take_over,
+            " and self._early.is_open and may_end",
+            " and self._early.is_open",
+        ),
+        f"{_TURNS}::test_what_comes_after_a_restart_is_left_to_the_next_driver",
     ),
     (
         Mutation(

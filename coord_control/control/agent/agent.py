@@ -41,7 +41,7 @@ from coord_control.control.agent.reporter import Reporter
 from coord_control.control.agent.sampler import Sampler
 from coord_control.control.agent.signal_listener import SignalListener
 from coord_control.control.agent.upkeep import Upkeep
-from coord_control.control.commands import take_over
+from coord_control.control.commands import ends_job, take_over
 from coord_control.control.execution.command import EndJob
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.settings import ControlSettings
@@ -304,20 +304,23 @@ class Agent:
         now = self._store.jobs.heartbeat(name, generation).now
         for command in self._store.commands.claimed_by(name, generation) if is_ready else ():
             self._executor.take(command)
+        may_end = True  # not before an older command that ends the job as well, and has to wait
         for command in self._store.commands.claimed_by_older(name, generation):
-            self._take_over(command, now, is_ready)
+            is_taken = self._take_over(command, now, is_ready=is_ready, may_end=may_end)
+            may_end = may_end and (is_taken or not ends_job(command))
         return is_ready
 
-    def _take_over(self, command: CommandRecord, now: datetime.datetime, is_ready: bool) -> None:
+    def _take_over(self, command: CommandRecord, now: datetime.datetime, *, is_ready: bool, may_end: bool) -> bool:
         found = take_over(command, self._port, now)
-        is_stop = isinstance(found, EndJob) and self._early.is_open
+        is_stop = isinstance(found, EndJob) and self._early.is_open and may_end
         if not (is_ready or is_stop or isinstance(found, Outcome)):
-            return
+            return False
         if not self._store.commands.adopt(command.id, self._facts.generation):
-            return
+            return True
         with self._early.held() as is_early:
             if self._executor.take_over(command, found, is_early=is_early):
                 self._early.found(command)
+        return True
 
     def _heartbeat(self) -> None:
         live, metrics = self._live(), self.metrics()

@@ -1,7 +1,8 @@
 """The commands in progress in this driver: starts, polls, cancels and reports them.
 
 What a kind of command does is in its own module (:mod:`coord_control.control.commands`). The executor makes sure that
-each command has exactly one outcome.
+each command has exactly one outcome, and that those that end the job begin in their order: a stop does not overtake a
+stop with savepoint that was requested before it.
 
 Threads: the agent's, except for :meth:`Executor.job_ended`, which is called after that thread has ended.
 """
@@ -46,6 +47,8 @@ class Executor:
         self._port, self._journal = port, journal
         self._executions: dict[str, tuple[CommandRecord, Execution]] = {}
         self._said: dict[str, dict[str, Any]] = {}
+        self._line: list[str] = []  # the commands that end the job, in order; only the first one has begun
+        self._has_ended = False
         self._ending = Ending(is_supervised)
         self.desk = EventDesk(port, wake, self._end)
         self._place = Workplace(
@@ -89,11 +92,14 @@ class Executor:
         if command.id in self:
             return
         try:
-            execution = parse_command(command.kind, command.payload).execution(command, self._place)
+            payload = parse_command(command.kind, command.payload)
         except ValidationError as error:
             self._end(command, outcome_of(error))
             return
-        if execution is not None:
+        execution = payload.execution(command, self._place)
+        if execution is not None and payload.ends_job:
+            self._queue(command, execution)
+        elif execution is not None:
             self._begin(command, execution)
 
     def take_over(self, command: CommandRecord, found: Takeover, *, is_early: bool) -> bool:
@@ -114,7 +120,7 @@ class Executor:
             return False
         execution = StopExecution(command, Stop(), self._place, found.savepoint)
         if not is_early:
-            self._begin(command, execution)
+            self._queue(command, execution)
             return False
         self._executions[command.id] = (command, execution)
         return True
@@ -134,7 +140,7 @@ class Executor:
         """Return new progress, by command."""
         news = self.desk.progress()
         for command, (_, execution) in self._executions.items():
-            said = execution.progress()
+            said = self._waiting(command) or execution.progress()
             if said is not None and self._said.get(command) != said:
                 self._said[command] = news[command] = said
         return news
@@ -152,6 +158,7 @@ class Executor:
             is_followed: whether the job has failed and its supervisor restarts it, so that it is not stopped yet.
             final_error: why the job has failed, if no supervisor restarts it after that.
         """
+        self._has_ended = True
         self._ending.is_followed, self._ending.final_error = is_followed, final_error
         for command, execution in list(self._executions.values()):
             try:
@@ -163,6 +170,18 @@ class Executor:
         self.desk.job_ended()
 
     # Parts.
+
+    def _queue(self, command: CommandRecord, execution: Execution) -> None:
+        self._executions[command.id] = (command, execution)
+        self._line.append(command.id)
+        if self._line == [command.id]:
+            self._begin(command, execution)
+
+    def _waiting(self, command: str) -> dict[str, Any] | None:
+        if command not in self._line[1:]:
+            return None
+        first = self._executions[self._line[0]][0]
+        return {"message": f"waits for command {first.id} ({first.kind.value}), which was requested before it"}
 
     def _begin(self, command: CommandRecord, execution: Execution) -> None:
         who = command.requested_by or "unknown"
@@ -176,12 +195,17 @@ class Executor:
     def _end(self, command: CommandRecord, outcome: Outcome) -> None:
         self._executions.pop(command.id, None)
         self._said.pop(command.id, None)
+        is_first = self._line[:1] == [command.id]
+        if command.id in self._line:
+            self._line.remove(command.id)
         if self._port.is_fenced():  # the next driver determines the outcome
             return
         self.outcomes[command.kind.value, outcome.state.value] += 1
         why = "" if outcome.error is None else f": {outcome.error.message}"
         _log.info("> %s %s %s%s", command.kind.value, command.id, outcome.state.value, why)
         self._journal.ended(command, outcome)
+        if is_first and self._line and not self._has_ended:
+            self._begin(*self._executions[self._line[0]])
 
     def _find(self, command: str) -> Execution | None:
         found = self._executions.get(command)

@@ -59,6 +59,7 @@ __all__ = [
     "Verify",
     "VerifyResult",
     "command_payload",
+    "ends_job",
     "parse_command",
     "parse_result",
     "reads",
@@ -131,6 +132,14 @@ def take_over(command: CommandRecord, port: DriverPort, now: datetime.datetime) 
 def takes(kind: CommandKind) -> CheckpointKind | None:
     """Return what commands of a kind take, if they take a checkpoint or savepoint."""
     return COMMANDS[kind].takes if kind in COMMANDS else None
+
+
+def ends_job(command: CommandRecord) -> bool:
+    """Return whether the job ends for a command."""
+    try:
+        return parse_command(command.kind, command.payload).ends_job
+    except ValidationError:  # it is refused
+        return False
 
 
 def reads(kind: CommandKind) -> bool:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from coord_control.control.execution.command import Command, Takeover
 from coord_control.control.execution.driver_port import DriverPort
-from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
+from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace
 from coord_control.control.execution.outcomes import CommandResult, completed
 from coord_control.storage.records import CommandKind, CommandRecord, Outcome
 
@@ -32,6 +32,10 @@ class Restart(Command[RestartResult]):
     kind: ClassVar = CommandKind.RESTART
     result: ClassVar = RestartResult
 
+    @property
+    def ends_job(self) -> bool:
+        return True
+
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:
         return RestartExecution(command, place, is_daemon=False)
 
@@ -45,15 +49,16 @@ class RestartExecution(ThreadedExecution):
     def work(self) -> Outcome | None:
         if (refusal := self._place.ending.not_supervised("restart")) is not None:
             return refusal
-        if not self._place.ending.begin(restart=True):
-            return job_closed(self._command)
+        self._place.ending.begin(self._command, restart=True)
         self._is_ending = True
         self.say("the job is restarting")
         self._place.port.stop(restart=True)
         return None
 
     def job_ended(self) -> Outcome | None:
-        if self._outcome is not None or not self._is_ending:
-            return self._outcome or job_closed(self._command)
+        if self._outcome is not None:
+            return self._outcome
+        if not self._is_ending:
+            return self.came_too_late()
         consequence = "is not restarted automatically; start it with coordctl run"
         return self._place.ending.not_followed("restart", consequence)

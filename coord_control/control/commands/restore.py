@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from coord_control.control.execution.checkpoints import catalog_of, command_key
 from coord_control.control.execution.command import Again, Command, Name, Path, Takeover
 from coord_control.control.execution.driver_port import DriverPort
-from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
+from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace
 from coord_control.control.execution.outcomes import CommandResult, completed, outcome_of
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore, newest_restore
@@ -64,6 +64,10 @@ class Restore(RestoreRequest, Command[RestoreResult]):
     ref: Path
     as_name: Name | None = None
 
+    @property
+    def ends_job(self) -> bool:
+        return self.as_name is None
+
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:
         return RestoreExecution(command, self, place)
 
@@ -101,8 +105,7 @@ class RestoreExecution(ThreadedExecution):
         refuse(*check_restore(port.files, port.storage, request, root=port.facts.root, job=port.facts.name))
         if is_fork:
             return self._restore(request)
-        if not place.ending.begin(restart=True):
-            return job_closed(self._command)
+        place.ending.begin(self._command, restart=True)
         self._request = request
         self.say("the job is stopping to be restored and restarted")
         port.stop(restart=True)
@@ -112,7 +115,7 @@ class RestoreExecution(ThreadedExecution):
         if self._outcome is not None:
             return self._outcome
         if self._request is None:
-            return job_closed(self._command)
+            return self.came_too_late()
         not_restored = "was not restored and is not restarted automatically; restore it with coordctl restore, then "
         ending = self._place.ending
         if (outcome := ending.not_followed("restore", f"{not_restored}start it with coordctl run")) is not None:

@@ -1,4 +1,4 @@
-"""``stop``: the job ends after its current epochs, and then the command is completed.
+"""``stop``: the job ends after its current epochs, and then the command is completed, whatever has ended the job.
 
 Taken over: completed if the job has ended since; otherwise the driver died, and this job ends as well.
 """
@@ -14,7 +14,7 @@ from coord_control.control.execution.checkpoints import CheckpointResult
 from coord_control.control.execution.command import Command, EndJob, Takeover
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.ending import has_ended
-from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
+from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace
 from coord_control.control.execution.outcomes import CommandResult, completed
 from coord_control.storage.records import CommandKind, CommandRecord, Outcome
 
@@ -25,10 +25,12 @@ class StopResult(CommandResult):
     """A stopped job."""
 
     savepoint: CheckpointResult | None = None
+    ended_by: str | None = None  #: the command that has ended the job, if it was another one
 
     def text(self, job: str) -> str:
         after = "" if self.savepoint is None else f" after {self.savepoint.text(job)}"
-        return f"job {job} has stopped{after}"
+        by = "" if self.ended_by is None else f"; command {self.ended_by} had ended it"
+        return f"job {job} has stopped{after}{by}"
 
 
 class Stop(Command[StopResult]):
@@ -39,6 +41,10 @@ class Stop(Command[StopResult]):
 
     #: How long the current epochs may take, or None for the job's setting.
     grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def ends_job(self) -> bool:
+        return True
 
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:
         return StopExecution(command, self, place)
@@ -62,14 +68,14 @@ class StopExecution(ThreadedExecution):
         self._savepoint = savepoint
 
     def work(self) -> Outcome | None:
-        if not self._place.ending.begin(restart=False):
-            return job_closed(self._command)
+        self._place.ending.begin(self._command, restart=False)
         self.say("the job is stopping")
         self._place.port.stop(self._grace)
         return None
 
     def job_ended(self) -> Outcome | None:
-        if self._outcome is not None or self._place.ending.is_followed:
+        ending = self._place.ending
+        if self._outcome is not None or ending.has_next_driver:
             return self._outcome
-        # Even if something else ended the job first: the result is the requested one.
-        return completed(StopResult(savepoint=self._savepoint))
+        by = None if ending.by is None or ending.by.id == self._command.id else ending.by.id
+        return completed(StopResult(savepoint=self._savepoint, ended_by=by))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from coord_control.control.commands.stop import StopResult
 from coord_control.control.execution.checkpoints import (
@@ -49,6 +49,8 @@ from coord_control.storage.records import CommandKind, CommandRecord, Outcome
 
 __all__ = ["StopWithSavepoint", "StopWithSavepointExecution"]
 
+_CANCELLED: Final = "it was aborted on request; the job keeps running"
+
 
 class StopWithSavepoint(Command[StopResult]):
     """Take a savepoint, plan no epoch after it, and end the driver with exit code 0."""
@@ -59,6 +61,10 @@ class StopWithSavepoint(Command[StopResult]):
 
     target: Path | None = None
     label: Label | None = None
+
+    @property
+    def ends_job(self) -> bool:
+        return True
 
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:
         return StopWithSavepointExecution(command, self, place)
@@ -99,13 +105,12 @@ class StopWithSavepointExecution(ThreadedExecution):
             done = self._take(request)
         except CheckpointNotCompleted as error:
             if self._is_cancelled and error.reason == FailureReason.ABORTED.code:
-                return cancelled("it was aborted on request; the job keeps running", self.checkpoint)
+                return cancelled(_CANCELLED, self.checkpoint)
             return outcome_of(error, self.checkpoint)
         except TimeoutError as error:
             return failed(FailureReason.EXPIRED.name, str(error), retry=True)
         self._savepoint = checkpoint_result(done, CheckpointKind.SAVEPOINT)
-        if not self._place.ending.begin(restart=False):
-            return job_closed(self._command)
+        self._place.ending.begin(self._command, restart=False)
         self.say("the savepoint is complete, the job is stopping", checkpoint=int(done.id))
         port.stop()
         return None
@@ -134,13 +139,15 @@ class StopWithSavepointExecution(ThreadedExecution):
             self._is_cancelled = True
             if self._handle is not None:
                 self._handle.abort()
+            if not self.has_begun:
+                self._outcome = cancelled(_CANCELLED)
         return True
 
     def job_ended(self) -> Outcome | None:
-        if self._outcome is not None or self._place.ending.is_followed:
+        if self._outcome is not None or self._place.ending.has_next_driver:
             return self._outcome
         if self._savepoint is None:
-            return job_closed(self._command)
+            return self.came_too_late()
         return completed(StopResult(savepoint=self._savepoint), self._savepoint.checkpoint)
 
     def _began(self, handle: Handle) -> None:

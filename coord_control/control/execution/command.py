@@ -110,6 +110,11 @@ class Command(BaseModel, abc.ABC, Generic[R_co]):
         """
 
     @property
+    def ends_job(self) -> bool:
+        """Return whether the job ends for it: such commands are carried out one after the other, in their order."""
+        return False
+
+    @property
     def recipient(self) -> str | None:
         """Return the operator to which the command is addressed, if any."""
         return None

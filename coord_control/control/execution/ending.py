@@ -1,5 +1,10 @@
 """The end of a job on a command: which command ends it, and what comes after.
 
+Commands that end the job are carried out one after the other, in the order of their requests (:mod:`..agent.executor`):
+the next one begins when the one before it has an outcome and the job still runs. When one has ended the job, the others
+are left to the next driver; without one, a stop is completed as well, because the job has stopped, and the others are
+refused with the name of the command that ended it.
+
 The agent is closed while the job ends, and reports the outcome last, before the process can end. A driver
 that dies before that, or that cannot reach the database at the end, leaves the command to the next driver.
 """
@@ -7,7 +12,6 @@ that dies before that, or that cannot reach the database at the end, leaves the 
 from __future__ import annotations
 
 import datetime
-import threading
 from collections.abc import Callable
 
 from coord_control.control.execution.driver_port import DriverPort
@@ -19,42 +23,43 @@ __all__ = ["Ending", "has_ended"]
 
 
 class Ending:
-    """Which kind of command ends the job. Stopping and restarting exclude each other.
-
-    Threads: any.
+    """Which command ends the job, and whether another driver follows. Threads: any.
 
     Args:
         is_supervised: returns whether a supervisor restarts the driver on request.
 
     Attributes:
+        by: the command that ends the job, if one does.
         is_followed: whether the job has failed and its supervisor restarts it, so that it is not stopped yet.
         final_error: the error that the job has ended with, if no supervisor restarts it after that.
     """
 
     def __init__(self, is_supervised: Callable[[], bool]) -> None:
         self._is_supervised = is_supervised
-        self._lock = threading.Lock()
-        self._restarts: bool | None = None
+        self._is_restart = False
+        self.by: CommandRecord | None = None
         self.is_followed = False
         self.final_error: str | None = None
 
     @property
     def has_begun(self) -> bool:
         """Return whether the job is ending."""
-        return self._restarts is not None
+        return self.by is not None
 
     @property
     def is_restart(self) -> bool:
         """Return whether the job is ending for a restart."""
-        return self._restarts is True
+        return self._is_restart
 
-    def begin(self, *, restart: bool) -> bool:
-        """Acquire the right to end the job; return False if a command of the other kind has it."""
-        with self._lock:
-            if self._restarts is None:
-                self._restarts = restart
-                return True
-            return not restart and not self._restarts
+    @property
+    def has_next_driver(self) -> bool:
+        """Return whether the supervisor starts another driver after the end of the job."""
+        is_restarted = self._is_restart and self._is_supervised() and self.final_error is None
+        return self.is_followed or is_restarted
+
+    def begin(self, command: CommandRecord, *, restart: bool) -> None:
+        """Note that a command ends the job now."""
+        self._is_restart, self.by = restart, command
 
     def not_supervised(self, what: str) -> Outcome | None:
         """Return the refusal of a command after which no supervisor would start a driver, or None if one would."""

@@ -112,6 +112,11 @@ class ThreadedExecution(Execution):
         name = f"coord-{command.kind.value.replace('_', '-')}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=is_daemon)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether it was started: a command that ends the job waits for those before it."""
+        return self._thread.ident is not None
+
     def begin(self) -> None:
         self._thread.start()
 
@@ -124,6 +129,11 @@ class ThreadedExecution(Execution):
     @abc.abstractmethod
     def work(self) -> Outcome | None:
         """Carry the command out; return None if the outcome is only known at the end of the job."""
+
+    def came_too_late(self) -> Outcome | None:
+        """Return the outcome if something else has ended the job; None if the next driver carries the command out."""
+        ending = self._place.ending
+        return None if ending.has_next_driver else job_closed(self._command, ending.by)
 
     def say(self, message: str, **more: Any) -> None:
         """Report progress."""
@@ -138,12 +148,20 @@ class ThreadedExecution(Execution):
         self._place.wake()
 
 
-def job_closed(command: CommandRecord) -> Outcome:
-    """Return the outcome of a command that was not carried out before the job ended."""
-    what = command.kind.value.replace("_", " ")
+def job_closed(command: CommandRecord, by: CommandRecord | None = None) -> Outcome:
+    """Return the outcome of a command that was not carried out before the job ended.
+
+    Args:
+        by: the command that ended the job, if one did.
+    """
+    ended = "the job ended" if by is None else f"command {by.id} ({_words(by)}) ended the job"
     return refused(
         Refusal.JOB_CLOSED,
-        f"the job ended before this {what} could be carried out; try again when the job is running",
+        f"{ended} before this {_words(command)} could be carried out; try again when the job is running",
         fault=Fault.EXTERNAL,
         retry=True,
     )
+
+
+def _words(command: CommandRecord) -> str:
+    return command.kind.value.replace("_", " ")

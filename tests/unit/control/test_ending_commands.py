@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coord_control.control.agent.executor import Executor
+from coord_control.control.commands import CANCELLABLE
 from coord_control.control.commands.abort import Abort, AbortResult
 from coord_control.control.commands.stop import Stop, StopExecution
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint, StopWithSavepointExecution
@@ -23,7 +24,9 @@ from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoints.checkpoint_handle import CompletedCheckpoint
-from coord_control.storage.records import CommandKind, CommandState, Outcome
+from coord_control.storage.records import CommandKind, CommandState, JobState, Outcome
+from tests.agent_kit import JOB
+from tests.patience import eventually
 from tests.unit.control.agent_rig import AgentRig
 from tests.unit.durable.restore_kit import put_checkpoint
 
@@ -129,9 +132,9 @@ def test_a_savepoint_that_is_aborted_before_it_has_a_number_has_none() -> None:
     assert execution.poll() == completed(AbortResult(checkpoint=None), None)
 
 
-@pytest.mark.parametrize(("is_refused", "is_followed"), [(False, False), (False, True), (True, True)])
-def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool, is_followed: bool) -> None:
-    """Bug: the stop was completed, and the job ran on. What has its outcome before the job fails keeps it."""
+@pytest.mark.parametrize(("is_restarted", "is_followed"), [(False, False), (False, True), (True, True), (True, False)])
+def test_a_job_that_is_started_again_was_not_stopped(is_restarted: bool, is_followed: bool) -> None:
+    """Bug: the stop was completed, and the job ran on: it had failed and is restarted, or a restart was quicker."""
     told: list[Outcome] = []
     nothing: Any = lambda *_: None  # noqa: E731
     port: Any = SimpleNamespace(stop=nothing, is_fenced=lambda: False)
@@ -140,13 +143,93 @@ def test_a_job_that_fails_and_is_started_again_was_not_stopped(is_refused: bool,
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP, requested_by="ada")
     execution = StopExecution(command, Stop(), executor._place)
     executor._executions["1"] = (command, execution)
-    if is_refused:
-        executor._place.ending.begin(restart=True)
-    execution.begin()
-    execution._thread.join()
+    if is_restarted:
+        restart: Any = SimpleNamespace(id="0", kind=CommandKind.RESTART)
+        executor._place.ending.begin(restart, restart=True)
+    else:
+        execution.begin()
+        execution._thread.join()
     executor.job_ended(is_followed=is_followed)
-    expected = [] if is_followed else [CommandState.COMPLETED]
-    assert [outcome.state for outcome in told] == ([CommandState.REFUSED] if is_refused else expected)
+    expected = [] if is_followed or is_restarted else [CommandState.COMPLETED]
+    assert [outcome.state for outcome in told] == expected
+
+
+def test_a_stop_waits_for_the_savepoint_of_an_earlier_stop(rig: AgentRig) -> None:
+    """Bug: the later one won, and the earlier one was refused without a savepoint."""
+    driver, _ = rig.driver(is_automatic=False)
+    first = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
+    second = rig.ask(CommandKind.STOP)
+    eventually(lambda: first in str(rig.store.commands.get(second).progress))
+    assert not driver.ended.is_set()
+    driver.complete(1)
+    saved, stopped = rig.outcome(first), rig.outcome(second)
+    assert (saved.state, saved.checkpoint) == (CommandState.COMPLETED, 1), saved.error
+    assert stopped.state is CommandState.COMPLETED
+    assert stopped.result == {"savepoint": None, "ended_by": first}
+    assert driver.ended.is_set()
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled"])
+def test_the_next_command_that_ends_the_job_begins_when_the_one_before_it_has_not_ended_it(
+    rig: AgentRig, end: str
+) -> None:
+    driver, _ = rig.driver(is_automatic=False)
+    first = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
+    second = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
+    third = rig.ask(CommandKind.STOP)
+    eventually(lambda: first in str(rig.store.commands.get(third).progress))
+    rig.store.commands.cancel(second, "ada", cancellable=CANCELLABLE)
+    assert rig.outcome(second).state is CommandState.CANCELLED, "it has not begun"
+    assert not driver.ended.is_set()
+    if end == "fails":
+        driver.fail(1, FailureReason.EXPIRED)
+    else:
+        rig.store.commands.cancel(first, "ada", cancellable=CANCELLABLE)
+    assert rig.outcome(first).state is (CommandState.FAILED if end == "fails" else CommandState.CANCELLED)
+    stopped = rig.outcome(third)
+    assert (stopped.state, stopped.result) == (CommandState.COMPLETED, {"savepoint": None, "ended_by": None})
+
+
+def test_what_comes_after_a_stop_is_refused_with_its_name(rig: AgentRig) -> None:
+    driver, _ = rig.driver(is_supervised=True, is_automatic=False)
+    checkpoint = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
+    stop = rig.ask(CommandKind.STOP)
+    late = [rig.ask(CommandKind.STOP_WITH_SAVEPOINT), rig.ask(CommandKind.RESTART)]
+    eventually(lambda: all(checkpoint in str(rig.store.commands.get(each).progress) for each in late))
+    rig.store.commands.cancel(checkpoint, "ada", cancellable=CANCELLABLE)
+    assert rig.outcome(stop).state is CommandState.COMPLETED
+    for command in late:
+        done = rig.outcome(command)
+        assert done.error is not None
+        assert (done.state, done.error.code, done.error.retry) == (CommandState.REFUSED, "JOB_CLOSED", True)
+        assert f"command {stop} (stop) ended the job" in done.error.message
+    assert driver.ended.is_set()
+
+
+def test_what_comes_after_a_restart_is_left_to_the_next_driver(rig: AgentRig) -> None:
+    """Bug: it was refused, and a stop could be completed although the job was restarted."""
+    driver, _ = rig.driver(is_supervised=True, is_automatic=False)
+    blocker = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
+    commands = [rig.ask(kind) for kind in (CommandKind.RESTART, CommandKind.RESTART, CommandKind.STOP_WITH_SAVEPOINT)]
+    stop = rig.ask(CommandKind.STOP)
+    eventually(lambda: blocker in str(rig.store.commands.get(stop).progress))
+    rig.store.commands.cancel(blocker, "ada", cancellable=CANCELLABLE)
+    eventually(lambda: driver.ended.is_set() and rig.store.jobs.get(JOB).state is JobState.ENDED)
+    assert {rig.store.commands.get(each).state for each in (*commands, stop)} == {CommandState.CLAIMED}
+
+    next_driver, agent = rig.driver(is_supervised=True, is_ready_to_start=False, supervisor="the same")
+    next_driver.has_same_supervisor = lambda generation: True  # type: ignore[method-assign]
+    next_driver.was_ready = False
+    rig.start(next_driver, agent)
+    assert [rig.outcome(each).result for each in commands[:2]] == [{"generation": 2}] * 2
+    assert not next_driver.ended.is_set(), "the stop does not overtake the savepoint, which waits for the queries"
+    next_driver.was_ready = True
+    saved, stopped = rig.outcome(commands[2]), rig.outcome(stop)
+    assert saved.state is CommandState.COMPLETED, saved.error
+    assert saved.result is not None
+    assert saved.result["savepoint"] is not None
+    assert stopped.result == {"savepoint": None, "ended_by": commands[2]}
+    assert next_driver.ended.is_set()
 
 
 def damaged_savepoint(rig: AgentRig) -> str:
