@@ -66,7 +66,7 @@ def list_(
     with connected(control, as_json) as client:
         found = client.checkpoints(job, kind=kind, state=state, requested_by=requested_by, limit=limit, before=before)
         if as_json:
-            print_json([each.to_json() for each in found])
+            print_json([each.to_json_row() for each in found])
         elif found:
             console().print(checkpoint_table("", found))
         else:

@@ -77,10 +77,11 @@ def job_screen(snapshot: JobSnapshot, *, all_gateways: bool = False) -> Renderab
         all_gateways: include gateways without blocked events.
     """
     job = snapshot.job
+    when = "" if job.is_alive else ", as of the driver's last heartbeat"
     tables = [
-        _query_table(job.queries),
-        _operator_table(job.operators),
-        _gateway_table(job.operators, all_gateways=all_gateways),
+        _query_table("queries" if job.ended_at is not None else f"queries{when}", job.queries),
+        _operator_table(f"operators{when}", job.operators),
+        _gateway_table(f"gateways{when}", job.operators, all_gateways=all_gateways),
         checkpoint_table("checkpoints", snapshot.checkpoints),
         command_table("commands", snapshot.commands),
     ]
@@ -116,7 +117,7 @@ def _header(job: JobRecord) -> list[str]:
     return [marked(line) for line in lines]
 
 
-def _query_table(queries: Sequence[QueryRecord]) -> Table:
+def _query_table(title: str, queries: Sequence[QueryRecord]) -> Table:
     rows = [
         (
             query.name,
@@ -131,10 +132,10 @@ def _query_table(queries: Sequence[QueryRecord]) -> Table:
         )
         for query in queries
     ]
-    return text_table("queries", _QUERY_COLUMNS, rows)
+    return text_table(title, _QUERY_COLUMNS, rows)
 
 
-def _operator_table(operators: Sequence[OperatorRecord]) -> Table:
+def _operator_table(title: str, operators: Sequence[OperatorRecord]) -> Table:
     rows = [
         (
             operator.uid,
@@ -150,10 +151,10 @@ def _operator_table(operators: Sequence[OperatorRecord]) -> Table:
         )
         for operator in operators
     ]
-    return text_table("operators", _OPERATOR_COLUMNS, rows)
+    return text_table(title, _OPERATOR_COLUMNS, rows)
 
 
-def _gateway_table(operators: Sequence[OperatorRecord], *, all_gateways: bool) -> Table:
+def _gateway_table(title: str, operators: Sequence[OperatorRecord], *, all_gateways: bool) -> Table:
     rows = [
         (
             operator.uid,
@@ -168,7 +169,7 @@ def _gateway_table(operators: Sequence[OperatorRecord], *, all_gateways: bool) -
         for gateway in operator.gateways
         if all_gateways or gateway.blocked or not gateway.is_open
     ]
-    return text_table("gateways", _GATEWAY_COLUMNS, rows)
+    return text_table(title, _GATEWAY_COLUMNS, rows)
 
 
 def _command_row(command: CommandRecord) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ def jobs(control: Control = None, as_json: Json = False) -> None:
     with connected(control, as_json) as client:
         found = client.jobs()
         if as_json:
-            print_json([job.to_json() for job in found])
+            print_json([job.to_json_row() for job in found])
         elif found:
             console().print(job_table(found))
         else:

@@ -11,6 +11,7 @@ from coord_control.control.measures import CHECKPOINT
 from coord_control.metrics.driver import QUERY_STATES
 from coord_control.metrics.families import Families, Of
 from coord_control.storage.records import (
+    LOST_QUERY,
     AgentMetrics,
     CheckpointCount,
     CheckpointKind,
@@ -91,7 +92,7 @@ def _add_agent(of_job: Of, agent: AgentMetrics) -> None:
 
 
 def _add_query(of_query: Of, query: QueryRecord) -> None:
-    for state in QUERY_STATES:
+    for state in (*QUERY_STATES, LOST_QUERY):
         of_query.add("fleet_query_state", state == query.state, state)
     of_query.add("fleet_query_epoch", query.epoch)
     of_query.add("fleet_query_restarts_total", query.restarts)

@@ -8,15 +8,18 @@ Threads: any; pure functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Row
 
+from coord_control.protocol.query_state import QueryState
 from coord_control.storage.records import (
     ACTIVE_JOB_STATES,
     ENDED_TO_RESTART,
+    LOST_QUERY,
     AgentMetrics,
     JobRecord,
     JobState,
@@ -30,6 +33,8 @@ __all__ = ["alive", "job_record", "restarting"]
 #: How long a job counts as restarting. Its supervisor pauses for up to a minute, and Spark has to start; after that the
 #: supervisor is probably gone too.
 _RESTART: Final = timedelta(minutes=3)
+#: The states of a query whose driver has to be alive.
+_GOING_ON: Final = tuple(state.value for state in QueryState if state.is_active)
 #: The last reported states of drivers that died.
 _DIED: Final = (JobState.STARTING, JobState.RUNNING)
 
@@ -68,19 +73,23 @@ def job_record(
         is_restarting=restarting(row, now),
         live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
         agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
-        queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, row.ended_at),
+        queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, row, now),
         operators=_operators(operators, {each["uid"]: each for each in live.get("operators", ())}),
     )
 
 
-def _queries(rows: Iterable[Row[Any]], live: Mapping[str, Any], ended_at: datetime | None) -> tuple[QueryRecord, ...]:
+def _queries(
+    rows: Iterable[Row[Any]], live: Mapping[str, Any], job: Row[Any], now: datetime
+) -> tuple[QueryRecord, ...]:
     # Heartbeats are newer than the rows, but for rows that were written with the end of the job.
     records = []
     for row in rows:
         values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
         beat = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
-        is_last = ended_at is not None and row.updated_at >= ended_at
-        records.append(msgspec.convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord))
+        is_last = job.ended_at is not None and row.updated_at >= job.ended_at
+        record = msgspec.convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord)
+        has_lost_driver = not is_last and not alive(job, now) and record.state in _GOING_ON
+        records.append(replace(record, state=LOST_QUERY) if has_lost_driver else record)
     return tuple(records)
 
 

@@ -88,7 +88,7 @@ class Commands(RuleBasedStateMachine):
     @rule(command=commands)
     def cancel(self, command: str) -> None:
         try:
-            after = self.store.commands.cancel(command, "ada", cancellable=CommandKind)
+            after = self.store.commands.cancel(command, "ada", cancellable=tuple(CommandKind))
         except CommandNotCancellable:
             assert self.seen[command].state == CommandState.CLAIMED
         else:

@@ -369,7 +369,7 @@ def test_of_many_ends_at_the_same_moment_one_counts(store: ControlStore) -> None
         ends: list[Callable[[], object]] = [
             lambda: store.commands.claim(JOB, 1),
             lambda command=command: store.commands.finish(command, 1, DONE),  # type: ignore[misc]
-            lambda command=command: store.commands.cancel(command, "ada", cancellable=CommandKind),  # type: ignore[misc]
+            lambda command=command: store.commands.cancel(command, "ada", cancellable=tuple(CommandKind)),  # type: ignore[misc]
             store.commands.expire_due,
             lambda command=command: store.commands.finish(command, 1, Outcome(state=CommandState.FAILED)),  # type: ignore[misc]
         ]

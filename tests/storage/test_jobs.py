@@ -89,6 +89,22 @@ def test_a_job_without_a_heartbeat_within_its_lease_is_not_alive(store: ControlS
     assert store.jobs.get(JOB).is_alive
 
 
+@pytest.mark.parametrize("state", ["running", "restarting", "paused", "stopped", "finished", "failed", ""])
+def test_a_query_that_was_going_on_when_its_driver_died_is_lost(store: ControlStore, state: str) -> None:
+    """Bug: it was still running."""
+    is_over = state in ("stopped", "finished", "failed", "")
+
+    def seen() -> str:
+        return store.jobs.get(JOB).queries[0].state
+
+    for lease_seconds, expected in ((60.0, state), (0.0, state if is_over else "lost")):
+        register(store, queries=(QueryRecord(name="q", state=state),), lease_seconds=lease_seconds)
+        store.jobs.heartbeat(JOB, 1, LiveStatus(queries=(LiveQuery(name="q", state=state),)))
+        assert seen() == expected
+    store.jobs.ended(JOB, 1, queries=(QueryRecord(name="q", state="stopped"),))
+    assert seen() == "stopped"
+
+
 def test_a_newer_driver_takes_over_and_the_older_one_is_told(store: ControlStore) -> None:
     register(store)
     register(store, generation=2, host="there")

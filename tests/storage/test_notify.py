@@ -67,7 +67,7 @@ def test_a_request_to_cancel_ends_the_wait(store: ControlStore, signal: CommandS
     store.commands.claim(JOB, 1)
     while signal.wait(0.3):
         pass
-    assert meanwhile(lambda: store.commands.cancel(command, "ada", cancellable=CommandKind), signal)
+    assert meanwhile(lambda: store.commands.cancel(command, "ada", cancellable=tuple(CommandKind)), signal)
 
 
 def test_who_is_woken_goes_on_at_once(signal: CommandSignal) -> None:

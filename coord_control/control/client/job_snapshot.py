@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from coord_control.storage.records import (
     CheckpointRecord,
@@ -24,6 +25,10 @@ class JobSnapshot(Record):
     job: JobRecord
     checkpoints: tuple[CheckpointRecord, ...]
     commands: tuple[CommandRecord, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot as plain values for JSON; checkpoints as in listings."""
+        return {**Record.to_json(self), "checkpoints": [each.to_json_row() for each in self.checkpoints]}
 
     @property
     def under_way(self) -> tuple[CheckpointRecord, ...]:

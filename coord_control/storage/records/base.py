@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "Record",
@@ -45,9 +45,16 @@ class Record:
 
     __slots__ = ()
 
+    #: The fields that listings do not read.
+    NOT_LISTED: ClassVar[tuple[str, ...]] = ()
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values for JSON."""
         return _by_field(self)
+
+    def to_json_row(self) -> dict[str, Any]:
+        """Return the record for a JSON listing, which has not read all of it: without :attr:`NOT_LISTED`."""
+        return {name: value for name, value in self.to_json().items() if name not in self.NOT_LISTED}
 
 
 def _by_field(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from coord_control.ids import CheckpointKind
 from coord_control.ids import SubtaskIndex as SubtaskIndex  # of an inherited field: the API reference looks here
@@ -53,6 +53,8 @@ class CheckpointRecord(CheckpointTotals, Record):
         queries: the parts of the queries and their operators; without subtasks if read from the database.
         sequence: its number among the changes of all jobs (:class:`Change`); None while it is in progress.
     """
+
+    NOT_LISTED: ClassVar = ("queries",)
 
     job: str
     id: int

@@ -8,13 +8,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from coord_control.storage.records.base import Record
 
 __all__ = [
     "ACTIVE_JOB_STATES",
     "ENDED_TO_RESTART",
+    "LOST_QUERY",
     "AgentMetrics",
     "EventType",
     "GatewayRecord",
@@ -43,6 +44,9 @@ class JobState(enum.StrEnum):
 
 #: States in which a driver should send heartbeats.
 ACTIVE_JOB_STATES: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+
+#: The state of a query that was going on when its driver died.
+LOST_QUERY: Final = "lost"
 
 #: The ``end_reason`` of a driver that ended on request, to be restarted by its supervisor.
 ENDED_TO_RESTART: Final = "stopped, to be started again"
@@ -134,7 +138,12 @@ class AgentMetrics(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRecord(Record):
-    """A query of a job. ``rows_per_second`` and the fields after it come from the last heartbeat."""
+    """A query of a job. ``rows_per_second`` and the fields after it come from the last heartbeat.
+
+    Attributes:
+        state: running, restarting, paused, stopped, finished or failed; ``lost`` if it was going on when its driver
+            died; empty if this driver has not started it yet.
+    """
 
     name: str
     query_id: str = ""
@@ -206,6 +215,8 @@ class JobRecord(Record):
             expected to start it again; commands wait for the next driver.
         is_supervised: whether a supervisor restarts its driver.
     """
+
+    NOT_LISTED: ClassVar = ("queries", "operators")
 
     name: str
     root: str

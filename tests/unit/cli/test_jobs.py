@@ -27,6 +27,18 @@ def test_jobs_are_listed_with_what_they_are_and_not_what_they_last_said(tmp_path
         ("lost", False),
         ("over", False),
     ]
+    assert not {"queries", "operators"} & run_json(tmp_path, "jobs")[0].keys(), "these are not read"
+
+
+def test_what_a_driver_said_before_it_died_is_not_shown_as_if_it_were_so(tmp_path: Path, store: ControlStore) -> None:
+    """Bug: the queries of a killed driver were running."""
+    kit.put_live(store)
+    assert "as of the driver's last heartbeat" not in run(tmp_path, "show", "flights")
+    kit.put_job(store, lease_seconds=0.001)
+    kit.put_live(store)
+    shown = run(tmp_path, "show", "flights")
+    assert [shown.count(f"{each}, as of the driver's last heartbeat") for each in ("queries", "operators")] == [1, 1]
+    assert [query["state"] for query in run_json(tmp_path, "show", "flights")["job"]["queries"]] == ["lost"]
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -49,7 +61,7 @@ def test_show_has_everything_on_one_page(tmp_path: Path, store: ControlStore) ->
     assert run(tmp_path, "show", "flights", "--all-gateways").count(" open ") == 3
     document = run_json(tmp_path, "show", "flights")
     assert document["job"]["operators"][0]["blocked_now"] == 12
-    assert [each["id"] for each in document["checkpoints"]] == [2, 1]
+    assert [(each["id"], "queries" in each) for each in document["checkpoints"]] == [(2, False), (1, False)]
 
 
 def test_a_job_that_is_over_says_since_when_and_why(tmp_path: Path, store: ControlStore) -> None:
