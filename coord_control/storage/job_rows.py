@@ -34,7 +34,7 @@ __all__ = ["alive", "job_record", "restarting"]
 #: supervisor is probably gone too.
 _RESTART: Final = timedelta(minutes=3)
 #: The states of a query whose driver has to be alive.
-_GOING_ON: Final = tuple(state.value for state in QueryState if state.is_active)
+_ACTIVE: Final = tuple(state.value for state in QueryState if state.is_active)
 #: The last reported states of drivers that died.
 _DIED: Final = (JobState.STARTING, JobState.RUNNING)
 
@@ -88,7 +88,7 @@ def _queries(
         beat = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
         is_last = job.ended_at is not None and row.updated_at >= job.ended_at
         record = msgspec.convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord)
-        has_lost_driver = not is_last and not alive(job, now) and record.state in _GOING_ON
+        has_lost_driver = not is_last and not alive(job, now) and record.state in _ACTIVE
         records.append(replace(record, state=LOST_QUERY) if has_lost_driver else record)
     return tuple(records)
 

@@ -90,7 +90,7 @@ def test_a_job_without_a_heartbeat_within_its_lease_is_not_alive(store: ControlS
 
 
 @pytest.mark.parametrize("state", ["running", "restarting", "paused", "stopped", "finished", "failed", ""])
-def test_a_query_that_was_going_on_when_its_driver_died_is_lost(store: ControlStore, state: str) -> None:
+def test_a_query_that_was_active_when_its_driver_died_is_lost(store: ControlStore, state: str) -> None:
     """Bug: it was still running."""
     is_over = state in ("stopped", "finished", "failed", "")
 

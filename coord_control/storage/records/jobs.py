@@ -45,7 +45,7 @@ class JobState(enum.StrEnum):
 #: States in which a driver should send heartbeats.
 ACTIVE_JOB_STATES: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
-#: The state of a query that was going on when its driver died.
+#: The state of a query that was active when its driver died.
 LOST_QUERY: Final = "lost"
 
 #: The ``end_reason`` of a driver that ended on request, to be restarted by its supervisor.
@@ -141,7 +141,7 @@ class QueryRecord(Record):
     """A query of a job. ``rows_per_second`` and the fields after it come from the last heartbeat.
 
     Attributes:
-        state: running, restarting, paused, stopped, finished or failed; ``lost`` if it was going on when its driver
+        state: running, restarting, paused, stopped, finished or failed; ``lost`` if it was active when its driver
             died; empty if this driver has not started it yet.
     """
 
