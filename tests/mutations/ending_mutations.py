@@ -11,7 +11,7 @@ from coord_control import signal_wakeup
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.job.job import Job
-from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.process.shutdown import StopRegistry
 from coord_control.storage import job_rows, jobs
 from tests.mutations.mutation import Mutation
@@ -56,7 +56,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "take the end that was requested for an error of the program",
-            JobDriver.closed_error,
+            JobLife.closed_error,
             "self.is_ended_by_command or shutdown.is_requested()",
             "False",
         ),

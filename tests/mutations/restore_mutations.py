@@ -40,8 +40,8 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "let no query wait after a restore from outside",
             vars(QueryStarts)["_restore"].func,
-            "driver.restore or AppliedRestore.find(driver.place.files, driver.name, driver.place.folder)",
-            "driver.restore",
+            "self._wanted or AppliedRestore.find(self._place.files, self._launch.job, self._place.folder)",
+            "self._wanted",
         ),
         _OUTSIDE,
     ),

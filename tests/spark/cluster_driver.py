@@ -207,7 +207,7 @@ def main(folder: Path) -> None:
         trial.start(coordinator)
         trial.run_until(lambda: len(trial.executors()) == _EXECUTORS)
         victims = {moment.name: asdict(trial.kill(moment)) for moment in Moment}
-        address = job._driver.endpoint.address
+        address = job._driver.runtime.endpoint.address
         (operator,) = job.status().operators
         query = query_status(job)
         result = {

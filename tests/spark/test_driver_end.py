@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,6 @@ from coord_control.control.settings import ControlSettings
 from coord_control.driver_process import SUPERVISED_VARIABLE
 from coord_control.errors import JobClosed, JobEndRequested
 from coord_control.spark.job.control_plane import ControlPlane
-from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.process import shutdown
 from coord_control.storage.records import CommandRecord, CommandState, JobState
 from tests.spark.jobs import MakeJob
@@ -38,11 +38,11 @@ _SCRIPT = """
     folder, way = Path(sys.argv[1]), sys.argv[2]
     close = ControlPlane.close
 
-    def close_late(plane, driver):
+    def close_late(plane, *arguments):
         print("closing", flush=True)
         while not (folder / "go").exists():
             time.sleep(0.01)
-        close(plane, driver)
+        close(plane, *arguments)
 
     if way in ("ending", "waiting"):
         ControlPlane.close = close_late
@@ -66,7 +66,7 @@ _SCRIPT = """
         job.start("first", rows.writeStream.format("noop"))
         print("ready", flush=True)
         if way == "starting":
-            job._driver.closed.wait()
+            job._life.wait_closed(60)
             job.start("second", rows.writeStream.format("noop"))
         elif way == "saving":
             job.trigger_savepoint().wait()
@@ -210,8 +210,8 @@ def test_a_job_is_registered_for_signals_until_its_end_is_written(
     seen: list[bool] = []
     close = ControlPlane.close
 
-    def watched(plane: ControlPlane, driver: JobDriver) -> None:
-        close(plane, driver)
+    def watched(plane: ControlPlane, *arguments: Any) -> None:
+        close(plane, *arguments)
         seen.append(shutdown.has_registered())
 
     monkeypatch.setattr(ControlPlane, "close", watched)
@@ -234,12 +234,12 @@ def test_a_program_that_uses_a_job_after_a_command_has_ended_it_has_not_failed(m
     with pytest.raises(JobEndRequested) as requested:
         use(stopped, stopped._port.stop)
     assert requested.value.code == 0
-    assert stopped._driver.program_error is None
+    assert stopped._life.program_error is None
 
     with pytest.raises(JobClosed) as failed:
         use(ended, ended.stop)
     assert not isinstance(failed.value, SystemExit)
-    assert ended._driver.program_error is failed.value
+    assert ended._life.program_error is failed.value
 
 
 def _terminate(driver: EndingDriver) -> None:

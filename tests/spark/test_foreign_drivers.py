@@ -120,13 +120,13 @@ def test_an_idle_control_plane_does_not_let_a_fenced_drivers_spark_commit(
     job.start("q", write(apply(operator, source.read(), pass_on)))
     eventually(lambda: query_status(job).committed == 2)
     driver, commits = job._driver, spark_checkpoint(job) / "commits"
-    asked = driver.endpoint.stats().frames_in
+    asked = driver.runtime.endpoint.stats().frames_in
     # The storage does not answer this driver any more, and another one has claimed the job.
     driver.claim._files = hanging = Hanging()
     generations.claim(LocalFiles(), f"{driver.place.folder}/generations", Holder.of([]))
     eventually(lambda: not driver.claim.is_fresh())
     source.add(rows(3))
-    eventually(lambda: driver.endpoint.stats().frames_in > asked)
+    eventually(lambda: driver.runtime.endpoint.stats().frames_in > asked)
     hanging.answers.set()
     with pytest.raises(errors.Fenced):
         job.await_termination(SECONDS)

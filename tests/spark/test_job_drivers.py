@@ -215,4 +215,4 @@ def test_a_storage_that_fails_does_not_end_the_watch_for_newer_drivers_and_is_sa
     generations.claim(
         job._driver.place.files, join(job._driver.place.folder, "generations"), generations.Holder.of([1])
     )
-    eventually(lambda: isinstance(job._driver.error, errors.Fenced))
+    eventually(lambda: isinstance(job._life.error, errors.Fenced))

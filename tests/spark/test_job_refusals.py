@@ -315,7 +315,7 @@ def test_a_job_that_has_ended_says_so(make_job: MakeJob, source: FileStream) -> 
 
 def test_a_job_that_cannot_listen_leaves_nothing_behind(make_job: MakeJob, source: FileStream) -> None:
     with make_job("first") as first:
-        taken = first._driver.endpoint.address.port
+        taken = first._driver.runtime.endpoint.address.port
         before = set(threading.enumerate())
         with pytest.raises(errors.EndpointNotBound, match=rf"port {taken}.*choose another port.*Job\(port="):
             make_job("second", port=taken)

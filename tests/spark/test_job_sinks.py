@@ -247,7 +247,7 @@ def test_worker_processes_keep_their_connections(make_job: MakeJob, source: File
         for epoch in range(3, 6):
             source.add(rows(epoch))
         drain(job, apply(talk(job, coordinator), source.read()).writeStream.format("noop"))
-        accepted, acks = job._driver.endpoint.stats().accepted, job.status().operators[0].totals.acks
+        accepted, acks = job._driver.runtime.endpoint.stats().accepted, job.status().operators[0].totals.acks
     coordinator.check(range(48))
     # Two task slots: Spark may have replaced a worker, but there were far more tasks than connections.
     assert acks >= 10
@@ -258,7 +258,7 @@ def test_subtasks_connect_with_tls_to_a_port_of_a_range(make_job: MakeJob, sourc
     coordinator = Dialogue()
     ports = range(40_100, 40_200)
     with make_job(tls=True, port=ports) as job:
-        address = job._driver.endpoint.address
+        address = job._driver.runtime.endpoint.address
         assert address.port in ports
         assert address.certificate is not None
         drain(job, write(apply(talk(job, coordinator), source.read())))

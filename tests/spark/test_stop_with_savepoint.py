@@ -17,6 +17,7 @@ from coord_control.ids import CheckpointKind, OperatorUid
 from coord_control.protocol.query_state import Wish
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.spark.checkpoints import stop
+from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.loop import runtime
 from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
@@ -179,14 +180,14 @@ def test_a_savepoint_that_ends_the_job_holds_a_query_that_was_just_being_started
     job = make_job()
     start_both(job, source, Dialogue())
     is_starting, may_start = threading.Event(), threading.Event()
-    start_query = job._driver.start_query
+    start_query = QueryLaunch.start
 
     def slowly(*arguments: Any) -> Any:
         is_starting.set()
         assert may_start.wait(SECONDS)
         return start_query(*arguments)
 
-    monkeypatch.setattr(job._driver, "start_query", slowly)
+    monkeypatch.setattr(QueryLaunch, "start", slowly)
     late = aside.submit(job.start, "late", source.read().writeStream.format("noop"))
     assert is_starting.wait(SECONDS)
     taken = aside.submit(job._port.savepoint_and_pause, CheckpointRequest(kind=CheckpointKind.SAVEPOINT))

@@ -22,13 +22,14 @@ import difflib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.generations import Claim
-from coord_control.errors import CoordControlError, Fenced, NoSuchSubtask, OperatorNotFound
+from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
 from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.job_facts import (
     ControlEvent,
@@ -45,13 +46,14 @@ from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, 
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.checkpoints.stop import STOP_SECONDS, savepoint_and_pause
 from coord_control.spark.job.declarations import Declarations
+from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.news import News
+from coord_control.spark.job.running_queries import RunningQueries
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.control_feed import WaitingEvent
-from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["AgentPort"]
+__all__ = ["AgentPort", "PortParts"]
 
 _SAVEPOINT_SECONDS: Final = 3600.0
 # A program that never waits for its job is ready this long after it has started its last query.
@@ -61,54 +63,49 @@ _SETTLED_SECONDS: Final = 5.0
 class RunningJob(Protocol):
     """The job, for its agent."""
 
-    @property
-    def queries(self) -> Mapping[QueryName, ManagedQuery]:
-        """The queries that were started."""
-
-    @property
-    def last_start(self) -> float | None:
-        """When the last one was started, in monotonic seconds."""
-
-    @property
-    def error(self) -> CoordControlError | None:
-        """What has ended the whole job."""
-
-    @property
-    def metrics_address(self) -> Callable[[], str | None]:
-        """Returns the address of the job's metrics, if they are served."""
-
     def status(self) -> JobStatus: ...
-
-    def begin_pause(self) -> list[ManagedQuery]: ...
-
-    def end_pause(self) -> None: ...
 
     def end_on_command(self, grace_seconds: float, *, restart: bool) -> None: ...
 
     def fence(self, error: Fenced) -> None: ...
 
 
+class MetricsAddress(Protocol):
+    """Where the metrics of a job are served."""
+
+    @property
+    def advertised(self) -> str | None:
+        """The address as other machines see it, ``host:port``; None if they are not served at the moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortParts:
+    """The parts of a job that its agent's port uses."""
+
+    place: JobPlace
+    claim: Claim
+    life: JobLife
+    queries: RunningQueries
+    declared: Declarations
+    checkpoints: CheckpointService
+    news: News
+    metrics: MetricsAddress | None
+
+
 class AgentPort:
     """One job in one driver."""
 
-    def __init__(
-        self,
-        facts: JobFacts,
-        job: RunningJob,
-        *,
-        place: JobPlace,
-        claim: Claim,
-        declared: Declarations,
-        checkpoints: CheckpointService,
-        news: News,
-    ) -> None:
+    def __init__(self, facts: JobFacts, job: RunningJob, parts: PortParts) -> None:
         self._facts = facts
         self._job = job
-        self._place = place
-        self._claim = claim
-        self._declared = declared
-        self._checkpoints = checkpoints
-        self._news = news
+        self._place = parts.place
+        self._claim = parts.claim
+        self._life = parts.life
+        self._queries = parts.queries
+        self._declared = parts.declared
+        self._checkpoints = parts.checkpoints
+        self._news = parts.news
+        self._metrics = parts.metrics
 
     @property
     def facts(self) -> JobFacts:
@@ -129,7 +126,7 @@ class AgentPort:
         """Return whether the program has declared what it declares and started its queries."""
         if self._checkpoints.is_wanted:
             return True
-        last_start = self._job.last_start
+        last_start = self._queries.last_start
         if last_start is None or self._declared.unused():
             return False
         return time.monotonic() - last_start > _SETTLED_SECONDS
@@ -145,7 +142,7 @@ class AgentPort:
                 operators=tuple(query.operators),
                 status=query.status(),
             )
-            for query in list(self._job.queries.values())
+            for query in self._queries.all()
         )
 
     def operators(self) -> tuple[OperatorFacts, ...]:
@@ -162,7 +159,7 @@ class AgentPort:
 
     def metrics_address(self) -> str | None:
         """Return the address of its metrics, as ``host:port``, or None if they are not served at the moment."""
-        return self._job.metrics_address()
+        return None if self._metrics is None else self._metrics.advertised
 
     def add_listener(self, listener: JobListener) -> Callable[[], None]:
         """Tell ``listener`` what happens from now on; returns what ends that."""
@@ -195,7 +192,7 @@ class AgentPort:
 
     def is_fenced(self) -> bool:
         """Return whether the job knows of a newer driver, and ends for that."""
-        return isinstance(self._job.error, Fenced)
+        return isinstance(self._life.error, Fenced)
 
     # What can be asked of it.
 
@@ -231,11 +228,11 @@ class AgentPort:
             began(handle)
             return handle
 
-        queries = self._job.begin_pause()
+        self._life.begin_pause()
         try:
-            return savepoint_and_pause(queries, submit, is_wanted, self._epochs_in, timeout_seconds)
+            return savepoint_and_pause(self._queries.all(), submit, is_wanted, self._epochs_in, timeout_seconds)
         except BaseException:
-            self._job.end_pause()
+            self._life.end_pause()
             raise
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:

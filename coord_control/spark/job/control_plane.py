@@ -12,11 +12,11 @@ from typing import Self
 from coord_control.control.agent.agent import Agent
 from coord_control.control.settings import ControlSettings
 from coord_control.driver_process import LOG_FILE_VARIABLE, SUPERVISED_VARIABLE
+from coord_control.durable.job_folder.generations import Claim
 from coord_control.errors import CoordControlError, Fenced, JobStopRequested, SupervisorLost
 from coord_control.exit_codes import NO_RESTART, exit_code_of
 from coord_control.metrics.snapshot import AgentSnapshot
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.job_driver import JobDriver
 from coord_control.spark.process import shutdown
 from coord_control.storage.records import AgentMetrics, JobState
 from coord_control.storage.store import ControlStore
@@ -43,12 +43,11 @@ class ControlPlane:
         """
         return cls(settings, ControlStore(settings.open_database("coord-control driver")))
 
-    def start(self, port: AgentPort) -> JobStopRequested | None:
+    def start(self, port: AgentPort) -> None:
         """Begin, and wait a moment for the database.
 
-        Returns:
-            The error to raise if the job has stopped, because a stop was requested that the last driver did not
-            survive.
+        Raises:
+            JobStopRequested: a stop was requested that the last driver did not survive; the job has to end.
         """
         self._agent = Agent(
             port,
@@ -59,10 +58,10 @@ class ControlPlane:
         )
         found = self._agent.start()
         if found is None:
-            return None
+            return
         error = JobStopRequested(port.facts.name, found.requested_by, found.requested_at.isoformat(timespec="seconds"))
         _log.warning("x %s", error, extra={"action": "stop_requested", "job": port.facts.name})
-        return error
+        raise error
 
     def metrics(self) -> AgentMetrics | None:
         """Return the agent's metrics of the database, or None if it was not started."""
@@ -79,15 +78,20 @@ class ControlPlane:
             under_way=agent.commands_under_way,
         )
 
-    def close(self, driver: JobDriver) -> None:
-        """Record that the job has ended and released its claim, and give commands their outcomes."""
+    def close(self, claim: Claim, error: Exception | None, lost_supervisor: SupervisorLost | None) -> None:
+        """Record that the job has ended and released its claim, and give commands their outcomes.
+
+        Args:
+            error: what has ended the job.
+            lost_supervisor: the job's end began because of that.
+        """
         if self._agent is None:
             return
-        error = driver.first_error() or driver.program_error or _abandoned(driver, self._agent)
+        error = error or _abandoned(lost_supervisor, self._agent)
         self._agent.close(
             JobState.ENDED if error is None else JobState.FAILED,
             _end_reason(error),
-            is_clean=_is_released(driver),
+            is_clean=_is_released(claim),
             is_fenced=isinstance(error, Fenced),
             is_final=error is not None and (not _is_supervised() or exit_code_of(error) in NO_RESTART),
         )
@@ -97,11 +101,11 @@ def _is_supervised() -> bool:
     return bool(os.environ.get(SUPERVISED_VARIABLE)) and shutdown.lost_supervisor() is None
 
 
-def _abandoned(driver: JobDriver, agent: Agent) -> SupervisorLost | None:
+def _abandoned(lost_supervisor: SupervisorLost | None, agent: Agent) -> SupervisorLost | None:
     """Return the loss of the supervisor if the job would run on, or be started again, without it."""
     if agent.is_restarting:
         return shutdown.lost_supervisor()  # also a later one: no process starts the next driver
-    return None if agent.is_stopping else driver.lost_supervisor
+    return None if agent.is_stopping else lost_supervisor
 
 
 def _end_reason(error: Exception | None) -> str:
@@ -110,8 +114,8 @@ def _end_reason(error: Exception | None) -> str:
     return str(error) if isinstance(error, CoordControlError) else f"{type(error).__name__}: {error}"
 
 
-def _is_released(driver: JobDriver) -> bool:
+def _is_released(claim: Claim) -> bool:
     try:
-        return driver.claim.is_released(driver.generation)
+        return claim.is_released(claim.generation)
     except CoordControlError:
         return False

@@ -100,6 +100,11 @@ class Declarations:
                 raise OperatorReused(uid, f"query {self.owner[uid]!r}", f"query {query!r}")
         return found
 
+    def own(self, operators: Iterable[OperatorUid], query: QueryName) -> None:
+        """Record which query these operators are part of: it has been started, or waits for a restore."""
+        for uid in operators:
+            self.owner[uid] = query
+
     def disown(self, operators: Iterable[OperatorUid]) -> None:
         """Forget which query these operators are part of: it has not been started."""
         for uid in operators:

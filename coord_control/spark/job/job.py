@@ -28,6 +28,7 @@ from coord_control.errors import (
     DuplicateOperator,
     InvalidName,
     JobClosed,
+    JobStopRequested,
     OperatorUnused,
 )
 from coord_control.ids import CheckpointKind, QueryName, is_valid_name
@@ -39,12 +40,12 @@ from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.stop import CLOSE_SECONDS, STOP_SECONDS, stop_queries
 from coord_control.spark.hadoop_files import absolute
-from coord_control.spark.job.agent_port import AgentPort
+from coord_control.spark.job.agent_port import AgentPort, PortParts
 from coord_control.spark.job.job_driver import DriverSettings, JobDriver
-from coord_control.spark.job.job_metrics import JobMetrics
+from coord_control.spark.job.job_metrics import JobMetrics, MeasuredParts
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
-from coord_control.spark.job.query_starts import QueryStart, QueryStarts
+from coord_control.spark.job.query_starts import QueryStart
 from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.process import shutdown, start_notice
 from coord_control.spark.process.interrupts import InterruptsWait
@@ -163,34 +164,25 @@ class Job:
             restore=restore,
             stop=self.stop,
         )
-        self._starts = QueryStarts(self._driver)
         driver = self._driver
+        self.generation = driver.generation
+        self._life, self._declared, self._checkpoints = driver.life, driver.declared, driver.checkpoints
         self._port = AgentPort(
             driver.facts(),
             driver,
-            place=driver.place,
-            claim=driver.claim,
-            declared=driver.declared,
-            checkpoints=driver.checkpoints,
-            news=driver.news,
+            PortParts(
+                place=driver.place,
+                claim=driver.claim,
+                life=driver.life,
+                queries=driver.queries,
+                declared=driver.declared,
+                checkpoints=driver.checkpoints,
+                news=driver.news,
+                metrics=self._metrics,
+            ),
         )
-        self.generation = self._driver.generation
         shutdown.register(self.stop)
-        if self._metrics is not None:
-            self._metrics.start(self._driver, self._port, self._plane)
-        if self._plane is not None:
-            self._driver.is_registered = True
-            requested = self._plane.start(self._port)
-            if requested is not None:
-                self._driver.is_ended_by_command = True
-                self.stop()
-                raise requested
-            if self._driver.closed.is_set():  # already fenced
-                self._plane.close(self._driver)
-        if not self._driver.closed.is_set():
-            start_notice.announce(name, self.generation, is_visible=self._plane is not None)
-        elif self._metrics is not None:
-            self._metrics.close()
+        self._begin()
 
     def operator(
         self,
@@ -221,8 +213,8 @@ class Job:
             DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).
             JobClosed: the job has ended.
         """
-        self._check_open()
-        return self._driver.declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
+        self._life.check_open()
+        return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
 
     def start(self, name: str, writer: DataStreamWriter, *, checkpoint_location: str | None = None) -> StreamingQuery:
         """Start a query with its operators; it resumes where it ended.
@@ -251,7 +243,7 @@ class Job:
             DamagedRecord, MissingRecord, UnsupportedFormat: stored records are unusable; nothing was started.
             JobClosed: the job has ended.
         """
-        with self._driver.turn_to_start():
+        with self._life.turn_to_start():
             return self._start(name, writer, checkpoint_location)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
@@ -263,13 +255,12 @@ class Job:
             OperatorUnused: an operator was declared, but no started query uses it.
             RestoredQueryUnused: a query of the restored checkpoint was not started; nothing has run.
         """
-        if not self._driver.closed.is_set():
-            if unused := self._driver.declared.unused():
+        if not self._life.is_closed:
+            if unused := self._declared.unused():
                 raise OperatorUnused(unused[0])
             self._all_declared()
-        self._driver.checkpoints.begin()
-        with self._driver.changed:
-            ended = self._driver.changed.wait_for(self._driver.has_ended, timeout_seconds)
+        self._checkpoints.begin()
+        ended = self._life.wait_for(self._driver.has_ended, timeout_seconds)
         if error := self._driver.first_error():
             self.stop(STOP_SECONDS)
             raise error
@@ -332,12 +323,12 @@ class Job:
         request = CheckpointRequest(
             kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="stop with savepoint"
         )
-        self._check_open()
+        self._life.check_open()
         self._all_declared()
         try:
             completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
         except CheckpointNotCompleted as failed:
-            if failed.reason == FailureReason.JOB_ENDING.code and (error := self._driver.end_error()) is not None:
+            if failed.reason == FailureReason.JOB_ENDING.code and (error := self._life.end_error()) is not None:
                 raise error from failed
             raise
         self.stop()
@@ -350,11 +341,11 @@ class Job:
             JobClosed: the job has ended.
             StoreUnavailable: the storage hangs.
         """
-        self._check_open()
+        self._life.check_open()
         try:
-            return self._driver.checkpoints.overview()
+            return self._checkpoints.overview()
         except JobClosed:
-            raise self._driver.closed_error() from None
+            raise self._life.closed_error() from None
 
     def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
         """Stop every query at the end of its running epoch, then end the job.
@@ -394,7 +385,7 @@ class Job:
     ) -> None:
         # An exit or an interrupt is a request to stop.
         if isinstance(error, Exception) and not isinstance(error, SystemExit):
-            self._driver.program_error = error
+            self._life.program_error = error
         if isinstance(error, KeyboardInterrupt):
             self._stop(STOP_SECONDS)  # another interrupt does not wait
         else:
@@ -402,51 +393,76 @@ class Job:
 
     # Parts.
 
+    def _begin(self) -> None:
+        """Let the job be seen and asked from outside, unless a newer driver has ended it meanwhile."""
+        driver = self._driver
+        if self._metrics is not None:
+            parts = MeasuredParts(
+                job=driver,
+                declared=driver.declared,
+                runtime=driver.runtime,
+                thread=driver.thread,
+                recoveries=driver.recoveries,
+            )
+            self._metrics.start(parts, driver.news, self._port, self._plane)
+        if self._plane is not None:
+            driver.registered()
+            try:
+                self._plane.start(self._port)
+            except JobStopRequested:
+                self._life.is_ended_by_command = True
+                self.stop()
+                raise
+        if self._life.is_closed:  # what was begun here has begun too late for the end
+            self._close_outside()
+        else:
+            start_notice.announce(self.name, self.generation, is_visible=self._plane is not None)
+
+    def _close_outside(self) -> None:
+        if self._plane is not None:
+            error = self._driver.first_error() or self._life.program_error
+            self._plane.close(self._driver.claim, error, self._life.lost_supervisor)
+        if self._metrics is not None:
+            self._metrics.close()
+
     def _stop(self, grace_seconds: float) -> None:
         deadline = time.monotonic() + grace_seconds
-        with self._driver.turns:  # a query that is just being started is stopped as well
-            if self._driver.closed.is_set():
+        with self._life.turns:  # a query that is just being started is stopped as well
+            if self._life.is_closed:
                 return
-            self._driver.lost_supervisor = shutdown.lost_supervisor()
-            self._driver.checkpoints.close(CLOSE_SECONDS)
-            stop_queries(list(self._driver.queries.values()), deadline)
+            self._life.lost_supervisor = shutdown.lost_supervisor()
+            self._checkpoints.close(CLOSE_SECONDS)
+            stop_queries(self._driver.queries.all(), deadline)
             try:
                 self._driver.close()
-                if self._plane is not None:
-                    self._plane.close(self._driver)
-                if self._metrics is not None:
-                    self._metrics.close()
+                self._close_outside()
             finally:
                 # Last: a SIGTERM would end the process at once, without the last records and the command's outcome.
-                shutdown.unregister(self.stop, on_command=self._driver.is_ended_by_command)
-        with self._driver.changed:
-            self._driver.changed.notify_all()
+                shutdown.unregister(self.stop, on_command=self._life.is_ended_by_command)
+        self._life.changed()
 
     def _all_declared(self) -> None:
-        with self._driver.turns:
-            if not self._driver.closed.is_set():
-                self._starts.all_declared()
+        with self._life.turns:
+            if not self._life.is_closed:
+                self._driver.starts.all_declared()
 
     def _submit(self, request: CheckpointRequest) -> CheckpointHandle:
-        self._check_open()
+        self._life.check_open()
         self._all_declared()
-        self._driver.checkpoints.begin()
-        return self._driver.checkpoints.submit(request, self._driver.end_error)
-
-    def _check_open(self) -> None:
-        self._driver.check_open()
+        self._checkpoints.begin()
+        return self._checkpoints.submit(request, self._life.end_error)
 
     def _start(self, name: str, writer: DataStreamWriter, checkpoint_location: str | None) -> StreamingQuery:
-        self._check_open()
+        self._life.check_open()
         query_name = QueryName(name)
         if not is_valid_name(name):
             raise InvalidName("query", name)
-        if self._starts.is_known(query_name):
+        if self._driver.starts.is_known(query_name):
             raise DuplicateOperator("query", name)
-        operators = self._driver.declared.in_query(writer, query_name)
+        operators = self._declared.in_query(writer, query_name)
         if checkpoint_location is not None:
             checkpoint_location = self._driver.place.reachable(checkpoint_location)
-        return self._starts.start(QueryStart(query_name, writer, operators, checkpoint_location))
+        return self._driver.starts.start(QueryStart(query_name, writer, operators, checkpoint_location))
 
 
 def _control_plane(url: str | None) -> ControlPlane | None:

@@ -9,9 +9,10 @@ Threads: it is started and ended by the threads that start and end the job; snap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
-from coord_control.errors import JobClosed
+from coord_control.errors import CoordControlError, JobClosed
 from coord_control.ids import CheckpointId
 from coord_control.metrics.address import Address
 from coord_control.metrics.driver import driver_families
@@ -22,18 +23,41 @@ from coord_control.metrics.snapshot import DriverSnapshot, EndpointSnapshot, Wri
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.job.agent_port import AgentPort
-from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.job.declarations import Declarations
+from coord_control.spark.job.news import News
+from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.group_writer import GroupWriter
+from coord_control.spark.loop.runtime import JobRuntime
+from coord_control.spark.queries.recovery_log import Recoveries
 from coord_control.spark.wire.endpoint import Rejection, Stats
 from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from coord_control.spark.job.control_plane import ControlPlane
 
-__all__ = ["JobMetrics", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
+__all__ = ["JobMetrics", "MeasuredParts", "endpoint_snapshot", "snapshot_of", "writer_snapshot"]
 
 # Below the ten seconds that Prometheus waits.
 _READ_SECONDS: Final = 5.0
+
+
+class MeasuredJob(Protocol):
+    """The job, for its metrics."""
+
+    def status_now(self, timeout_seconds: float) -> JobStatus: ...
+
+    def first_error(self) -> CoordControlError | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredParts:
+    """The parts of a job that have numbers."""
+
+    job: MeasuredJob
+    declared: Declarations
+    runtime: JobRuntime
+    thread: CoordinatorThread
+    recoveries: Recoveries
 
 
 class JobMetrics:
@@ -41,6 +65,7 @@ class JobMetrics:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._host = ""
         self._observer = Observer()
         self._server: MetricsServer | None = None
         self._unsubscribe: Callable[[], None] = _nothing
@@ -55,27 +80,28 @@ class JobMetrics:
         found = Address.of_driver(address)
         return None if found is None else cls(found)
 
-    def start(self, driver: JobDriver, port: AgentPort, plane: ControlPlane | None) -> None:
+    def start(self, parts: MeasuredParts, news: News, port: AgentPort, plane: ControlPlane | None) -> None:
         """Count from now on, and answer scrapes as soon as the address can be had."""
-        self._unsubscribe = driver.news.subscribe(self._observer)
+        self._unsubscribe = news.subscribe(self._observer)
+        self._host = port.facts.host
 
         def page(subtasks: int) -> Iterable[Family]:
-            return driver_families(snapshot_of(driver, port, plane, self._observer.observed()), subtasks)
+            return driver_families(snapshot_of(parts, port, plane, self._observer.observed()), subtasks)
 
         self._server = server = MetricsServer(page, self._address)
         server.start(must=False)
-        host = port.facts.host
-
-        def advertised() -> str | None:
-            return None if server.address is None else str(server.address.seen_from_elsewhere(host))
-
-        driver.metrics_address = advertised
 
     @property
     def address(self) -> str | None:
         """The address that it serves, as ``host:port``, or None if it does not serve at the moment."""
         found = None if self._server is None else self._server.address
         return None if found is None else str(found)
+
+    @property
+    def advertised(self) -> str | None:
+        """The same address as other machines see it."""
+        found = None if self._server is None else self._server.address
+        return None if found is None else str(found.seen_from_elsewhere(self._host))
 
     def close(self) -> None:
         """Stop serving metrics, because the job has ended. May be called twice."""
@@ -84,7 +110,9 @@ class JobMetrics:
             self._server.close()
 
 
-def snapshot_of(driver: JobDriver, port: AgentPort, plane: ControlPlane | None, observed: Observed) -> DriverSnapshot:
+def snapshot_of(
+    parts: MeasuredParts, port: AgentPort, plane: ControlPlane | None, observed: Observed
+) -> DriverSnapshot:
     """Read everything.
 
     Raises:
@@ -93,33 +121,33 @@ def snapshot_of(driver: JobDriver, port: AgentPort, plane: ControlPlane | None, 
     return DriverSnapshot(
         facts=port.facts,
         protocol_version=PROTOCOL_VERSION,
-        is_up=driver.first_error() is None,
-        status=_status(driver),
+        is_up=parts.job.first_error() is None,
+        status=_status(parts.job),
         queries=port.queries(),
-        parallelism={uid: bound.parallelism for uid, bound in list(driver.declared.coordinators.items())},
-        feeds={uid: bound.feed.status() for uid, bound in list(driver.declared.coordinators.items())},
+        parallelism={uid: bound.parallelism for uid, bound in list(parts.declared.coordinators.items())},
+        feeds={uid: bound.feed.status() for uid, bound in list(parts.declared.coordinators.items())},
         observed=observed,
-        endpoint=endpoint_snapshot(driver.endpoint.stats()),
-        writer=writer_snapshot(driver.runtime.writer),
-        callbacks_waiting=driver.thread.waiting,
-        recoveries_under_way=driver.recoveries.under_way,
-        progress=_progress(driver, [each.checkpoint for each in observed.in_progress]),
+        endpoint=endpoint_snapshot(parts.runtime.endpoint.stats()),
+        writer=writer_snapshot(parts.runtime.writer),
+        callbacks_waiting=parts.thread.waiting,
+        recoveries_under_way=parts.recoveries.under_way,
+        progress=_progress(parts.runtime, [each.checkpoint for each in observed.in_progress]),
         agent=None if plane is None else plane.snapshot(),
     )
 
 
-def _status(driver: JobDriver) -> JobStatus | None:
+def _status(job: MeasuredJob) -> JobStatus | None:
     try:
-        return driver.status_now(_READ_SECONDS)
+        return job.status_now(_READ_SECONDS)
     except JobClosed:
         return None
 
 
-def _progress(driver: JobDriver, checkpoints: list[CheckpointId]) -> dict[CheckpointId, Progress]:
+def _progress(runtime: JobRuntime, checkpoints: list[CheckpointId]) -> dict[CheckpointId, Progress]:
     if not checkpoints:
         return {}
     try:
-        found = driver.runtime.read(
+        found = runtime.read(
             lambda core, now: {each: core.checkpoint_progress(each) for each in checkpoints}, _READ_SECONDS
         )
     except JobClosed:

@@ -42,8 +42,9 @@ from coord_control.errors import (
 from coord_control.errors.restores import UNDO
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.hadoop_files import absolute
-from coord_control.spark.job.job_driver import JobDriver
+from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
+from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.queries.plan_check import check_plan
 from coord_control.spark.queries.writers import own_checkpoint, spark_name
 
@@ -67,22 +68,28 @@ class QueryStart:
 
 
 class QueryStarts:
-    """Starts the queries of one job."""
+    """Starts the queries of one job.
 
-    def __init__(self, driver: JobDriver) -> None:
-        self._driver = driver
-        self._place = driver.place
+    Args:
+        launch: starts a query that was checked.
+        restore: what the program has asked for.
+    """
+
+    def __init__(self, launch: QueryLaunch, life: JobLife, restore: PendingRestore | None) -> None:
+        self._launch = launch
+        self._life = life
+        self._wanted = restore
+        self._place, self._declared, self._queries = launch.place, launch.declared, launch.queries
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
 
     @functools.cached_property
     def _restore(self) -> PendingRestore | None:
         """Return what the queries wait for, as it was before the first one was started."""
-        driver = self._driver
-        return driver.restore or AppliedRestore.find(driver.place.files, driver.name, driver.place.folder)
+        return self._wanted or AppliedRestore.find(self._place.files, self._launch.job, self._place.folder)
 
     def is_known(self, name: QueryName) -> bool:
         """Return whether a query of this name was started, or waits for the restore."""
-        return name in self._driver.queries or name in self._waiting
+        return name in self._queries or name in self._waiting
 
     def start(self, start: QueryStart) -> StreamingQuery:
         """Start a query, or check it and let it wait for the restore; see :meth:`coord_control.Job.start`."""
@@ -97,8 +104,7 @@ class QueryStarts:
         lineage = self._check(start, restore)
         handle = _WaitingQuery(start.name, lambda: self._not_started(start.name))
         self._waiting[start.name] = start, lineage, handle
-        for uid in start.operators:
-            self._driver.declared.owner[uid] = start.name
+        self._declared.own(start.operators, start.name)
         if missing := restore.missing(self._waiting):
             _log.info("= query %s fits %s, and starts when %s do as well", start.name, restore.path, missing)
             return handle
@@ -120,16 +126,16 @@ class QueryStarts:
 
     def _check(self, start: QueryStart, restore: PendingRestore) -> Lineage | None:
         records, rescalable = self._records(start), self._rescalable(start)
-        states = {uid: self._driver.declared.state(uid) for uid in start.operators}
+        states = {uid: self._declared.state(uid) for uid in start.operators}
         restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
         lineage = restore.open(self._place.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
             restore.check_plan(start.name, self._refusal(start, lineage))
-            self._driver.seed(lineage, start.operators)
+            self._launch.seed(lineage, start.operators)
         return lineage
 
     def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
-        name = f"{spark_name(self._driver.name, start.name, start.writer)} (check)"
+        name = f"{spark_name(self._launch.job, start.name, start.writer)} (check)"
         return check_plan(self._place.files, start.writer, lineage, name)
 
     def _take_place(self, restore: PendingRestore) -> None:
@@ -139,9 +145,9 @@ class QueryStarts:
             for start, lineage, handle in waiting.values():
                 handle.become(self._begin(start, lineage or self._open(start)))
         except Exception as error:
-            failed = [start for start, _, _ in waiting.values() if start.name not in self._driver.queries]
+            failed = [start for start, _, _ in waiting.values() if start.name not in self._queries]
             for start in failed:  # it may be corrected, and started again
-                self._driver.declared.disown(start.operators)
+                self._declared.disown(start.operators)
             back = f", or {UNDO}" if restore.can_undo and len(failed) == len(waiting) else ""
             error.add_note(f"the job was restored from {restore.path} before; correct the query{back}")
             raise
@@ -161,22 +167,22 @@ class QueryStarts:
         # Other queries have run since the restore. Before Spark plans anything here the program may still be corrected.
         if lineage.restored is not None and (why := self._refusal(start, lineage)) is not None:
             raise PlanRefused(start.name, why)
-        self._driver.seed(lineage, start.operators)
+        self._launch.seed(lineage, start.operators)
         return lineage
 
     def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
-        return self._driver.start_query(start.name, start.writer, start.operators, lineage).spark_query
+        return self._launch.start(start.name, start.writer, start.operators, lineage)
 
     def _records(self, start: QueryStart) -> dict[OperatorUid, LineageOperator]:
-        return {uid: self._driver.declared.record(uid) for uid in start.operators}
+        return {uid: self._declared.record(uid) for uid in start.operators}
 
     def _rescalable(self, start: QueryStart) -> list[OperatorUid]:
-        return [uid for uid in start.operators if uid in self._driver.declared.rescales]
+        return [uid for uid in start.operators if uid in self._declared.rescales]
 
     def _not_started(self, name: QueryName) -> QueryNotStarted:
-        self._driver.check_open()
+        self._life.check_open()
         assert self._restore is not None, "only a restore lets a query wait"
-        return QueryNotStarted(name, self._restore.path, self._restore.missing({*self._waiting, *self._driver.queries}))
+        return QueryNotStarted(name, self._restore.path, self._restore.missing({*self._waiting, *self._queries}))
 
     # A plain query becomes one of the job.
 
@@ -206,9 +212,9 @@ class QueryStarts:
             query_id = read_query_id(self._place.files, location)
         except FileNotFoundError:
             return  # opening the lineage refuses it
-        session: Any = self._driver.spark._jsparkSession
+        session: Any = self._launch.spark._jsparkSession
         active = session.sharedState().activeStreamingQueries()
-        if active.containsKey(self._driver.spark.sparkContext._jvm.java.util.UUID.fromString(query_id)):  # type: ignore[union-attr]
+        if active.containsKey(self._launch.spark.sparkContext._jvm.java.util.UUID.fromString(query_id)):  # type: ignore[union-attr]
             raise AdoptedQueryRunning(name, location, query_id)
         _log.warning(
             "= query %s takes over the checkpoint %s; make sure that the plain query has ended, which cannot be seen "
