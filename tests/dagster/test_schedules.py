@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from coord_control.dagster.definitions import schedules
 from coord_control.dagster.definitions.schedules import build_schedules, find_schedule
 from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.dagster.spec import RetainSpec, ScheduleSpec, StreamingJobSpec
@@ -221,9 +222,12 @@ def test_a_database_that_cannot_be_used_is_a_reason(tmp_path: Path, instance: dg
     assert _skipped(savepoints, instance, resource).startswith("the control database could not be read: ")
 
 
-def test_a_server_that_does_not_answer_is_left_behind(instance: dg.DagsterInstance) -> None:
+def test_a_server_that_does_not_answer_is_left_behind(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "_ANSWER_SECONDS", 0.5)
     savepoints, _ = _schedules()
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connections are accepted by the kernel, and then silence
         port = mute.getsockname()[1]
         resource = ControlPlaneResource(database=f"postgresql://nobody@127.0.0.1:{port}/control")
-        assert _skipped(savepoints, instance, resource) == "the control database did not answer within 2 s"
+        assert _skipped(savepoints, instance, resource) == "the control database did not answer within 0.5 s"

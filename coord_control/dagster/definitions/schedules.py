@@ -1,7 +1,7 @@
 """Scheduled checkpoints and savepoints: a tick asks the database whether to take one, and then requests a run.
 
 A tick is evaluated in the code server, which must stay responsive, so it may not block. It makes one query to the
-database, on a thread that is abandoned if there is no answer within two seconds; any error is a reason to skip the
+database, on a thread that is abandoned if there is no answer within ten seconds; any error is a reason to skip the
 tick. The requested run, in its own process, waits as long as necessary.
 
 A tick is skipped rather than queued: a savepoint that comes an hour late, together with the next one, is useless. A job
@@ -35,7 +35,8 @@ from coord_control.storage.records import JobState
 
 __all__ = ["build_schedules", "find_schedule", "schedule_name"]
 
-_ANSWER_SECONDS: Final = 2.0
+# A tick that is skipped is a savepoint that is missing, so a busy database gets longer than a sensor gives it.
+_ANSWER_SECONDS: Final = 10.0
 #: The tag that names the tick for which Dagster launched a run.
 _RUN_KEY_TAG: Final = "dagster/run_key"
 #: The tag that limits the duration of a run; Dagster's run monitoring enforces it.
