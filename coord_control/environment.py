@@ -15,13 +15,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coord_control.errors import AlreadyExists, JavaMissing, StoreError
+from coord_control.errors import AlreadyExists, JavaMissing, NoAtomicCreate, StoreError
 
 if TYPE_CHECKING:
     from coord_control.durable.files.filesystem import Files
@@ -61,6 +63,9 @@ _GIB: Final = 1024**3
 _DISK_LOW: Final = 5 * _GIB
 _DISK_FULL: Final = 1 * _GIB
 _JAVA_SECONDS: Final = 20.0
+#: A create that looks first loses nearly every one of them.
+_RACES: Final = 20
+_RACE_SECONDS: Final = 20.0
 _JAVA_INSTALL: Final = {
     "apt-get": "apt-get install openjdk-17-jre-headless",
     "dnf": "dnf install java-17-openjdk-headless",
@@ -325,11 +330,17 @@ def check_mount(path: Path, mounts: str) -> EnvironmentCheck:
 
 
 def check_storage(root: str, files: Files) -> EnvironmentCheck:
-    """Create, refuse to create again, read and delete a small file, in the same way as all records are written."""
-    expected = "create (atomic, synced, refused when there), read, delete"
+    """Create, refuse to create again, read and delete small files, in the same way as all records are written.
+
+    Two writers create each of several files at the same moment: a storage that looks first and writes later lets both
+    succeed.
+    """
+    expected = "create (atomic, synced, refused when there, one winner of two at once), read, delete"
     path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
     try:
-        problem = _exercise(files, path)
+        problem = _exercise(files, f"{path}/once") or _race(files, path)
+    except NoAtomicCreate as error:
+        return EnvironmentCheck("storage", Status.FAILED, error.why, expected, str(error))
     except (StoreError, OSError) as error:
         problem = str(error)
     finally:
@@ -350,6 +361,30 @@ def _exercise(files: Files, path: str) -> str | None:
     except AlreadyExists:
         pass
     return None if files.read(path) == content else f"{path} does not hold what was written to it"
+
+
+def _race(files: Files, folder: str) -> str | None:
+    with ThreadPoolExecutor(2) as writers:
+        for number in range(_RACES):
+            path = f"{folder}/{number}"
+            start = threading.Barrier(2)
+            attempts = [writers.submit(_create_at_once, files, path, start) for _ in range(2)]
+            won = [content for attempt in attempts if (content := attempt.result()) is not None]
+            if len(won) == 2:
+                return f"{path} was created by two writers at once: two drivers could both own a job"
+            if [files.read(path)] != won:
+                return f"{path} does not hold what the writer that created it wrote"
+    return None
+
+
+def _create_at_once(files: Files, path: str, start: threading.Barrier) -> bytes | None:
+    content = uuid.uuid4().bytes
+    start.wait(_RACE_SECONDS)
+    try:
+        files.create(path, content)
+    except AlreadyExists:
+        return None
+    return content
 
 
 def _dotted(version: tuple[int, ...]) -> str:

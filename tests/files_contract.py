@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.errors import AlreadyExists
+
+
+def race(files: Files, root: str, *, rounds: int, writers: int) -> list[int]:
+    """Let several writers create each file at the same moment, and return how many succeeded in each round.
+
+    The file holds the content of one that succeeded.
+    """
+    found = []
+    with ThreadPoolExecutor(writers) as threads:
+        for number in range(rounds):
+            path, start = join(root, f"race-{number}"), threading.Barrier(writers)
+            attempts = [threads.submit(_creates, files, path, bytes([each]), start) for each in range(writers)]
+            won = [bytes([each]) for each in range(writers) if attempts[each].result()]
+            assert files.read(path) in won
+            found.append(len(won))
+    return found
+
+
+def _creates(files: Files, path: str, content: bytes, start: threading.Barrier) -> bool:
+    start.wait(30)
+    try:
+        files.create(path, content)
+    except AlreadyExists:
+        return False
+    return True
 
 
 class FilesContract:
@@ -33,6 +60,9 @@ class FilesContract:
         assert caught.value.path == path
         assert files.read(path) == b"first"
         assert files.list(root) == ["claim"]
+
+    def test_of_several_writers_at_once_exactly_one_creates(self, files: Files, root: str) -> None:
+        assert race(files, root, rounds=10, writers=4) == [1] * 10
 
     def test_a_missing_file_cannot_be_read(self, files: Files, root: str) -> None:
         with pytest.raises(FileNotFoundError, match="absent"):

@@ -1,4 +1,4 @@
-"""The storage that a command works on: local paths directly, all others through Spark, started on demand.
+"""The storage that a command works on: local paths and object stores directly, all others through Spark, on demand.
 
 Threading: the command's thread.
 """
@@ -12,12 +12,11 @@ import os
 import typer
 
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
+from coord_control.durable.files.by_scheme import OBJECT_STORES, without_spark
+from coord_control.durable.files.filesystem import Files, join, scheme
 from coord_control.errors import JobNotFound
 
 __all__ = ["absolute", "catalog_of", "existing_job", "reference", "storage_of"]
-
-_LOCAL = LocalFiles()
 
 
 def absolute(path: str) -> str:
@@ -65,7 +64,7 @@ def storage_of(path: str) -> Files:
     Raises:
         typer.BadParameter: it needs Spark, which cannot be started.
     """
-    return _LOCAL if scheme(path) in (None, "file") else _through_spark(path)
+    return without_spark(path) or _through_spark(path)
 
 
 @functools.cache
@@ -77,6 +76,12 @@ def _through_spark(path: str) -> Files:
         return files_for(path, storage_session())
     except Exception as error:  # Spark, Java, or a missing file system class: many kinds of errors
         raise typer.BadParameter(
-            f"reading {path} needs Spark, which cannot be started here ({error}); see coordctl doctor, or copy it to a "
-            "local path"
+            f"reading {path} needs Spark, which cannot be started here ({error}); see coordctl doctor, or "
+            f"{_way_out(path)}"
         ) from error
+
+
+def _way_out(path: str) -> str:
+    if scheme(path) in OBJECT_STORES:
+        return "read it without Spark: pip install 'coord-control[objects]'"
+    return "copy it to a local path"

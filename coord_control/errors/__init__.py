@@ -5,9 +5,9 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, EventTypesChanged, LineageMismatch, AssetKeyTaken
-        - NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed, PlanRefused
-        - QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict, AdoptedQueryRunning,
-          RestoreNotUndone
+        - NoAtomicCreate, NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed
+        - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
+          AdoptedQueryRunning, RestoreNotUndone
     - JobNotFound                    there is no job of this name
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,

@@ -21,6 +21,7 @@ __all__ = [
     "InvalidModel",
     "InvalidName",
     "JobNotFound",
+    "NoAtomicCreate",
     "NoSuchSubtask",
     "NotStreaming",
     "OperatorReused",
@@ -76,6 +77,18 @@ class NotStreaming(DeclarationError):
         super().__init__(
             f"operator {operator!r} was applied to a batch DataFrame; apply it to a streaming one "
             "(spark.readStream...), before any foreachBatch"
+        )
+
+
+class NoAtomicCreate(DeclarationError):
+    """The storage of a path cannot create a file so that exactly one of several writers succeeds."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(
+            f"{path} cannot be written safely: {why}. Two drivers could both own a job there. Choose a root on a local "
+            "disk, HDFS, S3 (s3a:// with Hadoop 3.4.2 or newer, and fs.s3a.create.conditional.enabled not set to "
+            "false), ABFS or Google Cloud Storage, and check it with: coordctl doctor --root ROOT"
         )
 
 

@@ -1,10 +1,8 @@
 """The job's storage on any scheme, through the file manager that Spark writes its own checkpoints with.
 
-Spark's ``CheckpointFileManager`` knows how to create a file atomically on each of its file systems: by a rename that
-refuses an existing target (HDFS and its like), or with the class that
-``spark.sql.streaming.checkpointFileManagerClass`` names (object stores). Taking the same one means that the epoch store
-is exactly as safe as Spark's offset log next to it. On a local disk Hadoop's rename checks before it renames, so two
-drivers may both win: there ``LocalFiles`` is taken.
+A create has exactly one winner, whatever the file system: ``hadoop_creates`` says how each does it, and where none can,
+the create is refused. Object stores show an object when it is complete, so their files are written in place. All other
+writes go through Spark's ``CheckpointFileManager``, which renames a temporary file.
 
 Threads: any; every Python thread has its own connection to the JVM, and Hadoop's file systems are shared safely.
 """
@@ -14,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.java_gateway import JavaClass
@@ -22,7 +21,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
 from coord_control.durable.files.one_by_one import OneByOne
-from coord_control.errors import AlreadyExists, StoreUnavailable
+from coord_control.errors import AlreadyExists, NoAtomicCreate, StoreUnavailable
+from coord_control.spark import hadoop_creates
+from coord_control.spark.hadoop_creates import Create, Place
+from coord_control.spark.s3a_objects import MAX_COPY_BYTES, S3AObjects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +38,8 @@ _MANAGER_PACKAGES: Final = (
 )
 #: Each piece is a call of the JVM.
 _CHUNK_BYTES: Final = 1 << 20
+_REQUESTS_AT_ONCE: Final = 8
 _ABSENT: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
-_EXISTS: Final = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 _NOT_REPLACED: Final = (
     "the old file is still there; if the file system cannot rename over a file, name a manager that replaces files in "
     "spark.sql.streaming.checkpointFileManagerClass"
@@ -72,34 +74,65 @@ def _default_scheme(spark: SparkSession) -> str:
 class HadoopFiles(OneByOne):
     """Files of a scheme that Spark can write; the contract is :class:`coord_control.durable.files.filesystem.Files`.
 
-    Hadoop has no links: what is linked elsewhere is copied here, within the JVM.
+    Hadoop has no links: what is linked elsewhere is copied here, within the store where it can (S3A), else through the
+    JVM.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = _jvm(spark)
         self._configuration = _configuration(spark)
         self._manager_class = _manager_class(self._jvm)
+        # By scheme and authority.
+        self._creates: dict[str, Create] = {}
+        self._buckets: dict[str, S3AObjects] = {}
+
+    def require_atomic_create(self, path: str) -> None:
+        """Check that files can be created below a path.
+
+        Raises:
+            NoAtomicCreate: two callers could both succeed.
+        """
+        with _reported(path, "look at the file system of"):
+            place = self._place(path)
+            if place.create is Create.UNSAFE:
+                raise NoAtomicCreate(path, hadoop_creates.why_unsafe(place))
 
     def read(self, path: str) -> bytes:
         with _reported(path, "read"):
+            place = self._place(path)
+            if S3AObjects.has(place):
+                return self._s3a(place).read(place.path)
             with self._opened(path) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
 
     def create(self, path: str, data: bytes) -> None:
         with _reported(path, "create"):
-            # Hadoop finds an existing target when it renames, after the data was sent: look first.
-            if self.exists(path):
-                raise AlreadyExists(path)
+            place = self._place(path)
+            if place.create is Create.UNSAFE:
+                raise NoAtomicCreate(path, hadoop_creates.why_unsafe(place))
+            if place.create is Create.LINK:
+                _create_locally(path, place, data)
+                return
             try:
-                self._write(path, data, overwrite=False)
+                if place.create is Create.RENAME:
+                    # The rename refuses an existing target, after the data was sent: look first.
+                    if self.exists(path):
+                        raise AlreadyExists(path)
+                    self._write(path, data, overwrite=False)
+                else:
+                    hadoop_creates.put_new(place, data)
             except Py4JJavaError as exc:
                 # A file where a folder should be raises the same exception.
-                if _is(exc, _EXISTS) and self.exists(path):
+                if hadoop_creates.is_refused(exc) and self.exists(path):
                     raise AlreadyExists(path) from None
                 raise
 
     def replace(self, path: str, data: bytes) -> None:
         with _reported(path, "replace"):
+            place = self._place(path)
+            if place.create.is_in_place:
+                hadoop_creates.put(place, lambda stream: stream.write(data))
+                return
             self._write(path, data, overwrite=True)
             # Spark's managers take "overwrite if possible" literally: where a rename refuses an existing target, the
             # old file stays without an error.
@@ -125,6 +158,9 @@ class HadoopFiles(OneByOne):
 
     def walk(self, path: str) -> Sequence[FileInfo]:
         with _reported(path, "list"):
+            place = self._place(path)
+            if place.create.is_in_place:
+                return self._objects_below(place)
             found: list[FileInfo] = []
             below = [""]
             while below:
@@ -155,15 +191,61 @@ class HadoopFiles(OneByOne):
     def link_one(self, source: str, target: str) -> Linked:
         with _reported(target, "copy"):
             try:
-                status = self._path(source).getFileSystem(self._configuration).getFileStatus(self._path(source))
-                with self._opened(source) as reader:
-                    copy = self._jvm.org.apache.commons.io.IOUtils.copyLarge
-                    self._write_new(target, lambda writer: copy(reader, writer))
+                place = self._place(source)
+                in_place = place.create.is_in_place
+                status = place.file_system.getFileStatus(place.path)
+                if self._is_copied_within(place, self._place(target)) and status.getLen() <= MAX_COPY_BYTES:
+                    self._s3a(place).copy(place.path, self._path(target), status.getLen())
+                else:
+                    with self._opened(source) as reader:
+                        copy = self._jvm.org.apache.commons.io.IOUtils.copyLarge
+                        self._write_new(target, lambda writer: copy(reader, writer))
             except Py4JJavaError as exc:
                 if _is(exc, _ABSENT) and not self.exists(source):
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source) from None
                 raise
-            return Linked(status.getLen(), status.getModificationTime(), False)
+            modified = status.getModificationTime()
+            return Linked(status.getLen(), _seconds(modified) if in_place else modified, False)
+
+    def link_all(
+        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+    ) -> Sequence[Linked]:
+        with _reported(target, "copy files into"):
+            place = self._place(source)
+            if not self._is_copied_within(place, self._place(target)):
+                return super().link_all(source, target, names, summed)
+            objects = self._s3a(place)
+            # A request per thousand files, instead of one per file.
+            infos = {info.path: info for info in self._objects_below(place)}
+
+            def copy(pair: tuple[str, str]) -> Linked:
+                from_path, to_path = join(source, pair[0]), join(target, pair[1])
+                try:
+                    info = infos[pair[0]]
+                    if info.size > MAX_COPY_BYTES:
+                        return self.link_one(from_path, to_path)
+                    objects.copy(self._path(from_path), self._path(to_path), info.size)
+                except (KeyError, FileNotFoundError):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), from_path) from None
+                return Linked(info.size, info.modified, False)
+
+            with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+                return [*threads.map(copy, names)]
+
+    def delete_all(self, path: str, names: Sequence[str]) -> None:
+        with _reported(path, "delete files of"):
+            place = self._place(path)
+            if not S3AObjects.has(place):
+                super().delete_all(path, names)
+                return
+            bulk = place.file_system.createBulkDelete(place.path)
+            size = bulk.pageSize()
+            for start in range(0, len(names), size):
+                page = self._jvm.java.util.ArrayList()
+                for name in names[start : start + size]:
+                    page.add(self._path(join(path, name)))
+                if failed := list(bulk.bulkDelete(page)):
+                    raise StoreUnavailable(path, "delete files of", failed[0].toString())
 
     def checksum_one(self, path: str) -> Checksum:
         with _reported(path, "read"), self._opened(path) as stream:
@@ -171,6 +253,32 @@ class HadoopFiles(OneByOne):
             checked = self._jvm.java.util.zip.CheckedInputStream(stream, crc)
             size = self._jvm.org.apache.commons.io.IOUtils.consume(checked)
             return Checksum(size, f"{crc.getValue():08x}")
+
+    def _s3a(self, place: Place) -> S3AObjects:
+        if (found := self._buckets.get(place.authority)) is None:
+            found = self._buckets[place.authority] = S3AObjects(self._jvm, place)
+        return found
+
+    @staticmethod
+    def _is_copied_within(source: Place, target: Place) -> bool:
+        return source.authority == target.authority and S3AObjects.has(source)
+
+    def _objects_below(self, place: Place) -> Sequence[FileInfo]:
+        """List without a request per folder."""
+        found: list[FileInfo] = []
+        prefix = str(place.path.toUri().getPath()).rstrip("/") + "/"
+        try:
+            statuses = place.file_system.listFiles(place.path, True)
+        except Py4JJavaError as exc:
+            if _is(exc, _ABSENT):
+                return []
+            raise
+        while statuses.hasNext():
+            status = statuses.next()
+            name = str(status.getPath().toUri().getPath()).removeprefix(prefix)
+            if not any(part.startswith(".") for part in name.split("/")):
+                found.append(FileInfo(name, status.getLen(), _seconds(status.getModificationTime())))
+        return found
 
     def _statuses(self, path: str) -> Sequence[Any]:
         try:
@@ -188,7 +296,18 @@ class HadoopFiles(OneByOne):
         finally:
             stream.close()
 
+    def _place(self, path: str) -> Place:
+        """Return where a path is, and how files are created there."""
+        place = hadoop_creates.resolved(self._path(path), self._configuration, self._path)
+        if (known := self._creates.get(place.authority)) is None:
+            known = self._creates[place.authority] = hadoop_creates.create_of(place)
+        return place._replace(create=known)
+
     def _write_new(self, path: str, fill: Callable[[Any], object]) -> None:
+        place = self._place(path)
+        if place.create.is_in_place:
+            hadoop_creates.put(place, fill)
+            return
         # Not every manager can put a file over another one.
         if self.exists(path):
             self.delete(path)
@@ -238,6 +357,18 @@ def _manager_class(jvm: Any) -> Any:
         if isinstance(found, JavaClass):
             return found
     raise AssertionError("Spark has its CheckpointFileManager elsewhere: please report the Spark version")
+
+
+def _seconds(milliseconds: int) -> int:
+    # A single object's time comes in HTTP's seconds; listings of some servers have more.
+    return milliseconds // 1000 * 1000
+
+
+def _create_locally(path: str, place: Place, data: bytes) -> None:
+    try:
+        LocalFiles().create(str(place.path), data)
+    except AlreadyExists:
+        raise AlreadyExists(path) from None
 
 
 @contextlib.contextmanager

@@ -244,7 +244,7 @@ def test_a_driver_that_was_killed_just_now_is_not_asked(plane: Plane, actions: A
 @pytest.mark.parametrize(
     ("root", "problem"),
     [
-        ("s3a://bucket/jobs", "is not a local path: Dagster does not start Spark"),
+        ("hdfs://name/jobs", "Dagster does not start Spark to read"),
         ("/not/here", "is not accessible from this machine"),
     ],
 )

@@ -23,6 +23,7 @@ from tests.mutations.query_mutations import QUERY_MUTATIONS
 from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
+from tests.mutations.storage_mutations import STORAGE_MUTATIONS
 
 __all__ = ["TESTED_MUTATIONS", "fails", "main", "passes"]
 
@@ -40,6 +41,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *QUERY_MUTATIONS,
     *RESTORE_MUTATIONS,
     *SAVEPOINT_MUTATIONS,
+    *STORAGE_MUTATIONS,
     *SENDING_MUTATIONS,
 )
 

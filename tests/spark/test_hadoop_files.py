@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
-from coord_control.errors import StoreUnavailable
+from coord_control.errors import NoAtomicCreate, StoreUnavailable
+from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.ids import Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.records import Ack, Record
 from coord_control.spark.hadoop_files import HadoopFiles, files_for
@@ -58,12 +59,21 @@ class TestHadoopFiles(FilesContract):
 
     def test_an_error_of_the_storage_names_the_path(self, files: Files, root: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
-        with pytest.raises(StoreUnavailable, match=r"cannot create .*/file/below: .*Exception"):
+        with pytest.raises(StoreUnavailable, match=r"cannot create .*/file/below: .*Not a directory"):
             files.create(f"file://{tmp_path}/file/below", b"x")
 
     def test_a_scheme_that_spark_does_not_know_is_an_error_of_the_storage(self, files: Files) -> None:
         with pytest.raises(StoreUnavailable, match=r"cannot read nosuch://host/a: .*nosuch"):
             files.read("nosuch://host/a")
+
+    def test_a_file_system_that_excludes_no_other_writer_is_refused(self, files: HadoopFiles) -> None:
+        path = "http://127.0.0.1:1/jobs/flights"
+        why = r"http:// \(org.apache.hadoop.fs.http.HttpFileSystem\)"
+        with pytest.raises(NoAtomicCreate, match=why) as caught:
+            files.require_atomic_create(path)
+        assert exit_code_of(caught.value) == ExitCode.CONFIG
+        with pytest.raises(NoAtomicCreate, match=why):
+            files.create(path, b"x")
 
     def test_the_epoch_store_works_on_it(self, files: Files, root: str) -> None:
         records: list[Record] = [Ack(OperatorUid("a"), SubtaskIndex(0), Epoch(n), n, b"s") for n in range(8)]

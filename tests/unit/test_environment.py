@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from coord_control import environment
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.environment import Java, Status
-from coord_control.errors import AlreadyExists, JavaMissing
+from coord_control.errors import AlreadyExists, JavaMissing, NoAtomicCreate
 
 _GIB = 1024**3
 
@@ -182,6 +183,41 @@ def test_a_storage_without_an_exclusive_create_is_found_out(tmp_path: Path) -> N
 
     assert check.status is Status.FAILED
     assert "created twice" in check.found
+
+
+class _LooksFirst(LocalFiles):
+    """A storage whose create looks first and writes later, so that it refuses only who comes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = threading.Barrier(2)
+
+    def create(self, path: str, data: bytes) -> None:
+        if self.exists(path):
+            raise AlreadyExists(path)
+        if not path.endswith("/once"):
+            self.looked.wait(10)
+        self.replace(path, data)
+
+
+def test_a_storage_where_two_writers_at_once_both_succeed_is_found_out(tmp_path: Path) -> None:
+    check = environment.check_storage(str(tmp_path), _LooksFirst())
+
+    assert check.status is Status.FAILED
+    assert "created by two writers at once" in check.found
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Refuses(LocalFiles):
+    def create(self, path: str, data: bytes) -> None:
+        raise NoAtomicCreate(path, "the file system of ftp:// excludes no other writer")
+
+
+def test_a_storage_without_an_atomic_create_fails_with_the_way_out(tmp_path: Path) -> None:
+    check = environment.check_storage(str(tmp_path), _Refuses())
+
+    assert (check.status, check.found) == (Status.FAILED, "the file system of ftp:// excludes no other writer")
+    assert "Choose a root on a local disk" in check.next_step
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
-from coord_control.durable.files.filesystem import LocalFiles, join, scheme
+from coord_control.durable.files.by_scheme import without_spark
+from coord_control.durable.files.filesystem import join, scheme
 from coord_control.errors import CheckpointNotFound
 from coord_control.storage.records import SavepointRecord
 
 __all__ = ["read_savepoint", "savepoint_record"]
-
-_LOCAL = LocalFiles()
 
 
 def read_savepoint(path: str, storage: Storage | None = None) -> SavepointRecord:
@@ -26,17 +25,16 @@ def read_savepoint(path: str, storage: Storage | None = None) -> SavepointRecord
 
     Args:
         path: the folder of the savepoint.
-        storage: returns the file system of a path; defaults to the local one.
+        storage: returns the file system of a path; by default those that need no Spark.
 
     Raises:
         CheckpointNotFound: there is no savepoint, or it is a retained checkpoint, which needs its job.
         DamagedRecord, UnsupportedFormat: its metadata cannot be read.
     """
-    is_local = scheme(path) in (None, "file")
-    if storage is None and not is_local:
-        raise CheckpointNotFound(path, "it is not a local path; coordctl savepoint import reads it with Spark")
     place = os.path.abspath(path) if scheme(path) is None else path.rstrip("/")
-    files = storage(place) if storage is not None else _LOCAL
+    files = without_spark(place) if storage is None else storage(place)
+    if files is None:
+        raise CheckpointNotFound(path, "it cannot be read without Spark; coordctl savepoint import reads it")
     # Not from the list of a job, because savepoints can be anywhere.
     catalog = Catalog(files, join(place, "no-job"), storage)
     entry = catalog.resolve(place)

@@ -24,7 +24,8 @@ from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
 from coord_control.dagster.runs.idempotency import attempt_key, newest_request
 from coord_control.dagster.runs.job_run import follow
-from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
+from coord_control.durable.files.by_scheme import without_spark
+from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
 from coord_control.durable.offline.offline_restore import check_fork_name, restore_job
 from coord_control.durable.restore.checks import Verdict
@@ -32,8 +33,6 @@ from coord_control.errors import CommandRefused, JobRunning, RestoreRefused
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 
 __all__ = ["preflight_table", "restore"]
-
-_LOCAL = LocalFiles()
 
 
 def restore(
@@ -150,7 +149,7 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, request: Restore
     files = _storage_of_job(job)
     context.log.info(f"job {job.name} is not running: restoring directly on its storage in {job.root}")
     try:
-        done = restore_job(files, _local, request, root=job.root, job=job.name, key=attempt_key(context))
+        done = restore_job(files, _storage, request, root=job.root, job=job.name, key=attempt_key(context))
     except RestoreRefused as error:
         _log_checks(context, error.checks)
         table = {f"{NAMESPACE}preflight": preflight_table(error.checks)}
@@ -163,14 +162,14 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, request: Restore
 
 
 def _restored_before(context: dg.OpExecutionContext, job: JobRecord, target: str, ref: str) -> RestoreRecord | None:
-    if scheme(job.root) not in (None, "file"):
+    if (files := without_spark(job.root)) is None:
         return None
-    done = find_restore(_LOCAL, join(job.root, target), attempt_key(context))
+    done = find_restore(files, join(job.root, target), attempt_key(context))
     return done if done is not None and done.ref == ref else None
 
 
 def _storage_of_job(job: JobRecord) -> Files:
-    files = _local(job.root)
+    files = _storage(job.root)
     if not files.exists(job.folder):
         raise dg.Failure(
             f"job {job.name} is not running, and its folder {job.folder} is not accessible from this machine; run "
@@ -180,12 +179,13 @@ def _storage_of_job(job: JobRecord) -> Files:
     return files
 
 
-def _local(path: str) -> Files:
-    if scheme(path) in (None, "file"):
-        return _LOCAL
+def _storage(path: str) -> Files:
+    if (files := without_spark(path)) is not None:
+        return files
     raise dg.Failure(
-        f"the job is not running, and {path} is not a local path: Dagster does not start Spark to read it. Run "
-        "coordctl restore, which does; or start the job and re-execute this run, so that its driver restores it",
+        f"the job is not running, and Dagster does not start Spark to read {path}. Run coordctl restore, which does; "
+        "or start the job and re-execute this run, so that its driver restores it. For S3, Azure and Google Cloud, "
+        "Dagster reads it without Spark after: pip install 'coord-control[objects]'",
         allow_retries=False,
     )
 

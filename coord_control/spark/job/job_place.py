@@ -10,13 +10,16 @@ from pyspark.sql import SparkSession
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.files.filesystem import Files, LocalFiles, join, scheme
 from coord_control.errors import DeclarationError
-from coord_control.spark.hadoop_files import absolute, files_for
+from coord_control.spark.hadoop_files import HadoopFiles, absolute, files_for
 
 __all__ = ["JobPlace"]
 
 
 class JobPlace:
     """The place of one job.
+
+    Raises:
+        NoAtomicCreate: two drivers could both own a job on the root's storage.
 
     Attributes:
         root: the folder of all jobs.
@@ -29,6 +32,8 @@ class JobPlace:
         self.root = root
         self.folder = join(root, name)
         self.files: Files = files_for(root, spark)
+        if isinstance(self.files, HadoopFiles):
+            self.files.require_atomic_create(self.folder)
         self._spark = spark
         self._storages: dict[str | None, Files] = {}  # by scheme; None for Spark's default
 

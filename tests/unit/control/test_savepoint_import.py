@@ -82,7 +82,7 @@ def test_one_that_is_damaged_is_not_taken(savepoint: str) -> None:
 
 def test_a_place_that_needs_spark_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match="coordctl savepoint import"):
-        read_savepoint("s3a://bucket/savepoint")
+        read_savepoint("hdfs://name/savepoint")
 
 
 def test_what_was_imported_is_listed_and_audited(savepoint: str, tmp_path: Path) -> None:

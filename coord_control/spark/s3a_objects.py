@@ -1,0 +1,87 @@
+"""What Hadoop's file systems have no verb for and S3 can do: copy within the store, and read what is there now.
+
+S3A's own streams keep what they know of an object for a while (since 3.5), so a driver could read its claim as it was
+before another one superseded it.
+
+The requests are made by S3A's own factory and client, so its settings for endpoints, credentials and encryption hold.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+from coord_control.spark.hadoop_creates import Place
+
+__all__ = ["MAX_COPY_BYTES", "S3AObjects"]
+
+#: S3 copies no larger object in one request.
+MAX_COPY_BYTES: Final = 5 << 30
+
+_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_NO_SUCH_KEY: Final = "software.amazon.awssdk.services.s3.model.NoSuchKeyException"
+
+
+class S3AObjects:
+    """The objects of one bucket.
+
+    Args:
+        jvm: the gateway's view of the JVM.
+        place: in the bucket; of a file system for which :meth:`has` is true.
+    """
+
+    def __init__(self, jvm: Any, place: Place) -> None:
+        self._jvm = jvm
+        internals = place.file_system.getS3AInternals()
+        self._requests = internals.getStore().getRequestFactory()
+        self._client = internals.getAmazonS3Client("copies of files that never change")
+
+    @staticmethod
+    def has(place: Place) -> bool:
+        """Return whether the place is in a bucket that S3A reads."""
+        return bool(place.file_system.getClass().getName() == _CLASS)
+
+    def copy(self, source: Any, target: Any, size: int) -> None:
+        """Copy an object of at most ``MAX_COPY_BYTES`` bytes in one request.
+
+        Args:
+            source: Hadoop's path of the object, and ``target`` that of the copy, in the same bucket.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        model = self._jvm.software.amazon.awssdk.services.s3.model
+        # Of what a HEAD request would bring, a copy needs the size alone.
+        known = model.HeadObjectResponse.builder().contentLength(size).build()
+        request = self._requests.newCopyObjectRequestBuilder(_key(source), _key(target), known)
+        with _absence_of(source):
+            self._client.copyObject(request.build())
+
+    def read(self, path: Any) -> bytes:
+        """Return the content as it is now, in one request.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        request = self._requests.newGetObjectRequestBuilder(_key(path))
+        with _absence_of(path):
+            return bytes(self._client.getObjectAsBytes(request.build()).asByteArray())
+
+
+@contextlib.contextmanager
+def _absence_of(path: Any) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() == _NO_SUCH_KEY:
+            raise FileNotFoundError(f"{path} does not exist") from None
+        raise
+
+
+def _key(path: Any) -> str:
+    return str(path.toUri().getPath()).lstrip("/")

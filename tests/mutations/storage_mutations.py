@@ -1,0 +1,43 @@
+"""Creates with one winner, on every storage.
+
+Each rule is left out or turned round, with the tests that have to notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord_control import environment
+from coord_control.durable.files.objects import ObjectFiles
+from tests.mutations.mutation import Mutation
+
+__all__ = ["STORAGE_MUTATIONS"]
+
+_DOCTOR: Final = "tests/unit/test_environment.py"
+_OBJECTS: Final = "tests/unit/durable/test_objects.py"
+
+#: Each with the tests that catch it.
+STORAGE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "approve of a storage that looks first and writes later",
+            environment._race,
+            "len(won) == 2",
+            "len(won) == 3",
+        ),
+        _DOCTOR,
+    ),
+    (
+        Mutation("create an object without a condition", ObjectFiles.create, 'mode="create", ', ""),
+        _OBJECTS,
+    ),
+    (
+        Mutation(
+            "copy an object that is listed under another name",
+            ObjectFiles.link_all,
+            "join(target, pair[1])",
+            "join(target, pair[0])",
+        ),
+        _OBJECTS,
+    ),
+)

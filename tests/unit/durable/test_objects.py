@@ -1,0 +1,68 @@
+"""The contract of `Files` on object stores, in obstore's own store in memory; tests/connectors has the real server."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from obstore.store import MemoryStore, ObjectStore
+
+from coord_control.durable.files.by_scheme import without_spark
+from coord_control.durable.files.filesystem import Files, LocalFiles, join
+from coord_control.durable.files.objects import ObjectFiles
+from coord_control.errors import StoreUnavailable
+from tests.files_contract import FilesContract
+
+
+@functools.cache
+def bucket(address: str) -> ObjectStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def files() -> Files:
+    bucket.cache_clear()
+    return ObjectFiles(bucket)
+
+
+@pytest.fixture
+def root() -> str:
+    return "s3a://bucket/jobs/a job"
+
+
+class TestObjectFiles(FilesContract):
+    def test_pieces_may_come_from_the_same_store(self, files: Files, root: str) -> None:
+        files.create(join(root, "a"), b"content")
+        files.write_chunks(join(root, "b"), files.chunks(join(root, "a")))
+        assert files.read(join(root, "b")) == b"content"
+
+    def test_files_are_copied_between_buckets(self, files: Files, root: str) -> None:
+        other = "s3a://another/exports/one"
+        for number in range(5):
+            files.create(join(root, str(number)), bytes([number]) * number)
+        linked = files.link_all(root, other, [(str(number), f"x/{number}") for number in range(5)])
+        assert [(one.size, one.is_linked) for one in linked] == [(number, False) for number in range(5)]
+        assert [files.read(join(other, "x", str(number))) for number in range(5)] == [
+            bytes([number]) * number for number in range(5)
+        ]
+
+    def test_an_address_that_no_store_has_is_an_error_of_the_storage(self) -> None:
+        with pytest.raises(StoreUnavailable, match="cannot read nosuch://bucket/a"):
+            ObjectFiles().read("nosuch://bucket/a")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/data/jobs", LocalFiles),
+        ("file:///data/jobs", LocalFiles),
+        ("s3://bucket/jobs", ObjectFiles),
+        ("s3a://bucket/jobs", ObjectFiles),
+        ("abfss://jobs@account.dfs.core.windows.net/a", ObjectFiles),
+        ("gs://bucket/jobs", ObjectFiles),
+        ("hdfs://name/jobs", type(None)),
+    ],
+)
+def test_what_can_be_reached_without_spark(path: str, kind: type) -> None:
+    assert type(without_spark(path)) is kind
+    assert without_spark(path) is without_spark(path)
