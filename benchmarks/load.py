@@ -23,7 +23,7 @@ from benchmarks.rig import attempt
 from coord_control.protocol.messages import Acknowledge, Hello, Measurements
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.wire import frame_codec
-from coord_control.spark.wire.connection import Address
+from coord_control.spark.wire.connection import DriverAddress
 from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Failed
 
 __all__ = ["Epoch", "Load"]
@@ -47,7 +47,7 @@ class Epoch:
 class Load:
     """The driver's handle of the worker process. Use it in a ``with`` block."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DriverAddress) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, address), daemon=True)
@@ -74,7 +74,7 @@ class Load:
         return seconds
 
 
-def _serve(pipe: Pipe, address: Address) -> None:
+def _serve(pipe: Pipe, address: DriverAddress) -> None:
     worker = _Worker(address)
     while True:
         try:
@@ -85,7 +85,7 @@ def _serve(pipe: Pipe, address: Address) -> None:
 
 
 class _Worker:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DriverAddress) -> None:
         self._address = address
         self._sockets: dict[int, socket.socket] = {}
         self._task_attempts = itertools.count()
@@ -157,7 +157,7 @@ def _answer(sock: socket.socket) -> int:
     return data[4]
 
 
-def _connect(address: Address) -> socket.socket:
+def _connect(address: DriverAddress) -> socket.socket:
     """A plain blocking socket that has gone through the handshake."""
     sock = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -33,7 +33,7 @@ from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
-from coord_control.spark.wire.connection import Address
+from coord_control.spark.wire.connection import DriverAddress
 from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["OPERATOR", "RUN", "Rig", "attempt"]
@@ -62,7 +62,7 @@ class Rig:
     coordinator: OperatorCoordinator
 
     @property
-    def address(self) -> Address:
+    def address(self) -> DriverAddress:
         return self.runtime.endpoint.address
 
     @classmethod

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from benchmarks.rig import OPERATOR, attempt
 from coord_control.protocol.messages import Acknowledge, Hello
-from coord_control.spark.wire.connection import Address, shared
+from coord_control.spark.wire.connection import DriverAddress, shared
 from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["Workers"]
@@ -24,7 +24,9 @@ __all__ = ["Workers"]
 class Workers:
     """Worker processes, each with some of the subtasks. Use it in a ``with`` block."""
 
-    def __init__(self, address: Address, subtasks: int, processes: int, models: Sequence[type[BaseModel]]) -> None:
+    def __init__(
+        self, address: DriverAddress, subtasks: int, processes: int, models: Sequence[type[BaseModel]]
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Pipe] = []
         self._processes = []
@@ -56,7 +58,7 @@ class Workers:
             process.join()
 
 
-def _serve(pipe: Pipe, address: Address, subtasks: range, models: Sequence[type[BaseModel]]) -> None:
+def _serve(pipe: Pipe, address: DriverAddress, subtasks: range, models: Sequence[type[BaseModel]]) -> None:
     down = EventTypes(OPERATOR, "down", models)
     while True:
         try:

@@ -43,9 +43,9 @@ __all__ = [
     "Launcher",
     "Phase",
     "Policy",
-    "Restart",
+    "RestartDriver",
     "RestartOnRequest",
-    "Start",
+    "StartDriver",
     "StopRequested",
     "Supervision",
     "Terminate",
@@ -94,12 +94,12 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartDriver:
     """Start a driver."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartDriver:
     """Log that a driver will be started after ``delay`` seconds."""
 
     ended: DriverEnded
@@ -136,7 +136,7 @@ class Finish:
     why: str
 
 
-Action = Start | Restart | RestartOnRequest | Terminate | Kill | Finish
+Action = StartDriver | RestartDriver | RestartOnRequest | Terminate | Kill | Finish
 
 
 class Phase(enum.Enum):
@@ -211,7 +211,7 @@ class Supervision:
         delay = min(self.policy.backoff_max, self.policy.backoff_initial * 2.0**doublings)
         self._restarts += 1
         self.phase, self.deadline = Phase.WAITING, now + delay
-        return Restart(ended, self._restarts, delay)
+        return RestartDriver(ended, self._restarts, delay)
 
     def _restart_on_request(self, now: float) -> Action:
         last = self._requested_start
@@ -228,7 +228,7 @@ class Supervision:
 
     def _start(self, now: float) -> Action:
         self.phase, self.deadline, self._started_at = Phase.RUNNING, None, now
-        return Start()
+        return StartDriver()
 
     def _kill(self, why: str) -> Action:
         self.phase, self.deadline = Phase.KILLING, None
@@ -292,9 +292,9 @@ def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Act
 def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded | None:
     """Execute and log an action; return the end of a driver that could not be started."""
     match action:
-        case Start():
+        case StartDriver():
             return _start(launcher)
-        case Restart(ended, number, delay):
+        case RestartDriver(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
         case RestartOnRequest(delay):
             _log.info("the driver requested a restart; starting it in %.3g s", delay)

@@ -51,7 +51,7 @@ from coord_control.protocol.job_facts import (
 )
 from coord_control.protocol.operator import Totals
 from coord_control.protocol.scheduler.statistics_history import Overview, StatisticsHistory
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -213,12 +213,12 @@ class ScriptedDriver:
             if request.key is not None:
                 self._by_key[request.key] = handle
             if self.ended.is_set():
-                handle.finish(Outcome(FailureReason.JOB_ENDING))
+                handle.finish(CheckpointOutcome(FailureReason.JOB_ENDING))
             elif request.key in self._known:
                 number, path = self._known[request.key]
-                handle.finish(Outcome(path=path), number, self._stored(path))
+                handle.finish(CheckpointOutcome(path=path), number, self._stored(path))
             elif request.label in Catalog(self.files, self.folder, self.storage).labels():
-                handle.finish(Outcome(FailureReason.LABEL_TAKEN))
+                handle.finish(CheckpointOutcome(FailureReason.LABEL_TAKEN))
             else:
                 self._start(request, handle)
         return handle
@@ -344,7 +344,7 @@ class ScriptedDriver:
             path = self._checkpoints.complete(self._metadata(number, handle.request)).path
             statistics = self._statistics(number, handle.request, CheckpointStatus.COMPLETED, path)
             self._tell(statistics)
-            handle.finish(Outcome(path=path), number, statistics)
+            handle.finish(CheckpointOutcome(path=path), number, statistics)
 
     def fail(self, checkpoint: int, reason: FailureReason) -> None:
         """A checkpoint under way fails."""
@@ -390,7 +390,7 @@ class ScriptedDriver:
         self._checkpoints.discard(checkpoint)
         statistics = self._statistics(checkpoint, handle.request, CheckpointStatus.FAILED, reason=reason)
         self._tell(statistics)
-        handle.finish(Outcome(reason), checkpoint)
+        handle.finish(CheckpointOutcome(reason), checkpoint)
 
     def _discarded(self, checkpoint: CheckpointId) -> None:
         self._history.discarded(checkpoint)

@@ -23,7 +23,7 @@ from coord_control.protocol.messages import (
 )
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.wire import frame_codec
-from coord_control.spark.wire.connection import Address, Patience
+from coord_control.spark.wire.connection import DriverAddress, Patience
 from coord_control.spark.wire.endpoint import Endpoint, Limits
 from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Proceed
 from tests.patience import SECONDS
@@ -129,7 +129,7 @@ def settle(endpoint: Endpoint) -> None:
 class RawClient:
     """A plain socket that may send anything."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DriverAddress) -> None:
         self.address = address
         self.socket = socket.create_connection((address.host, address.port), SECONDS)
         self._reader = frame_codec.FrameReader(frame_codec.MAX_FRAME_BYTES)

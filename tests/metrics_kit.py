@@ -12,12 +12,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from coord_control.metrics.metric import PREFIX, Kind
+from coord_control.metrics.metric import PREFIX, MetricKind
 from coord_control.metrics.names import METRICS
 
 __all__ = ["Scraped", "read", "scraped"]
 
-_TYPES = {Kind.GAUGE: "gauge", Kind.COUNTER: "counter", Kind.HISTOGRAM: "histogram", Kind.INFO: "gauge"}
+_TYPES = {
+    MetricKind.GAUGE: "gauge",
+    MetricKind.COUNTER: "counter",
+    MetricKind.HISTOGRAM: "histogram",
+    MetricKind.INFO: "gauge",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def _check(family: Family) -> None:
     assert family.type == _TYPES[metric.kind], metric.name
     assert family.documentation == metric.help
     for sample in family.samples:
-        labels = set(sample.labels) - ({"le"} if metric.kind is Kind.HISTOGRAM else set())
+        labels = set(sample.labels) - ({"le"} if metric.kind is MetricKind.HISTOGRAM else set())
         assert labels == set(metric.label_names), sample
 
 

@@ -17,11 +17,11 @@ from coord_control.control.client.reader import ControlReader
 from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, StreamingJobSpec
 from coord_control.storage.records import JobRecord
 
-__all__ = ["DatabaseFacts", "JobFacts", "OperatorFacts", "from_json", "read_facts", "resolved_jobs", "to_json"]
+__all__ = ["DatabaseFacts", "KnownJob", "KnownOperator", "from_json", "read_facts", "resolved_jobs", "to_json"]
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorFacts:
+class KnownOperator:
     """An operator and the names of the control events that it accepts."""
 
     uid: str
@@ -29,19 +29,19 @@ class OperatorFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class KnownJob:
     """A job as last declared by its driver."""
 
     name: str
     queries: tuple[str, ...] = ()
-    operators: tuple[OperatorFacts, ...] = ()
+    operators: tuple[KnownOperator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
     """All jobs of a control database, by name."""
 
-    jobs: tuple[JobFacts, ...] = ()
+    jobs: tuple[KnownJob, ...] = ()
 
 
 _FACTS: Final[TypeAdapter[DatabaseFacts]] = TypeAdapter(DatabaseFacts)
@@ -87,26 +87,26 @@ def resolved_jobs(spec: ControlPlaneSpec, facts: DatabaseFacts | None) -> tuple[
     return tuple(jobs)
 
 
-def _with_queries(job: StreamingJobSpec, facts: JobFacts | None) -> StreamingJobSpec:
+def _with_queries(job: StreamingJobSpec, facts: KnownJob | None) -> StreamingJobSpec:
     if job.queries is not None:
         return job
     names = facts.queries if facts is not None else ()
     return job.model_copy(update={"queries": [QuerySpec(name=name) for name in names]})
 
 
-def _discovered(defaults: StreamingJobSpec, facts: JobFacts) -> StreamingJobSpec:
+def _discovered(defaults: StreamingJobSpec, facts: KnownJob) -> StreamingJobSpec:
     # Schedules of several jobs cannot share a name, so each is named after its job.
     schedules = [schedule.model_copy(update={"name": None}) for schedule in defaults.schedules]
     job = defaults.model_copy(update={"name": facts.name, "queries": None, "schedules": schedules}, deep=True)
     return _with_queries(job, facts)
 
 
-def _job_facts(job: JobRecord) -> JobFacts:
-    return JobFacts(
+def _job_facts(job: JobRecord) -> KnownJob:
+    return KnownJob(
         name=job.name,
         queries=tuple(query.name for query in job.queries),
         operators=tuple(
-            OperatorFacts(operator.uid, tuple(event.name for event in operator.event_types))
+            KnownOperator(operator.uid, tuple(event.name for event in operator.event_types))
             for operator in job.operators
         ),
     )

@@ -8,7 +8,7 @@ from coord_control.control.measure import Place, shown
 from coord_control.control.measures import CHECKPOINT
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.metrics.families import Of
-from coord_control.metrics.observer import Completed, InProgress, KindNumbers, Observed
+from coord_control.metrics.observer import InProgress, KindNumbers, LastCompleted, Observed
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
 
@@ -58,7 +58,7 @@ def _add_in_progress(
     job.add("checkpoint_in_progress_passed_subtasks", sum(each.passed for each in known), kind.value)
 
 
-def _add_last(job: Of, kind: CheckpointKind, last: Completed) -> None:
+def _add_last(job: Of, kind: CheckpointKind, last: LastCompleted) -> None:
     job.add("last_checkpoint_id", last.checkpoint, kind.value)
     job.add("last_checkpoint_timestamp_seconds", last.at_seconds, kind.value)
     for measure in shown(CHECKPOINT, Place.METRIC):

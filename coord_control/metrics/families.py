@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 
-from coord_control.metrics.metric import PREFIX, Kind, Metric
+from coord_control.metrics.metric import PREFIX, Metric, MetricKind
 from coord_control.metrics.names import METRICS
 from coord_control.protocol.durations import BOUNDS, Durations
 
@@ -101,11 +101,11 @@ class Of:
 def _family(metric: Metric) -> Family:
     assert metric.name.startswith(PREFIX), metric.name
     match metric.kind:
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return GaugeMetricFamily(metric.name, metric.help, labels=metric.label_names)
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return CounterMetricFamily(metric.name, metric.help, labels=metric.label_names)
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return HistogramMetricFamily(metric.name, metric.help, labels=metric.label_names)
-        case Kind.INFO:
+        case MetricKind.INFO:
             return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)

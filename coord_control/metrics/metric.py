@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["OPERATOR", "PREFIX", "QUERY", "SUBTASK", "Kind", "Metric", "Source", "by_name", "counter", "gauge"]
+__all__ = ["OPERATOR", "PREFIX", "QUERY", "SUBTASK", "Metric", "MetricKind", "Source", "by_name", "counter", "gauge"]
 
 PREFIX: Final = "coord_control_"
 
@@ -24,7 +24,7 @@ OPERATOR: Final = ("query", "operator")
 SUBTASK: Final = ("query", "operator", "subtask")
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """The type of a metric."""
 
     GAUGE = "gauge"  #: goes up and down
@@ -52,7 +52,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     source: Source = Source.DRIVER
@@ -67,12 +67,12 @@ class Metric:
 
 def gauge(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
     """Return a gauge of the driver; ``name`` without the prefix."""
-    return Metric(PREFIX + name, Kind.GAUGE, help_, labels, on_request=on_request)
+    return Metric(PREFIX + name, MetricKind.GAUGE, help_, labels, on_request=on_request)
 
 
 def counter(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
     """Return a counter of the driver; ``name`` without the prefix, with ``_total``."""
-    return Metric(PREFIX + name, Kind.COUNTER, help_, labels, on_request=on_request)
+    return Metric(PREFIX + name, MetricKind.COUNTER, help_, labels, on_request=on_request)
 
 
 def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:

@@ -6,19 +6,19 @@ from typing import Final
 
 from coord_control.control.measure import Place, shown
 from coord_control.control.measures import CHECKPOINT
-from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Kind, Metric, counter, gauge
+from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Metric, MetricKind, counter, gauge
 
 __all__ = ["DRIVER"]
 
 
 def _histogram(name: str, help_: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(PREFIX + name, Kind.HISTOGRAM, help_, labels)
+    return Metric(PREFIX + name, MetricKind.HISTOGRAM, help_, labels)
 
 
 _JOB: Final = (
     Metric(
         PREFIX + "driver_info",
-        Kind.INFO,
+        MetricKind.INFO,
         "Versions of the driver and of the subtask protocol, and where the driver runs.",
         ("version", "spark_version", "python_version", "protocol_version", "host", "pid", "master"),
     ),
@@ -35,7 +35,7 @@ _JOB: Final = (
 _QUERIES: Final = (
     Metric(
         PREFIX + "query_info",
-        Kind.INFO,
+        MetricKind.INFO,
         "Spark's id of the query, and the lineage in which it runs: a new one after each restore.",
         ("query", "query_id", "lineage"),
     ),
@@ -248,7 +248,7 @@ _SUBTASKS: Final = (
     gauge("subtask_channel_bytes", "Bytes that wait for the subtask.", SUBTASK, on_request=True),
     Metric(
         PREFIX + "subtasks_left_out",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Subtasks that a scrape with ?subtasks=N does not show, because there are more.",
         on_request=True,
     ),

@@ -9,36 +9,40 @@ from typing import Final
 
 from coord_control.control.measure import Place, shown
 from coord_control.control.measures import CHECKPOINT
-from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Kind, Metric, Source
+from coord_control.metrics.metric import OPERATOR, PREFIX, QUERY, SUBTASK, Metric, MetricKind, Source
 
 __all__ = ["FLEET"]
 
 
 def _gauge(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
-    return Metric(f"{PREFIX}fleet_{name}", Kind.GAUGE, help_, labels, Source.EXPORTER, on_request=on_request)
+    return Metric(f"{PREFIX}fleet_{name}", MetricKind.GAUGE, help_, labels, Source.EXPORTER, on_request=on_request)
 
 
 def _counter(name: str, help_: str, labels: tuple[str, ...] = (), *, on_request: bool = False) -> Metric:
-    return Metric(f"{PREFIX}fleet_{name}", Kind.COUNTER, help_, labels, Source.EXPORTER, on_request=on_request)
+    return Metric(f"{PREFIX}fleet_{name}", MetricKind.COUNTER, help_, labels, Source.EXPORTER, on_request=on_request)
 
 
-def _of_database(name: str, kind: Kind, help_: str, labels: tuple[str, ...] = ()) -> Metric:
+def _of_database(name: str, kind: MetricKind, help_: str, labels: tuple[str, ...] = ()) -> Metric:
     return Metric(PREFIX + name, kind, help_, labels, Source.EXPORTER, is_of_job=False)
 
 
 _DATABASE: Final = (
-    _of_database("exporter_info", Kind.INFO, "Version of the exporter.", ("version", "python_version")),
-    _of_database("database_up", Kind.GAUGE, "1 when the control database has answered, 0 when it has not."),
-    _of_database("database_failures_total", Kind.COUNTER, "Reads of the control database that failed."),
-    _of_database("database_read_duration_seconds", Kind.GAUGE, "How long the last read that worked took."),
-    _of_database("database_read_timestamp_seconds", Kind.GAUGE, "When these metrics were read, in seconds since 1970."),
-    _of_database("fleet_jobs", Kind.GAUGE, "Jobs by state, and whether their driver is alive.", ("state", "alive")),
+    _of_database("exporter_info", MetricKind.INFO, "Version of the exporter.", ("version", "python_version")),
+    _of_database("database_up", MetricKind.GAUGE, "1 when the control database has answered, 0 when it has not."),
+    _of_database("database_failures_total", MetricKind.COUNTER, "Reads of the control database that failed."),
+    _of_database("database_read_duration_seconds", MetricKind.GAUGE, "How long the last read that worked took."),
+    _of_database(
+        "database_read_timestamp_seconds", MetricKind.GAUGE, "When these metrics were read, in seconds since 1970."
+    ),
+    _of_database(
+        "fleet_jobs", MetricKind.GAUGE, "Jobs by state, and whether their driver is alive.", ("state", "alive")
+    ),
 )
 
 _JOBS: Final = (
     Metric(
         PREFIX + "fleet_job_info",
-        Kind.INFO,
+        MetricKind.INFO,
         "Versions of the job's driver, and where it runs.",
         ("version", "spark_version", "host", "pid", "supervised"),
         Source.EXPORTER,
@@ -148,7 +152,7 @@ _SUBTASKS: Final = (
     _gauge("subtask_mailbox_events", "Events that waited for the next epoch.", SUBTASK, on_request=True),
     Metric(
         PREFIX + "fleet_subtasks_left_out",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Subtasks of all jobs that a scrape with ?subtasks=N does not show.",
         source=Source.EXPORTER,
         is_of_job=False,

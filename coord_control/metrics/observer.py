@@ -18,7 +18,7 @@ from coord_control.protocol.durations import Durations
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus, CheckpointTotals
 
-__all__ = ["Completed", "Failed", "InProgress", "KindNumbers", "Observed", "Observer", "Restored"]
+__all__ = ["InProgress", "KindNumbers", "LastCompleted", "LastFailed", "LastRestored", "Observed", "Observer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class InProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class LastCompleted:
     """The newest completed checkpoint."""
 
     checkpoint: CheckpointId
@@ -40,7 +40,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class LastFailed:
     """The newest failed checkpoint."""
 
     checkpoint: CheckpointId
@@ -48,7 +48,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class LastRestored:
     """The checkpoint that a query was last restored from."""
 
     checkpoint: CheckpointId
@@ -61,8 +61,8 @@ class KindNumbers:
 
     started: int = 0
     completed: int = 0
-    last: Completed | None = None
-    last_failed: Failed | None = None
+    last: LastCompleted | None = None
+    last_failed: LastFailed | None = None
     duration: Durations = field(default_factory=Durations)
     failed_duration: Durations = field(default_factory=Durations)
     snapshot: Durations = field(default_factory=Durations)
@@ -88,7 +88,7 @@ class Observed:
     recoveries: Mapping[tuple[str, str], int]
     rerun: Mapping[str, int]
     recovery_durations: Mapping[RecoveryCause, Durations]
-    restored: Mapping[str, Restored]
+    restored: Mapping[str, LastRestored]
     events: Mapping[tuple[OperatorUid, str], int]
 
 
@@ -105,7 +105,7 @@ class Observer(JobListener):
         self._recoveries = Counter[tuple[str, str]]()
         self._rerun = Counter[str]()
         self._recovery_durations = {cause: Durations() for cause in RecoveryCause}
-        self._restored: dict[str, Restored] = {}
+        self._restored: dict[str, LastRestored] = {}
         self._events = Counter[tuple[OperatorUid, str]]()
 
     def observed(self) -> Observed:
@@ -149,7 +149,7 @@ class Observer(JobListener):
                 durations = self._recovery_durations
                 durations[fact.cause] = durations[fact.cause].plus(fact.duration_seconds)
             if fact.checkpoint is not None:
-                self._restored[fact.query] = Restored(fact.checkpoint, fact.started_at_seconds)
+                self._restored[fact.query] = LastRestored(fact.checkpoint, fact.started_at_seconds)
 
     def on_event_applied(self, operator: OperatorUid, number: int) -> None:
         """Count a control event that was delivered to the coordinator."""
@@ -172,7 +172,7 @@ class Observer(JobListener):
 
     def _completed(self, each: CheckpointStatistics, totals: CheckpointTotals) -> None:
         seconds = totals.duration_seconds or 0.0
-        completed = Completed(each.checkpoint, each.triggered_at_seconds + seconds, totals)
+        completed = LastCompleted(each.checkpoint, each.triggered_at_seconds + seconds, totals)
         with self._lock:
             self._in_progress.pop(each.checkpoint, None)
             numbers = self._kinds[each.kind]
@@ -192,7 +192,7 @@ class Observer(JobListener):
             numbers = self._kinds[each.kind]
             numbers.failed_duration = numbers.failed_duration.plus(seconds)
             if numbers.last_failed is None or numbers.last_failed.checkpoint < each.checkpoint:
-                numbers.last_failed = Failed(each.checkpoint, each.triggered_at_seconds + seconds)
+                numbers.last_failed = LastFailed(each.checkpoint, each.triggered_at_seconds + seconds)
             self._failed[each.kind, each.reason.code] += 1
             if each.kind is CheckpointKind.CHECKPOINT and each.reason.counts:
                 self._failures_in_a_row += 1

@@ -23,7 +23,7 @@ from coord_control.protocol.messages import Batch
 from coord_control.protocol.operator import OperatorRun
 from coord_control.protocol.statistics import QueryStatistics, statistics_so_far
 
-__all__ = ["Checkpoints", "Progress"]
+__all__ = ["PendingCheckpoints", "Progress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Checkpoint:
         return QueryStatistics(query, _boundary(cuts), operators=tuple(parts))
 
 
-class Checkpoints:
+class PendingCheckpoints:
     """The checkpoints in progress in one job."""
 
     __slots__ = ("_checkpoints",)

@@ -28,13 +28,13 @@ from coord_control.protocol.records import Ack, EventBatch, count, size
 __all__ = [
     "PARTICIPATION",
     "PHASES",
-    "Completed",
     "Input",
     "OperatorEpoch",
     "Participant",
     "Participation",
     "Phase",
     "PhaseInput",
+    "SubtaskOutcome",
 ]
 
 
@@ -114,7 +114,7 @@ class Participant:
         self.alive.discard(ack.attempt.task_attempt)
 
 
-class Completed(NamedTuple):
+class SubtaskOutcome(NamedTuple):
     """What one subtask has brought about in an epoch."""
 
     subtask: SubtaskIndex
@@ -195,13 +195,13 @@ class OperatorEpoch:
         participant = self._participants.get(subtask)
         return participant is not None and participant.ack is not None
 
-    def completed(self) -> Iterator[Completed]:
+    def completed(self) -> Iterator[SubtaskOutcome]:
         """Yield what the epoch has brought when Spark commits it, in subtask order."""
         for subtask, ack in sorted(self.before.items()):
-            yield Completed(subtask, ack.attempt, ack.state, ack.outbox)
+            yield SubtaskOutcome(subtask, ack.attempt, ack.state, ack.outbox)
         for subtask, _, acknowledged in self.acked():
             attempt = acknowledged.attempt.task_attempt
-            yield Completed(subtask, attempt, acknowledged.state, acknowledged.outbox)
+            yield SubtaskOutcome(subtask, attempt, acknowledged.state, acknowledged.outbox)
 
     def acked(self) -> Iterator[tuple[SubtaskIndex, Participant, Acknowledge]]:
         """Yield the subtasks that have acknowledged, in subtask order."""

@@ -36,7 +36,7 @@ from coord_control.ids import (
     SubtaskIndex,
 )
 from coord_control.protocol import messages
-from coord_control.protocol.checkpoint import Checkpoints, Progress
+from coord_control.protocol.checkpoint import PendingCheckpoints, Progress
 from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
@@ -95,7 +95,7 @@ class JobCore:
         self._open_attempts: dict[Token, AttemptId] = {}
         self._highest_attempt = -1
         self._barriers = generation * _BARRIERS_PER_GENERATION
-        self._checkpoints = Checkpoints()
+        self._checkpoints = PendingCheckpoints()
 
     def take(self) -> Batch:
         """Take what must happen now. Afterwards execute it in the order of its fields."""

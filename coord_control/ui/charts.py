@@ -14,9 +14,9 @@ from coord_control.storage.records import (
     GatewayRecord,
     Percentiles,
 )
-from coord_control.ui.scales import Scale, Tick, seconds_scale
+from coord_control.ui.scales import AxisTick, Scale, seconds_scale
 
-__all__ = ["MOST_GATEWAYS", "Column", "Durations", "GatewayCell", "Gateways", "durations_of", "gateways_of"]
+__all__ = ["MOST_GATEWAYS", "Column", "DurationChart", "GatewayCell", "Gateways", "durations_of", "gateways_of"]
 
 MOST_GATEWAYS: Final = 200
 
@@ -48,7 +48,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
+class DurationChart:
     """The newest checkpoints that have ended, oldest first.
 
     Attributes:
@@ -62,11 +62,11 @@ class Durations:
     foot: float
     scale: Scale
     columns: tuple[Column, ...]
-    marks: tuple[Tick, ...]
+    marks: tuple[AxisTick, ...]
     description: str
 
 
-def durations_of(checkpoints: Sequence[CheckpointRecord], spread: Percentiles) -> Durations | None:
+def durations_of(checkpoints: Sequence[CheckpointRecord], spread: Percentiles) -> DurationChart | None:
     """Draw durations; return None if no checkpoint has finished yet.
 
     Args:
@@ -81,7 +81,7 @@ def durations_of(checkpoints: Sequence[CheckpointRecord], spread: Percentiles) -
     pitch = min((_RIGHT - _LEFT) / len(ended), _WIDEST)
     columns = tuple(_column(each, _LEFT + index * pitch, pitch, scale) for index, each in enumerate(ended))
     failed = sum(each.kind == "failed" for each in columns)
-    return Durations(
+    return DurationChart(
         width=_WIDTH,
         height=_HEIGHT,
         left=_LEFT,
@@ -111,11 +111,11 @@ def _column(one: CheckpointRecord, x: float, pitch: float, scale: Scale) -> Colu
     )
 
 
-def _marks(spread: Percentiles, scale: Scale) -> tuple[Tick, ...]:
+def _marks(spread: Percentiles, scale: Scale) -> tuple[AxisTick, ...]:
     known = (("p50", spread.p50), ("p99", spread.p99))
-    marks = [Tick(scale.at(value), name) for name, value in known if value is not None and value <= scale.highest]
+    marks = [AxisTick(scale.at(value), name) for name, value in known if value is not None and value <= scale.highest]
     near = len(marks) == 2 and abs(marks[0].at - marks[1].at) < 12
-    return (Tick(marks[1].at, "p50, p99"),) if near else tuple(marks)
+    return (AxisTick(marks[1].at, "p50, p99"),) if near else tuple(marks)
 
 
 @dataclass(frozen=True, slots=True)

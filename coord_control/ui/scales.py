@@ -8,13 +8,13 @@ from typing import Final
 
 from coord_control.control.wording import human_seconds
 
-__all__ = ["Scale", "Tick", "seconds_scale"]
+__all__ = ["AxisTick", "Scale", "seconds_scale"]
 
 _NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     """A line of an axis."""
 
     at: float
@@ -32,7 +32,7 @@ class Scale:
     highest: float
     start: float
     end: float
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
 
     def at(self, value: float) -> float:
         """Return the position of a value; values beyond the ends are clamped."""
@@ -53,7 +53,7 @@ def seconds_scale(longest: float, start: float, end: float, *, steps: int) -> Sc
     step = next(nice * power for nice in _NICE if nice * power >= rough * 0.999999)
     count = math.ceil(longest / step - 1e-6)
     scale = Scale(step * count, start, end, ())
-    ticks = tuple(Tick(scale.at(step * each), _label(step * each)) for each in range(count + 1))
+    ticks = tuple(AxisTick(scale.at(step * each), _label(step * each)) for each in range(count + 1))
     return Scale(scale.highest, start, end, ticks)
 
 

@@ -25,7 +25,7 @@ from coord_control.storage.records import (
     RecoveryRecord,
     SubtaskRecord,
 )
-from coord_control.ui.charts import Durations, Gateways, durations_of, gateways_of
+from coord_control.ui.charts import DurationChart, Gateways, durations_of, gateways_of
 from coord_control.ui.failure import Failure, failure_of
 from coord_control.ui.timeline import Timeline, timeline_of
 
@@ -73,7 +73,7 @@ class JobPage:
     summary: CheckpointSummary
     checkpoints: tuple[CheckpointRecord, ...]
     before: int | None
-    durations: Durations | None
+    durations: DurationChart | None
     recoveries: tuple[RecoveryRecord, ...]
     restored: RecoveryRecord | None
     commands: tuple[CommandRecord, ...]

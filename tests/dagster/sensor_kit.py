@@ -23,7 +23,7 @@ from dagster._core.test_utils import BasicLoadingContext, create_run_for_test
 from coord_control.dagster.asset_checks import CHECKS
 from coord_control.dagster.definitions.sensor import build_sensor
 from coord_control.dagster.feed.dagster_events import JobAssets, identity_in
-from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.feed.tick import TickLimits
 from coord_control.dagster.metadata import checkpoint_metadata
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.runs.own_runs import RUN_ACTOR
@@ -151,7 +151,7 @@ class SensorRig:
     instance: dg.DagsterInstance
     specs: Sequence[StreamingJobSpec] = field(default_factory=lambda: [spec()])
     translator: StreamingJobTranslator = field(default_factory=StreamingJobTranslator)
-    limits: Limits | None = None
+    limits: TickLimits | None = None
     address: str | None = None  #: of another database
     cursor: str | None = None
     skipped: str | None = None  #: what the last tick has said

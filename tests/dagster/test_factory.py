@@ -14,7 +14,7 @@ from coord_control.dagster import (
     build_streaming_definitions,
     streaming_job_definitions,
 )
-from coord_control.dagster.facts import DatabaseFacts, JobFacts
+from coord_control.dagster.facts import DatabaseFacts, KnownJob
 from coord_control.errors import AssetKeyTaken
 
 _UNREACHABLE = "postgresql://nobody:secret@127.0.0.1:1/nothing"
@@ -72,7 +72,7 @@ def test_it_loads_without_any_job() -> None:
 
 
 def test_many_jobs_with_the_same_defaults_load() -> None:
-    facts = DatabaseFacts(tuple(JobFacts(f"job-{number}", ("q",)) for number in range(200)))
+    facts = DatabaseFacts(tuple(KnownJob(f"job-{number}", ("q",)) for number in range(200)))
     defaults = StreamingJobSpec(name="any", schedules=[ScheduleSpec(name="nightly", cron="@daily")])
 
     found = repository(

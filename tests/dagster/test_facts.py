@@ -7,8 +7,8 @@ import pytest
 import coord_control as cc
 from coord_control.dagster.facts import (
     DatabaseFacts,
-    JobFacts,
-    OperatorFacts,
+    KnownJob,
+    KnownOperator,
     from_json,
     read_facts,
     resolved_jobs,
@@ -18,7 +18,7 @@ from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, ScheduleSpec
 from tests import control_kit as kit
 
 _FACTS = DatabaseFacts(
-    (JobFacts("flights", ("alerts",), (OperatorFacts("delay-threshold", ("Threshold",)),)), JobFacts("trains"))
+    (KnownJob("flights", ("alerts",), (KnownOperator("delay-threshold", ("Threshold",)),)), KnownJob("trains"))
 )
 
 

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from coord_control.dagster.definitions.sensor import SENSOR_NAME
-from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.feed.tick import TickLimits
 from coord_control.dagster.metadata import NAMESPACE
 from tests.dagster.sensor_kit import QUERY, Jobs, SensorRig, jobs_in, number, spec, text
 from tests.storage.kit import statements
@@ -227,7 +227,7 @@ def test_whatever_happens_every_fact_is_there_once(tmp_path: Path, seed: int) ->
     cursors: list[str | None] = [None]
     actions: list[Callable[[SensorRig, Jobs], None]] = [checkpoint, checkpoint, recover, tick, die, lose, older]
     with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
-        rig = SensorRig(tmp_path, instance, specs, limits=Limits(changes=dice.choice([1, 3, 100])))
+        rig = SensorRig(tmp_path, instance, specs, limits=TickLimits(changes=dice.choice([1, 3, 100])))
         for name in made:
             jobs.put(name)
         for _ in range(60):
@@ -244,7 +244,7 @@ def test_whatever_happens_every_fact_is_there_once(tmp_path: Path, seed: int) ->
 
 
 def test_many_changes_are_worked_off_in_several_ticks(rig: SensorRig, jobs: Jobs) -> None:
-    rig.limits = Limits(changes=100)
+    rig.limits = TickLimits(changes=100)
     for _ in range(250):
         jobs.checkpoint()
     counts = []
@@ -282,7 +282,7 @@ def test_many_jobs_take_as_many_statements_as_few(tmp_path: Path) -> None:
 
 
 def test_checkpoints_with_very_many_subtasks_are_spread_over_ticks(rig: SensorRig, jobs: Jobs) -> None:
-    rig.limits = Limits(subtasks=5)
+    rig.limits = TickLimits(subtasks=5)
     for subtasks in (9, 3, 2, 1):
         jobs.checkpoint(subtasks=subtasks)
     counts = []
@@ -295,7 +295,7 @@ def test_checkpoints_with_very_many_subtasks_are_spread_over_ticks(rig: SensorRi
 
 def test_a_tick_without_time_leaves_everything_to_the_next(rig: SensorRig, jobs: Jobs) -> None:
     jobs.checkpoint()
-    rig.limits = Limits(seconds=0.0)
+    rig.limits = TickLimits(seconds=0.0)
     rig.tick()
     assert rig.materialized() == []
     rig.limits = None
@@ -305,7 +305,7 @@ def test_a_tick_without_time_leaves_everything_to_the_next(rig: SensorRig, jobs:
 
 
 def test_history_from_before_the_first_start_is_left_out(rig: SensorRig, jobs: Jobs) -> None:
-    rig.limits = Limits(changes=3)
+    rig.limits = TickLimits(changes=3)
     for _ in range(10):
         jobs.checkpoint(age=timedelta(hours=25))
     for _ in range(2):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.feed.tick import TickLimits
 from tests.dagster.sensor_kit import JOB, Jobs, SensorRig, jobs_in, spec
 
 
@@ -26,7 +26,7 @@ def test_a_job_that_appears_later_is_told_from_its_first_checkpoint(rig: SensorR
 
 
 def test_the_changes_of_a_job_that_went_by_before_it_was_one_of_ours_are_caught_up(rig: SensorRig, jobs: Jobs) -> None:
-    rig.limits = Limits(changes=2)
+    rig.limits = TickLimits(changes=2)
     jobs.put("later")
     for _ in range(5):
         jobs.checkpoint("later")

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from coord_control.dagster.feed.cursor import Cursor
-from coord_control.dagster.feed.tick import Limits
+from coord_control.dagster.feed.tick import TickLimits
 from coord_control.dagster.spec import CheckBounds
 from tests.dagster.sensor_kit import JOB, QUERY, Jobs, SensorRig, await_next_second, jobs_in, number, spec
 
@@ -81,7 +81,7 @@ def test_of_very_many_jobs_all_outcomes_are_told_after_a_new_checkpoint_and_some
 ) -> None:
     names = [f"job{each}" for each in range(5)]
     with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
-        rig = SensorRig(tmp_path, instance, [spec(name) for name in names], limits=Limits(repeats=2))
+        rig = SensorRig(tmp_path, instance, [spec(name) for name in names], limits=TickLimits(repeats=2))
         for name in names:
             jobs.put(name)
         assert _told(rig) == dict.fromkeys(names, 7)
@@ -127,7 +127,7 @@ def test_a_query_is_observed_when_its_epoch_has_moved(rig: SensorRig, jobs: Jobs
 def test_of_very_many_queries_some_are_observed_in_each_tick(tmp_path: Path) -> None:
     names = [f"job{each}" for each in range(5)]
     with dg.instance_for_test() as instance, jobs_in(tmp_path / "control.db") as jobs:
-        rig = SensorRig(tmp_path, instance, [spec(name) for name in names], limits=Limits(observations=2))
+        rig = SensorRig(tmp_path, instance, [spec(name) for name in names], limits=TickLimits(observations=2))
         for name in names:
             jobs.put(name)
         seen = []

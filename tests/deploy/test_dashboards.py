@@ -14,7 +14,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from coord_control.metrics.metric import PREFIX, Kind
+from coord_control.metrics.metric import PREFIX, MetricKind
 from coord_control.metrics.names import METRICS
 from scripts.dashboards.__main__ import files
 from scripts.dashboards.panels import WIDTH
@@ -23,7 +23,7 @@ from tests.prometheus_kit import alert_rules
 
 GRAFANA: Final = DEPLOY / "grafana"
 NAMES: Final = sorted(path.name for path in GRAFANA.glob("*.json"))
-_ENDS: Final = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+_ENDS: Final = {MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count")}
 #: The unit in which a metric is shown, by the end of its name.
 UNITS: Final = {
     r"(_id|_epoch|_generation|_durable_number)$": "none",

@@ -16,9 +16,9 @@ from coord_control.ids import BarrierId, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_run import (
     MAX_CUTS,
-    Abort,
+    AbortCut,
     CheckpointRun,
-    Claim,
+    ClaimNumber,
     Confirm,
     Cut,
     Discard,
@@ -30,12 +30,12 @@ from coord_control.protocol.scheduler.checkpoint_run import (
     Withdraw,
     Write,
 )
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 
 AWAITED, AT_REST = QueryName("awaited"), QueryName("at rest")
 GONE = StateFileMissing("state/0/0/1.delta", "it was removed")
 UNAVAILABLE = StoreUnavailable("flights", "write", "no answer")
-ABORTED, ABANDONED = Outcome(FailureReason.ABORTED), Outcome(FailureReason.QUERY_FAILED)
+ABORTED, ABANDONED = CheckpointOutcome(FailureReason.ABORTED), CheckpointOutcome(FailureReason.QUERY_FAILED)
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class RunModel:
 
     def _orders(self, effect: Effect) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
         match effect:
-            case Claim():
+            case ClaimNumber():
                 yield "claim", RunModel._claim
                 yield "maybe claim fails", lambda model: model.run.fail_with(UNAVAILABLE, 0.0)
             case Cut():
@@ -100,7 +100,7 @@ class RunModel:
                 yield "withdraw", RunModel._forget
             case Confirm():
                 yield "confirm", RunModel._forget
-            case Abort():
+            case AbortCut():
                 yield "abort", RunModel._abort
                 yield "maybe the loop has ended", RunModel._forget
             case Discard():

@@ -20,13 +20,13 @@ from coord_control.protocol.scheduler.checkpoint_options import CheckpointOption
 from coord_control.protocol.scheduler.pacing import Pacing
 from coord_control.protocol.scheduler.scheduler import (
     TRANSITIONS,
-    Abort,
+    AbortCheckpoint,
     CheckpointScheduler,
     Effect,
     FailJob,
     Finished,
     Input,
-    Start,
+    StartCheckpoint,
     State,
 )
 from coord_control.protocol.scheduler.ticket_book import TicketBook
@@ -260,7 +260,7 @@ class SchedulerModel:
             assert last.id not in self.finished
 
     def check(self, effect: Effect) -> None:
-        if isinstance(effect, Start):
+        if isinstance(effect, StartCheckpoint):
             ticket = effect.ticket
             assert self.runs
             assert self.now >= self.rests_until
@@ -275,7 +275,7 @@ class SchedulerModel:
             self.newest_start = effect.checkpoint
             self.issued.add(ticket.id)
             self.running[effect.checkpoint] = ticket
-        elif isinstance(effect, Abort):
+        elif isinstance(effect, AbortCheckpoint):
             assert effect.checkpoint in self.running
             assert effect.checkpoint not in self.aborted, "it was told before"
             self.aborted[effect.checkpoint] = effect.reason

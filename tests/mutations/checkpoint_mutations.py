@@ -6,7 +6,7 @@ from typing import Final
 
 from coord_control.protocol import cut, recovery, statistics
 from coord_control.protocol.channel import OperatorChannel
-from coord_control.protocol.checkpoint import Checkpoints
+from coord_control.protocol.checkpoint import PendingCheckpoints
 from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun
@@ -107,13 +107,13 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "cut each operator at an epoch of its own",
-        Checkpoints.trigger,
+        PendingCheckpoints.trigger,
         "PendingCut(checkpoint, barrier, boundary, now)",
         "PendingCut(checkpoint, barrier, operator.epoch.epoch if operator.epoch else operator.committed, now)",
     ),
     Mutation(
         "announce a query when one of its operators is captured",
-        Checkpoints.collect,
+        PendingCheckpoints.collect,
         "if len(captured) < len(cuts):",
         "if not captured:",
     ),
@@ -137,7 +137,7 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "measure a checkpoint that is given up when its gateways are open again",
-        Checkpoints.abort,
+        PendingCheckpoints.abort,
         "return measured",
         "return pending.measured(now)",
     ),
@@ -161,19 +161,19 @@ CHECKPOINT_MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "let a checkpoint go on when a query of it restarts",
-        Checkpoints.run_ended,
+        PendingCheckpoints.run_ended,
         "if query in pending.cuts:",
         "if False:",
     ),
     Mutation(
         "tell a restarted operator how an older checkpoint has ended",
-        Checkpoints.run_ended,
+        PendingCheckpoints.run_ended,
         "pending.operators.pop(uid, None)",
         "pass",
     ),
     Mutation(
         "keep checkpoints whose records are lost",
-        Checkpoints.fail_all,
+        PendingCheckpoints.fail_all,
         "self._checkpoints.clear()",
         "pass",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coord_control.protocol.checkpoint import Checkpoints
+from coord_control.protocol.checkpoint import PendingCheckpoints
 from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from tests.mutations.mutation import Mutation
@@ -121,7 +121,7 @@ CHECKPOINT_RUN_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let the core fail a checkpoint without saying which cut",
-            Checkpoints.fail,
+            PendingCheckpoints.fail,
             "pending.barrier",
             "BarrierId(0)",
         ),

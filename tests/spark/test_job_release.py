@@ -16,7 +16,7 @@ from tests.spark.conftest import MakeStream
 def test_a_job_whose_query_has_not_ended_is_not_released(
     spark: SparkSession, tmp_path: Path, file_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coord_control.spark.checkpoints.stop.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("coord_control.spark.checkpoints.stop_first.CLOSE_SECONDS", 0.1)
     entered, leave = threading.Event(), threading.Event()
 
     def hang(frame: DataFrame, epoch: int) -> None:

@@ -16,7 +16,7 @@ from coord_control.errors import CheckpointNotCompleted, JobClosed
 from coord_control.ids import CheckpointKind, OperatorUid
 from coord_control.protocol.query_state import Wish
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
-from coord_control.spark.checkpoints import stop
+from coord_control.spark.checkpoints import stop_first
 from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.loop import runtime
 from tests.patience import SECONDS, eventually
@@ -342,7 +342,7 @@ def test_a_storage_that_hangs_restarts_a_query_instead_of_ending_it(
 def test_a_savepoint_that_cannot_be_given_up_in_time_keeps_no_query_waiting(
     make_job: MakeJob, source: FileStream, copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "_ABORT_SECONDS", 0.1)
+    monkeypatch.setattr(stop_first, "_ABORT_SECONDS", 0.1)
     job, coordinator = make_job(), Dialogue()
     run(job, source, coordinator)
     with pytest.raises(TimeoutError, match="was aborted; the job keeps running"):

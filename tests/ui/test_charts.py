@@ -11,7 +11,7 @@ from coord_control.storage.records import (
     GatewayRecord,
     Percentiles,
 )
-from coord_control.ui.charts import MOST_GATEWAYS, Durations, durations_of, gateways_of
+from coord_control.ui.charts import MOST_GATEWAYS, DurationChart, durations_of, gateways_of
 from tests import records_kit as records
 
 
@@ -19,7 +19,7 @@ def checkpoint(number: int, seconds: float | None, **changes: Any) -> Checkpoint
     return records.checkpoint(number, duration_seconds=seconds, **changes)
 
 
-def drawn(*checkpoints: CheckpointRecord, spread: Percentiles | None = None) -> Durations:
+def drawn(*checkpoints: CheckpointRecord, spread: Percentiles | None = None) -> DurationChart:
     found = durations_of(checkpoints, spread or Percentiles())
     assert found is not None
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.storage.records import CheckpointRecord, CheckpointState
 from coord_control.ui.failure import Failure, failure_of
 from tests import records_kit as records
@@ -17,7 +17,7 @@ def failed(reason: str | None, message: str) -> CheckpointRecord:
 
 @pytest.mark.parametrize("reason", list(FailureReason))
 def test_every_reason_says_what_has_happened_and_what_to_do_next(reason: FailureReason) -> None:
-    found = failure_of(failed(reason.code, Outcome(reason, "disk (sda) is full").message))
+    found = failure_of(failed(reason.code, CheckpointOutcome(reason, "disk (sda) is full").message))
     assert found is not None
     assert (found.code, found.detail) == (reason.code, "disk (sda) is full")
     assert found.happened

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,42 @@ MAX_SOURCE_LINES: Final = 500
 
 #: Modules of the core without a test module of their own, and the reason.
 NOT_MIRRORED: Final = {"job_facts": "values without a rule of their own"}
+
+#: Folders whose modules are each tested by name, or imported by a test module; "" is the top level. Elsewhere tests
+#: are grouped by what users see (docs/decisions/0031).
+TESTED_FOLDERS: Final = (
+    "",
+    "coordinators",
+    "dagster/definitions",
+    "durable/checkpoints",
+    "durable/epochs",
+    "durable/files",
+    "durable/job_folder",
+    "durable/offline",
+    "durable/restore",
+    "durable/spark_layout",
+    "protocol",
+    "protocol/scheduler",
+    "spark/checkpoints",
+    "spark/loop",
+    "spark/wire",
+)
+
+#: What is tested through another module: the test that does it.
+TESTED_THROUGH: Final = {
+    "durable/checkpoints/leftovers": "unit/durable/test_checkpoint_store_crashes.py",
+    "durable/epochs/generation_log": "unit/durable/test_epoch_store.py",
+    "durable/files/json_records": "unit/durable/test_holds.py",
+    "durable/files/one_by_one": "spark/test_hadoop_files.py",
+    "durable/restore/lineage_builder": "unit/durable/test_prepared_restore.py",
+    "durable/restore/reached": "unit/durable/test_preflight.py",
+}
+
+#: Names that two modules of different folders share, and the reason. Those of cli/ are named after their commands.
+SHARED_MODULE_NAMES: Final = {"job": "the core (JobCore) in protocol/, and what programs use (Job) in spark/job/"}
+
+#: Names that classes of several modules share: each state machine has its own, and a table of them next to it.
+SHARED_CLASS_NAMES: Final = frozenset({"Input", "Phase", "State"})
 
 #: A path below somebody's home or workspace. Not after a scheme, a host or a variable: those are no machine's paths.
 MACHINE_PATH: Final = re.compile(r"(?<![\w.:/$})>*~-])/(?:home|Users|root|work)/\w|\b[A-Z]:\\+Users\\")
@@ -89,6 +127,53 @@ def test_every_module_of_the_core_has_a_test_module_of_its_own(module: str) -> N
         assert not mirrors(module), f"{module} has a test module now: remove it from NOT_MIRRORED"
     else:
         assert mirrors(module), f"write tests/unit/protocol/test_{module}.py, or give the reason in NOT_MIRRORED"
+
+
+def modules_with_tests() -> list[str]:
+    product = CHECKOUT / "coord_control"
+    paths = [path for folder in TESTED_FOLDERS for path in (product / folder).glob("*.py") if path.stem[:2] != "__"]
+    return sorted(path.relative_to(product).with_suffix("").as_posix() for path in paths)
+
+
+@functools.cache
+def imports_of(test: Path) -> frozenset[str]:
+    names = set[str]()
+    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return frozenset(names)
+
+
+def covering(module: str) -> list[Path]:
+    """The test modules that are named after a module, or import it."""
+    name, dotted = module.rpartition("/")[2], f"coord_control.{module.replace('/', '.')}"
+    named = re.compile(rf"test_{name}(_\w+)?")
+    return [path for path in TESTS.rglob("test_*.py") if named.fullmatch(path.stem) or dotted in imports_of(path)]
+
+
+def test_every_module_of_these_folders_has_tests() -> None:
+    untested = {module for module in modules_with_tests() if not covering(module)}
+    assert untested == TESTED_THROUGH.keys(), "write a test for each that is new, and remove what has one"
+    assert [test for test in TESTED_THROUGH.values() if not (TESTS / test).is_file()] == []
+
+
+def product_modules() -> list[Path]:
+    return [path for path in sources("coord_control") if path.stem[:2] != "__"]
+
+
+def test_no_two_modules_of_the_product_have_one_name() -> None:
+    names = Counter(path.stem for path in product_modules() if path.parent.name != "cli")
+    twice = {name for name, count in names.items() if count > 1}
+    assert twice == SHARED_MODULE_NAMES.keys(), "a name says which of them it is"
+
+
+def test_no_two_classes_of_the_product_have_one_name() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in product_modules()]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    twice = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
+    assert twice == SHARED_CLASS_NAMES, "a name says which of them it is"
 
 
 def test_exemptions_from_the_mirror_name_modules_that_exist() -> None:

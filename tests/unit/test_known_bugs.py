@@ -34,7 +34,7 @@ from coord_control.errors import CheckpointInUse, DamagedRecord, MissingRecord, 
 from coord_control.ids import CheckpointId, CheckpointKind, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
-from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, FailJob, Start
+from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, FailJob, StartCheckpoint
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable import restore_kit
@@ -149,7 +149,7 @@ def test_flink_33522_a_savepoint_whose_stop_failed_is_used(files: MemoryFiles, d
     ticket = scheduler.submit(asked, 1.0)
     assert ticket.outcome is not None
     assert (ticket.checkpoint, ticket.outcome.path) == (1, completed(files)[0].path)
-    assert not any(isinstance(effect, Start) for effect in scheduler.take())
+    assert not any(isinstance(effect, StartCheckpoint) for effect in scheduler.take())
 
 
 def test_flink_35857_a_restart_goes_on_from_the_newest_point_and_not_from_where_it_was_once_restored(
@@ -195,7 +195,7 @@ def test_flink_37372_failures_do_not_make_a_loop() -> None:
     now, started = 0.0, 0
     while now < 1000.0:
         for effect in scheduler.take():
-            if isinstance(effect, Start):
+            if isinstance(effect, StartCheckpoint):
                 started += 1
                 scheduler.failed(effect.checkpoint, FailureReason.DISK_FULL, now)
         wakeup = scheduler.next_wakeup()
@@ -231,7 +231,7 @@ def test_google_392_a_savepoint_is_not_triggered_again_while_it_is_taken() -> No
     request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key="nightly", cause="test")
     tickets = {scheduler.submit(request, float(now)).id for now in range(5)}
     assert len(tickets) == 1
-    assert sum(isinstance(effect, Start) for effect in scheduler.take()) == 1
+    assert sum(isinstance(effect, StartCheckpoint) for effect in scheduler.take()) == 1
 
 
 def test_spotify_1040_a_driver_that_is_alive_is_waited_for(tmp_path: Path) -> None:

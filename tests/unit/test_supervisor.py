@@ -19,8 +19,8 @@ from coord_control.supervisor import (
     Kill,
     Phase,
     Policy,
-    Restart,
-    Start,
+    RestartDriver,
+    StartDriver,
     StopRequested,
     Supervision,
     Terminate,
@@ -231,12 +231,12 @@ _INPUTS: dict[str, Callable[[Supervision], Action | None]] = {
     "driver_ended": lambda machine: machine.driver_ended(_CRASH, 1.0),
 }
 _EXPECTED: dict[tuple[Phase, str], tuple[Phase, type[Action] | None]] = {
-    (Phase.IDLE, "begin"): (Phase.RUNNING, Start),
+    (Phase.IDLE, "begin"): (Phase.RUNNING, StartDriver),
     (Phase.RUNNING, "stop_requested"): (Phase.STOPPING, Terminate),
     (Phase.RUNNING, "time_passed"): (Phase.RUNNING, None),
-    (Phase.RUNNING, "driver_ended"): (Phase.WAITING, Restart),
+    (Phase.RUNNING, "driver_ended"): (Phase.WAITING, RestartDriver),
     (Phase.WAITING, "stop_requested"): (Phase.FINISHED, Finish),
-    (Phase.WAITING, "time_passed"): (Phase.RUNNING, Start),
+    (Phase.WAITING, "time_passed"): (Phase.RUNNING, StartDriver),
     (Phase.STOPPING, "stop_requested"): (Phase.KILLING, Kill),
     (Phase.STOPPING, "time_passed"): (Phase.KILLING, Kill),
     (Phase.STOPPING, "driver_ended"): (Phase.FINISHED, Finish),
@@ -283,7 +283,7 @@ def test_before_its_deadline_nothing_is_due() -> None:
     assert machine.deadline is not None
 
     assert machine.time_passed(machine.deadline - 0.001) is None
-    assert machine.time_passed(machine.deadline) == Start()
+    assert machine.time_passed(machine.deadline) == StartDriver()
 
 
 _AGAIN = DriverEnded(ExitCode.RESTART)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from coord_control.control.agent.driver_records import checkpoint_record, savepoint_record
-from coord_control.control.execution.checkpoints import catalog_of
+from coord_control.control.execution.checkpoint_execution import catalog_of
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, StoredState

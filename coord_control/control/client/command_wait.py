@@ -3,7 +3,7 @@
 The client polls because it lives for seconds, reads one row by its key, and does not need an extra connection for
 notifications. It polls often at first, because most commands take less than a second, and less often later.
 
-Threads: a ``Wait`` belongs to one caller; the functions are pure.
+Threads: a ``CommandWait`` belongs to one caller; the functions are pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coord_control.errors import (
 )
 from coord_control.storage.records import CommandError, CommandRecord, CommandState
 
-__all__ = ["WAITING", "OnProgress", "Wait", "progress_text", "raise_if_not_running", "result_of"]
+__all__ = ["WAITING", "CommandWait", "OnProgress", "progress_text", "raise_if_not_running", "result_of"]
 
 #: Called with a command whenever it has changed.
 OnProgress = Callable[[CommandRecord], None]
@@ -44,7 +44,7 @@ _ERRORS: Final[dict[CommandState, type[CommandFailed]]] = {
 }
 
 
-class Wait:
+class CommandWait:
     """One wait for one command.
 
     Args:

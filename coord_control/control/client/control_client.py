@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue
 
 from coord_control.control import commands
-from coord_control.control.client.command_wait import OnProgress, Wait, raise_if_not_running, result_of
+from coord_control.control.client.command_wait import CommandWait, OnProgress, raise_if_not_running, result_of
 from coord_control.control.client.reader import ControlReader
 from coord_control.control.client.savepoint_import import read_savepoint
 from coord_control.control.commands import requested
@@ -257,7 +257,7 @@ class ControlClient(ControlReader):
                 (``fields`` lists the problems), ``CommandExpired``, ``CommandCancelled``.
             JobNotRunning: the job has no live driver.
         """
-        name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
+        name, wait = _id(command), CommandWait(timeout, on_progress, time.monotonic())
         while True:
             record = self._connection.call(lambda store: store.commands.look(name))
             pause = wait.pause_after(record, time.monotonic())
@@ -273,7 +273,7 @@ class ControlClient(ControlReader):
         on_progress: OnProgress | None = None,
     ) -> commands.CommandResult:
         """Do the same as :meth:`wait`, without blocking the event loop."""
-        name, wait = _id(command), Wait(timeout, on_progress, time.monotonic())
+        name, wait = _id(command), CommandWait(timeout, on_progress, time.monotonic())
         while True:
             record = await asyncio.to_thread(self._connection.call, lambda store: store.commands.look(name))
             pause = wait.pause_after(record, time.monotonic())

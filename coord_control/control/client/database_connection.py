@@ -1,7 +1,8 @@
 """A client's connection to the database: opened on first use, with retries while the database cannot be reached.
 
-Everything that goes through :meth:`Connection.call` may run twice, because after a broken connection it is unknown
-whether a transaction was committed. Reads are repeatable, and a repeated request finds the first one by its key.
+Everything that goes through :meth:`DatabaseConnection.call` may run twice, because after a broken connection it is
+unknown whether a transaction was committed. Reads are repeatable, and a repeated request finds the first one by its
+key.
 
 Threads: any; the pool below hands out connections.
 """
@@ -16,7 +17,7 @@ from coord_control.control.settings import ControlSettings
 from coord_control.errors import DatabaseUnavailable
 from coord_control.storage.store import ControlStore
 
-__all__ = ["Connection"]
+__all__ = ["DatabaseConnection"]
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -24,7 +25,7 @@ _LONGEST_PAUSE_SECONDS: Final = 2.0
 T = TypeVar("T")
 
 
-class Connection:
+class DatabaseConnection:
     """The database of one client.
 
     Args:

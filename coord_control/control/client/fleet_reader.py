@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import timedelta
 
-from coord_control.control.client.database_connection import Connection
+from coord_control.control.client.database_connection import DatabaseConnection
 from coord_control.storage.records import Change, Fleet, FleetCounts, SubtaskRecord
 
 __all__ = ["FleetReader"]
@@ -17,7 +17,7 @@ __all__ = ["FleetReader"]
 class FleetReader:
     """The part of a client that reads many jobs at once."""
 
-    _connection: Connection
+    _connection: DatabaseConnection
 
     def changes(self, after: int = 0, *, limit: int = 200, jobs: Collection[str] | None = None) -> tuple[Change, ...]:
         """Return later changes: finished checkpoints and savepoints, and recoveries, in the order of their commits.

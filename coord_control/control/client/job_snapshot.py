@@ -15,7 +15,7 @@ from coord_control.storage.records import (
     Record,
 )
 
-__all__ = ["JobSnapshot", "Samples"]
+__all__ = ["JobSamples", "JobSnapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class JobSnapshot(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples(Record):
+class JobSamples(Record):
     """Samples of a job, oldest first."""
 
     queries: tuple[QuerySample, ...]

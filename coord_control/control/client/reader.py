@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from coord_control.control.client.database_connection import Connection
+from coord_control.control.client.database_connection import DatabaseConnection
 from coord_control.control.client.fleet_reader import FleetReader
-from coord_control.control.client.job_snapshot import JobSnapshot, Samples
+from coord_control.control.client.job_snapshot import JobSamples, JobSnapshot
 from coord_control.control.settings import ControlSettings
 from coord_control.storage.records import (
     AuditRecord,
@@ -62,7 +62,7 @@ class ControlReader(FleetReader):
             NoControlPlane: the control plane is switched off.
         """
         loaded = settings if settings is not None and url is None else ControlSettings.load(url)
-        self._connection = Connection(loaded, application="coord-control client")
+        self._connection = DatabaseConnection(loaded, application="coord-control client")
         self.actor = actor or current_user()
         self.host = socket.gethostname()
 
@@ -226,7 +226,7 @@ class ControlReader(FleetReader):
         since: datetime | timedelta = timedelta(hours=1),
         until: datetime | None = None,
         resolution_seconds: int | None = None,
-    ) -> Samples:
+    ) -> JobSamples:
         """Return samples of a job's queries and operators, oldest first.
 
         Args:
@@ -241,7 +241,7 @@ class ControlReader(FleetReader):
         start = now - since if isinstance(since, timedelta) else since
         resolution = resolution_seconds or _finest(now - start)
         return self._connection.call(
-            lambda store: Samples(
+            lambda store: JobSamples(
                 queries=store.samples.queries(job, since=start, until=until, resolution=resolution),
                 operators=store.samples.operators(job, since=start, until=until, resolution=resolution),
             )

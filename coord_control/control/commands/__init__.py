@@ -23,7 +23,7 @@ from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint
 from coord_control.control.commands.trigger_checkpoint import TriggerCheckpoint
 from coord_control.control.commands.trigger_savepoint import TriggerSavepoint
 from coord_control.control.commands.verify import Verify, VerifyResult
-from coord_control.control.execution.checkpoints import CheckpointResult
+from coord_control.control.execution.checkpoint_execution import CheckpointResult
 from coord_control.control.execution.command import MAX_PATH, Again, Command, CommandProgress, Takeover, requested
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.outcomes import CommandResult, Refusal

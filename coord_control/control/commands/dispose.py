@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import ClassVar
 
-from coord_control.control.execution.checkpoints import catalog_of
+from coord_control.control.execution.checkpoint_execution import catalog_of
 from coord_control.control.execution.command import Command, Path
 from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace
 from coord_control.control.execution.outcomes import CommandResult, completed

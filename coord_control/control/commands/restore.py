@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-from coord_control.control.execution.checkpoints import catalog_of, command_key
+from coord_control.control.execution.checkpoint_execution import catalog_of, command_key
 from coord_control.control.execution.command import Again, Command, Name, Path, Takeover
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from coord_control.control.execution.checkpoints import CheckpointResult
+from coord_control.control.execution.checkpoint_execution import CheckpointResult
 from coord_control.control.execution.command import Command, EndJob, Takeover
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.ending import has_ended

@@ -22,7 +22,7 @@ import datetime
 from typing import Any, ClassVar, Final
 
 from coord_control.control.commands.stop import StopResult
-from coord_control.control.execution.checkpoints import (
+from coord_control.control.execution.checkpoint_execution import (
     CheckpointResult,
     catalog_of,
     checkpoint_result,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from coord_control.control.execution.checkpoints import CheckpointExecution, CheckpointResult
+from coord_control.control.execution.checkpoint_execution import CheckpointExecution, CheckpointResult
 from coord_control.control.execution.command import Command, Label, Path
 from coord_control.control.execution.execution import Execution, Workplace
 from coord_control.ids import CheckpointKind

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, ParamSpec, TypeAlia
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from coord_control.control.execution.checkpoints import CheckpointResult
+from coord_control.control.execution.checkpoint_execution import CheckpointResult
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.execution import Execution, Workplace
 from coord_control.control.execution.outcomes import CommandResult

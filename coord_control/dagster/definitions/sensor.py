@@ -15,7 +15,7 @@ import dagster as dg
 
 from coord_control.dagster.feed.cursor import Cursor
 from coord_control.dagster.feed.dagster_events import JobAssets
-from coord_control.dagster.feed.tick import Limits, Tick, Told
+from coord_control.dagster.feed.tick import Tick, TickLimits, Told
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
@@ -40,7 +40,7 @@ def build_sensor(
     jobs: Sequence[StreamingJobSpec],
     translator: StreamingJobTranslator,
     *,
-    limits: Limits | None = None,
+    limits: TickLimits | None = None,
 ) -> dg.SensorDefinition:
     """Return the sensor of a control database.
 
@@ -56,7 +56,7 @@ def build_sensor(
         try:
             with plane.client(ACTOR, retry_seconds=_RETRY_SECONDS) as client:
                 cursor = _cursor(context)
-                told = Tick(client, context.instance, assets, cursor, limits or Limits(), context.log).run()
+                told = Tick(client, context.instance, assets, cursor, limits or TickLimits(), context.log).run()
         except (CoordControlError, TimeoutError) as error:
             reason = f"the control database could not be read: {error}"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)

@@ -30,7 +30,7 @@ from coord_control.storage.records import (
     SubtaskRecord,
 )
 
-__all__ = ["AssetEvent", "Fact", "Identity", "JobAssets", "facts_of", "happened_at", "identity_in"]
+__all__ = ["AssetEvent", "AssetFact", "Identity", "JobAssets", "facts_of", "happened_at", "identity_in"]
 
 AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
@@ -73,7 +73,7 @@ class JobAssets:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class AssetFact:
     """An event of an asset that a change leads to; Dagster may have it already."""
 
     change: Change
@@ -118,19 +118,19 @@ class Fact:
         return dg.AssetMaterialization(self.asset, description=record.label, metadata=metadata)
 
 
-def facts_of(change: Change, assets: JobAssets) -> tuple[Fact, ...]:
+def facts_of(change: Change, assets: JobAssets) -> tuple[AssetFact, ...]:
     """Return the events that a change leads to."""
     if (record := change.checkpoint) is not None:
         asset = assets.savepoint if record.kind is CheckpointKind.SAVEPOINT else assets.checkpoint
         what = "failed" if record.state is CheckpointState.FAILED else "checkpoint"
         identity = Identity((what, record.id), record.triggered_at.timestamp())
-        return (Fact(change, asset, identity),)
+        return (AssetFact(change, asset, identity),)
     recovery = change.recovery
     assert recovery is not None, "a change is one of the two"
     known = assets.queries.get(recovery.query) if recovery.query is not None else None
     identity = _recovery_identity(recovery)
     keys = [assets.checkpoint] if known is None else [assets.checkpoint, known]
-    return tuple(Fact(change, key, identity) for key in keys)
+    return tuple(AssetFact(change, key, identity) for key in keys)
 
 
 def happened_at(change: Change) -> datetime:

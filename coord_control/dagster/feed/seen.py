@@ -14,7 +14,7 @@ from typing import Final
 
 import dagster as dg
 
-from coord_control.dagster.feed.dagster_events import Fact, Identity, happened_at, identity_in
+from coord_control.dagster.feed.dagster_events import AssetFact, Identity, happened_at, identity_in
 
 __all__ = ["Seen"]
 
@@ -33,7 +33,7 @@ class Seen:
         facts: the events that will be looked up.
     """
 
-    def __init__(self, instance: dg.DagsterInstance, facts: Iterable[Fact]) -> None:
+    def __init__(self, instance: dg.DagsterInstance, facts: Iterable[AssetFact]) -> None:
         self._instance = instance
         self._since: dict[_Key, datetime] = {}
         self._wanted: dict[_Key, list[Identity]] = defaultdict(list)
@@ -50,7 +50,7 @@ class Seen:
         known = {record.asset_entry.asset_key for record in self._instance.get_asset_records(keys)} if keys else set()
         self._found |= {key: [] for key in self._wanted if key[0] not in known}
 
-    def has(self, fact: Fact) -> bool:
+    def has(self, fact: AssetFact) -> bool:
         """Return whether Dagster has the event of a fact."""
         key = _key(fact)
         if key not in self._found:
@@ -78,5 +78,5 @@ class Seen:
         return found
 
 
-def _key(fact: Fact) -> _Key:
+def _key(fact: AssetFact) -> _Key:
     return fact.asset, fact.is_materialization

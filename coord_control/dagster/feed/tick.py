@@ -38,14 +38,14 @@ import dagster as dg
 from coord_control.control.client.control_client import ControlClient
 from coord_control.dagster.feed.current_state import check_jobs, observe_queries
 from coord_control.dagster.feed.cursor import CatchUp, Cursor, JobMark, Waiting
-from coord_control.dagster.feed.dagster_events import AssetEvent, Fact, JobAssets, facts_of, happened_at
+from coord_control.dagster.feed.dagster_events import AssetEvent, AssetFact, JobAssets, facts_of, happened_at
 from coord_control.dagster.feed.pages import Page, Pages
 from coord_control.dagster.feed.seen import Seen
 from coord_control.dagster.runs.own_runs import OwnRuns, is_own
 from coord_control.dagster.runs.patience import within
 from coord_control.storage.records import Change, CheckpointKind, CheckpointState, Fleet, JobOverview
 
-__all__ = ["Limits", "Tick", "Told"]
+__all__ = ["Tick", "TickLimits", "Told"]
 
 #: How far back history is reported when the sensor is first started or has lost its cursor.
 _HISTORY: Final = timedelta(hours=24)
@@ -53,7 +53,7 @@ _ANSWER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TickLimits:
     """How much work one tick may do.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Decided:
         reported: jobs whose checkpoint asset has a new materialization from one of our runs.
     """
 
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[AssetFact] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
     reported: set[str] = field(default_factory=set)
@@ -115,7 +115,7 @@ class Tick:
         instance: dg.DagsterInstance,
         jobs: Mapping[str, JobAssets],
         cursor: Cursor | None,
-        limits: Limits,
+        limits: TickLimits,
         log: logging.Logger,
     ) -> None:
         self._client, self._instance, self._jobs, self._limits, self._log = client, instance, jobs, limits, log
@@ -251,7 +251,7 @@ class Tick:
         for fact in sorted(decided.facts, key=lambda each: each.change.sequence):
             yield fact.event(subtasks, overviews.get(fact.change.job))
 
-    def _facts(self, change: Change) -> tuple[Fact, ...]:
+    def _facts(self, change: Change) -> tuple[AssetFact, ...]:
         return facts_of(change, self._jobs[change.job])
 
     def _is_over(self) -> bool:

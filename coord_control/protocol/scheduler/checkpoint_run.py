@@ -36,15 +36,15 @@ from typing import Final, TypeAlias
 from coord_control.errors import InvalidTransition, StateFileMissing
 from coord_control.ids import BarrierId, QueryName
 from coord_control.protocol.failures import FailureReason, reason_of
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 
 __all__ = [
     "MAX_CUTS",
     "MEASURED_SECONDS",
     "TRANSITIONS",
-    "Abort",
+    "AbortCut",
     "CheckpointRun",
-    "Claim",
+    "ClaimNumber",
     "Confirm",
     "Cut",
     "Discard",
@@ -96,7 +96,7 @@ class Input(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimNumber:
     """Verify that the job is still this driver's, and claim the id; then ``claimed`` or ``fail``."""
 
 
@@ -133,7 +133,7 @@ class Confirm:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortCut:
     """Let the core abort the checkpoint and report what it has measured; then ``measured``."""
 
 
@@ -147,34 +147,34 @@ class Ended:
     """It has ended, as :attr:`CheckpointRun.outcome` says; nothing follows."""
 
 
-Effect: TypeAlias = Claim | Cut | Pin | Report | Withdraw | Write | Confirm | Abort | Discard | Ended
+Effect: TypeAlias = ClaimNumber | Cut | Pin | Report | Withdraw | Write | Confirm | AbortCut | Discard | Ended
 _Kinds: TypeAlias = tuple[type[Effect], ...]
 
 #: Every legal pair, where it leads, and what must be done then, in order. A pair that is not here raises and changes
 #: nothing.
 TRANSITIONS: Final[Mapping[tuple[State, Input], tuple[State, _Kinds]]] = {
-    (State.NEW, Input.BEGIN): (State.CLAIMING, (Claim,)),
+    (State.NEW, Input.BEGIN): (State.CLAIMING, (ClaimNumber,)),
     (State.NEW, Input.FAIL): (State.FAILED, (Ended,)),
     (State.CLAIMING, Input.CLAIMED): (State.CUTTING, (Cut,)),
     (State.CLAIMING, Input.FAIL): (State.FAILED, (Ended,)),  # nothing of it is ours: there is nothing to discard
     (State.CUTTING, Input.CUT): (State.PINNING, (Pin,)),
-    (State.CUTTING, Input.FAIL): (State.FAILING, (Abort,)),  # the core may have begun all the same
+    (State.CUTTING, Input.FAIL): (State.FAILING, (AbortCut,)),  # the core may have begun all the same
     (State.PINNING, Input.CAPTURED): (State.PINNING, (Pin,)),
     (State.PINNING, Input.PINNED): (State.PINNING, (Report,)),
     (State.PINNING, Input.QUIET): (State.WRITING, (Write,)),
     (State.PINNING, Input.FILE_GONE): (State.VOID, (Withdraw,)),
-    (State.PINNING, Input.NOT_PINNED): (State.FAILING, (Abort,)),
-    (State.PINNING, Input.FAIL): (State.FAILING, (Abort,)),
+    (State.PINNING, Input.NOT_PINNED): (State.FAILING, (AbortCut,)),
+    (State.PINNING, Input.FAIL): (State.FAILING, (AbortCut,)),
     (State.PINNING, Input.ABANDONED): (State.DRAINING, ()),  # the core has reported what it had measured
     (State.VOID, Input.CAPTURED): (State.VOID, ()),
     (State.VOID, Input.PINNED): (State.VOID, ()),
     (State.VOID, Input.FILE_GONE): (State.VOID, ()),
     (State.VOID, Input.NOT_PINNED): (State.VOID, ()),  # an error that stays is met by the next cut
     (State.VOID, Input.QUIET): (State.CUTTING, (Cut,)),
-    (State.VOID, Input.FAIL): (State.FAILING, (Abort,)),
+    (State.VOID, Input.FAIL): (State.FAILING, (AbortCut,)),
     (State.VOID, Input.ABANDONED): (State.DRAINING, ()),
     (State.WRITING, Input.WRITTEN): (State.COMPLETED, (Confirm, Ended)),
-    (State.WRITING, Input.NOT_WRITTEN): (State.FAILING, (Abort,)),
+    (State.WRITING, Input.NOT_WRITTEN): (State.FAILING, (AbortCut,)),
     (State.WRITING, Input.FAIL): (State.WRITING, ()),  # too late
     (State.WRITING, Input.ABANDONED): (State.WRITING, ()),  # too late: what was captured stays good
     (State.FAILING, Input.CAPTURED): (State.FAILING, ()),
@@ -215,7 +215,7 @@ class CheckpointRun:
         self._awaited: set[QueryName] = set()  # queries that the core has not captured
         self._pinning: set[QueryName] = set()  # queries whose pin was ordered and has not come back
         self._measured_by = 0.0  # in FAILING: until when the core is waited for
-        self._outcome: Outcome | None = None
+        self._outcome: CheckpointOutcome | None = None
         self._effects: list[Effect] = []
 
     # What comes out.
@@ -235,7 +235,7 @@ class CheckpointRun:
         return self._state
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckpointOutcome | None:
         """How it ends; None while that is open."""
         return self._outcome
 
@@ -314,7 +314,7 @@ class CheckpointRun:
             InvalidTransition: that was not ordered.
         """
         self._step(Input.WRITTEN)
-        self._outcome = Outcome(path=path)
+        self._outcome = CheckpointOutcome(path=path)
 
     def not_written(self, error: BaseException, now: float) -> None:
         """Its metadata could not be written.
@@ -325,7 +325,7 @@ class CheckpointRun:
         self._step(Input.NOT_WRITTEN)
         failure = _failure(error)
         if failure.reason is FailureReason.STORAGE_ERROR:
-            failure = Outcome(FailureReason.FINALISE_FAILED, failure.detail)
+            failure = CheckpointOutcome(FailureReason.FINALISE_FAILED, failure.detail)
         self._note(failure, now)
 
     # What the core says.
@@ -338,7 +338,7 @@ class CheckpointRun:
         self._step(Input.CAPTURED, [query])
         return True
 
-    def abandoned(self, barrier: BarrierId, failure: Outcome, now: float) -> bool:
+    def abandoned(self, barrier: BarrierId, failure: CheckpointOutcome, now: float) -> bool:
         """The core has aborted a cut by itself. Return False for late news, of an earlier cut."""
         if barrier != self._barrier:
             return False
@@ -356,7 +356,7 @@ class CheckpointRun:
 
     # What else happens.
 
-    def fail(self, failure: Outcome, now: float) -> None:
+    def fail(self, failure: CheckpointOutcome, now: float) -> None:
         """It is not wanted any more, or an error ends it; too late while its metadata is being written."""
         self._step(Input.FAIL)
         self._note(failure, now)
@@ -399,12 +399,12 @@ class CheckpointRun:
         if not self._pinning and not self.awaited and (self._state, Input.QUIET) in TRANSITIONS:
             self._step(Input.QUIET)
 
-    def _note(self, failure: Outcome, now: float) -> None:
+    def _note(self, failure: CheckpointOutcome, now: float) -> None:
         """Keep why it was aborted, if it was; the first failure stands."""
         if self._state in _ABORTED and self._outcome is None:
             self._outcome = failure
             self._measured_by = now + MEASURED_SECONDS
 
 
-def _failure(error: BaseException) -> Outcome:
-    return Outcome(reason_of(error), str(error))
+def _failure(error: BaseException) -> CheckpointOutcome:
+    return CheckpointOutcome(reason_of(error), str(error))

@@ -40,13 +40,13 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest, Ticket, 
 
 __all__ = [
     "TRANSITIONS",
-    "Abort",
+    "AbortCheckpoint",
     "CheckpointScheduler",
     "Effect",
     "FailJob",
     "Finished",
     "Input",
-    "Start",
+    "StartCheckpoint",
     "State",
 ]
 
@@ -85,7 +85,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartCheckpoint:
     """Begin: claim the id on storage, ask the coordinators; then report the end exactly once."""
 
     ticket: Ticket
@@ -97,7 +97,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortCheckpoint:
     """Abort a checkpoint, unless its metadata is already written; then report the end, as always."""
 
     checkpoint: CheckpointId
@@ -119,7 +119,7 @@ class FailJob:
     error: CoordControlError
 
 
-Effect: TypeAlias = Start | Abort | Finished | FailJob
+Effect: TypeAlias = StartCheckpoint | AbortCheckpoint | Finished | FailJob
 
 
 class CheckpointScheduler:
@@ -366,7 +366,7 @@ class CheckpointScheduler:
                 return
             started = self._book.start_first(self._next_checkpoint, now)
             self._next_checkpoint = CheckpointId(self._next_checkpoint + 1)
-            self._effects.append(Start(started))
+            self._effects.append(StartCheckpoint(started))
 
     def _has_room(self, request: CheckpointRequest) -> bool:
         if request.is_savepoint:
@@ -389,7 +389,7 @@ class CheckpointScheduler:
             self._finished(aborted)
         else:
             self._book.update(aborted)
-            self._effects.append(Abort(aborted.checkpoint, reason, detail))
+            self._effects.append(AbortCheckpoint(aborted.checkpoint, reason, detail))
         return True
 
     def _under_way(self, checkpoint: CheckpointId, input_: TicketInput) -> Ticket:

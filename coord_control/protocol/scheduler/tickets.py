@@ -32,8 +32,8 @@ from coord_control.protocol.failures import FailureReason
 
 __all__ = [
     "TRANSITIONS",
+    "CheckpointOutcome",
     "CheckpointRequest",
-    "Outcome",
     "Ticket",
     "TicketId",
     "TicketInput",
@@ -95,7 +95,7 @@ class CheckpointRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckpointOutcome:
     """How a ticket ended.
 
     Attributes:
@@ -163,8 +163,8 @@ class Ticket:
     checkpoint: CheckpointId | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    abort: Outcome | None = None
-    outcome: Outcome | None = None
+    abort: CheckpointOutcome | None = None
+    outcome: CheckpointOutcome | None = None
 
     @property
     def is_completed(self) -> bool:
@@ -180,7 +180,7 @@ class Ticket:
 
     def aborted(self, reason: FailureReason, detail: str, now: float) -> Ticket:
         """Return the cancelled ticket: ended if it was queued, to be aborted if it was running, unchanged otherwise."""
-        outcome = Outcome(reason, detail)
+        outcome = CheckpointOutcome(reason, detail)
         if self.state is TicketState.QUEUED:
             return self._step(TicketInput.ABORT, outcome=outcome, ended_at=now)
         if self.state is TicketState.RUNNING:
@@ -193,7 +193,7 @@ class Ticket:
         Raises:
             InvalidTransition: it was not started, or has ended.
         """
-        return self._step(TicketInput.COMPLETE, outcome=Outcome(path=path), ended_at=now)
+        return self._step(TicketInput.COMPLETE, outcome=CheckpointOutcome(path=path), ended_at=now)
 
     def failed(self, reason: FailureReason, detail: str, now: float) -> Ticket:
         """Return the ticket as failed: its metadata will never be written. The reason of an abort precedes a later one.
@@ -201,7 +201,7 @@ class Ticket:
         Raises:
             InvalidTransition: it was not started, or has ended.
         """
-        return self._step(TicketInput.FAIL, outcome=self.abort or Outcome(reason, detail), ended_at=now)
+        return self._step(TicketInput.FAIL, outcome=self.abort or CheckpointOutcome(reason, detail), ended_at=now)
 
     def _step(self, input_: TicketInput, **changes: Any) -> Ticket:
         try:

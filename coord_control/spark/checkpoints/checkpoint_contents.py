@@ -14,8 +14,8 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.job_folder.lineage import LineageOperator
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.cut import OperatorCut
-from coord_control.protocol.scheduler.scheduler import Start
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.scheduler import StartCheckpoint
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.protocol.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -65,7 +65,7 @@ class CheckpointContents:
         metadata_bytes: the size of its metadata; 0 before it is written.
     """
 
-    def __init__(self, start: Start, job: JobDescription) -> None:
+    def __init__(self, start: StartCheckpoint, job: JobDescription) -> None:
         self.barrier = NO_CHECKPOINT
         self.metadata_bytes = 0
         self._checkpoint = start.checkpoint
@@ -108,7 +108,7 @@ class CheckpointContents:
         for query in queries:
             self._statistics.setdefault(query.query, query)
 
-    def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
+    def statistics(self, outcome: CheckpointOutcome | None = None) -> CheckpointStatistics:
         """Return its statistics so far.
 
         Args:

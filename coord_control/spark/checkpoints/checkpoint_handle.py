@@ -13,7 +13,7 @@ from coord_control.errors import CheckpointNotCompleted, CoordControlError
 from coord_control.ids import CheckpointId
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, TicketId
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
 
 __all__ = ["CheckpointHandle", "CompletedCheckpoint"]
@@ -58,7 +58,7 @@ class CheckpointHandle:
         self._checkpoint: CheckpointId | None = None
         self._progress: Callable[[], Progress | None] = lambda: None
         self._statistics: CheckpointStatistics | None = None
-        self._outcome: Future[Outcome] = Future()
+        self._outcome: Future[CheckpointOutcome] = Future()
 
     @property
     def id(self) -> CheckpointId | None:
@@ -105,7 +105,7 @@ class CheckpointHandle:
 
     def finish(
         self,
-        outcome: Outcome,
+        outcome: CheckpointOutcome,
         checkpoint: CheckpointId | None = None,
         statistics: CheckpointStatistics | None = None,
     ) -> None:

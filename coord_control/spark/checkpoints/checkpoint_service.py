@@ -43,9 +43,16 @@ from coord_control.protocol.outage import Outage
 from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 from coord_control.protocol.scheduler.rest import Resting
-from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, FailJob, Finished, Start, State
+from coord_control.protocol.scheduler.scheduler import (
+    AbortCheckpoint,
+    CheckpointScheduler,
+    FailJob,
+    Finished,
+    StartCheckpoint,
+    State,
+)
 from coord_control.protocol.scheduler.statistics_history import Overview, Restored, StatisticsHistory
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, Ticket, TicketId
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, Ticket, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
@@ -149,7 +156,7 @@ class CheckpointService:
         """
         handle = CheckpointHandle(request, self._abort_request, job_error)
         if self._is_closed:
-            handle.finish(Outcome(FailureReason.JOB_ENDING))
+            handle.finish(CheckpointOutcome(FailureReason.JOB_ENDING))
         else:
             self.post(lambda: self._try_submit(request, handle))
         return handle
@@ -213,7 +220,7 @@ class CheckpointService:
         self._is_closed = True
         for handles in list(self._handles.values()):
             for handle in handles:
-                handle.finish(Outcome(FailureReason.JOB_ENDING))
+                handle.finish(CheckpointOutcome(FailureReason.JOB_ENDING))
 
     def post(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the service's thread, after everything posted before."""
@@ -318,11 +325,11 @@ class CheckpointService:
         try:
             self._submit(request, handle)
         except Exception as error:
-            handle.finish(Outcome(reason_of(error), str(error)))
+            handle.finish(CheckpointOutcome(reason_of(error), str(error)))
 
     def _submit(self, request: CheckpointRequest, handle: CheckpointHandle) -> None:
         if self._is_label_taken(request):
-            handle.finish(Outcome(FailureReason.LABEL_TAKEN, f"label {request.label!r}"))
+            handle.finish(CheckpointOutcome(FailureReason.LABEL_TAKEN, f"label {request.label!r}"))
             return
         ticket = self._scheduler.submit(request, time.monotonic())
         handle.ticket = ticket.id
@@ -363,16 +370,16 @@ class CheckpointService:
         while self._scheduler.has_output:
             for effect in self._scheduler.take():
                 match effect:
-                    case Start():
+                    case StartCheckpoint():
                         self._begin(effect)
-                    case Abort():
+                    case AbortCheckpoint():
                         self._abort(effect)
                     case Finished():
                         self._finished(effect.ticket)
                     case FailJob():
                         self._owner.fail_job(effect.error)
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: StartCheckpoint) -> None:
         work = CheckpointWork(
             start,
             self._store,
@@ -387,7 +394,7 @@ class CheckpointService:
             handle.started(work.checkpoint, work.progress)
         work.begin()
 
-    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+    def ended(self, work: CheckpointWork, outcome: CheckpointOutcome) -> None:
         """Take up how a checkpoint has ended."""
         del self._works[work.checkpoint]
         now, rest_seconds = time.monotonic(), 0.0
@@ -444,7 +451,7 @@ class CheckpointService:
             _log.warning("= the statistics of checkpoint %d cannot be read: %s", checkpoint, error)
             return None
 
-    def _abort(self, abort: Abort) -> None:
+    def _abort(self, abort: AbortCheckpoint) -> None:
         self._with(abort.checkpoint, lambda work: work.fail(abort.reason, abort.detail))
 
     def _with(self, checkpoint: CheckpointId, call: Callable[[CheckpointWork], None]) -> None:

@@ -31,9 +31,9 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.scheduler.checkpoint_run import (
     MEASURED_SECONDS,
-    Abort,
+    AbortCut,
     CheckpointRun,
-    Claim,
+    ClaimNumber,
     Confirm,
     Cut,
     Discard,
@@ -44,8 +44,8 @@ from coord_control.protocol.scheduler.checkpoint_run import (
     Withdraw,
     Write,
 )
-from coord_control.protocol.scheduler.scheduler import Start
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.scheduler import StartCheckpoint
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.protocol.statistics import CheckpointStatistics, QueryStatistics
 from coord_control.spark.checkpoints.checkpoint_contents import CheckpointContents, JobDescription, Position
 from coord_control.spark.loop.runtime import JobRuntime
@@ -70,7 +70,7 @@ class WorkOwner(Protocol):
     def changed(self, statistics: CheckpointStatistics) -> None:
         """Take up new statistics. Called on the service's thread."""
 
-    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+    def ended(self, work: CheckpointWork, outcome: CheckpointOutcome) -> None:
         """Take up the outcome. Called once, on the service's thread."""
 
 
@@ -88,7 +88,7 @@ class CheckpointWork:
 
     def __init__(
         self,
-        start: Start,
+        start: StartCheckpoint,
         store: CheckpointStore,
         runtime: JobRuntime,
         queries: Sequence[ManagedQuery],
@@ -118,7 +118,7 @@ class CheckpointWork:
         """Whether :meth:`look` must be called again."""
         return self._run.needs_look
 
-    def statistics(self, outcome: Outcome | None = None) -> CheckpointStatistics:
+    def statistics(self, outcome: CheckpointOutcome | None = None) -> CheckpointStatistics:
         """Return its statistics so far.
 
         Args:
@@ -155,13 +155,13 @@ class CheckpointWork:
 
     def abandoned(self, failed: CheckpointFailed) -> None:
         """Handle that the core has aborted it, with the core's measurements."""
-        if self._run.abandoned(failed.barrier, Outcome(failed.reason, failed.detail), time.monotonic()):
+        if self._run.abandoned(failed.barrier, CheckpointOutcome(failed.reason, failed.detail), time.monotonic()):
             self._contents.measured(failed.queries)
         self._apply()
 
     def fail(self, reason: FailureReason, detail: str) -> None:
         """Abort it, unless its metadata is being written."""
-        self._run.fail(Outcome(reason, detail), time.monotonic())
+        self._run.fail(CheckpointOutcome(reason, detail), time.monotonic())
         self._apply()
 
     # The run's effects.
@@ -176,7 +176,7 @@ class CheckpointWork:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Claim():
+            case ClaimNumber():
                 self._claim()
             case Cut():
                 self._cut()
@@ -191,7 +191,7 @@ class CheckpointWork:
                 self._spawn(lambda: self._store.complete(metadata), self._written, self._not_written)
             case Confirm():
                 self._runtime.post(lambda core, now: core.checkpoint_stored(self.checkpoint))
-            case Abort():
+            case AbortCut():
                 self._runtime.post(self._abort)
             case Discard():
                 self._store.discard(self.checkpoint)
@@ -203,7 +203,7 @@ class CheckpointWork:
 
     def _not_carried_out(self, effect: Effect, error: Exception) -> None:
         match effect:
-            case Claim() | Cut():
+            case ClaimNumber() | Cut():
                 self._run.fail_with(error, time.monotonic())
             case Pin():
                 self._run.not_pinned(effect.query, error, time.monotonic())

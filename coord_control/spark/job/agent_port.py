@@ -44,7 +44,7 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.stop import STOP_SECONDS, savepoint_and_pause
+from coord_control.spark.checkpoints.stop_first import STOP_SECONDS, savepoint_and_pause
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace

@@ -38,7 +38,7 @@ from coord_control.protocol.scheduler.statistics_history import Overview
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.checkpoints.stop import CLOSE_SECONDS, STOP_SECONDS, stop_queries
+from coord_control.spark.checkpoints.stop_first import CLOSE_SECONDS, STOP_SECONDS, stop_queries
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort, PortParts
 from coord_control.spark.job.job_driver import DriverSettings, JobDriver

@@ -45,7 +45,7 @@ from coord_control.protocol.scheduler.checkpoint_options import CheckpointOption
 from coord_control.protocol.status import JobStatus, OperatorStatus, operator_statuses
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.stop import CLOSE_SECONDS
+from coord_control.spark.checkpoints.stop_first import CLOSE_SECONDS
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.driver_takeover import cause_of, take_over
 from coord_control.spark.job.job_life import JobLife
@@ -61,7 +61,7 @@ from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.process import shutdown
 from coord_control.spark.queries.progress_listener import ProgressListener
 from coord_control.spark.queries.query import ManagedQuery
-from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import advertised_host, is_local
 from coord_control.spark.session import bind_address as spark_address
@@ -127,7 +127,7 @@ class JobDriver:
         self.claim = take_over(self.place.files, self.place.folder, spark, above=above)
         self.generation = self.claim.generation
         self.news = News()
-        self.recoveries = Recoveries(self.generation, cause_of(self.claim), self.news)
+        self.recoveries = RecoveryLog(self.generation, cause_of(self.claim), self.news)
         self.declared = Declarations(self._bind, self._plan, settings.snapshot_timeout_seconds)
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)

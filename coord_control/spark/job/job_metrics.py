@@ -28,7 +28,7 @@ from coord_control.spark.job.news import News
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.group_writer import GroupWriter
 from coord_control.spark.loop.runtime import JobRuntime
-from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.wire.endpoint import Rejection, Stats
 from coord_control.spark.wire.frame_codec import PROTOCOL_VERSION
 
@@ -57,7 +57,7 @@ class MeasuredParts:
     declared: Declarations
     runtime: JobRuntime
     thread: CoordinatorThread
-    recoveries: Recoveries
+    recoveries: RecoveryLog
 
 
 class JobMetrics:

@@ -21,8 +21,8 @@ from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.running_queries import RunningQueries
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
-from coord_control.spark.queries.query_spec import QueryOwner, QuerySpec
-from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
+from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.queries.writers import place, spark_name
 from coord_control.spark.session import retained_epochs
@@ -46,7 +46,7 @@ class QueryLaunch:
     declared: Declarations
     queries: RunningQueries
     runtime: JobRuntime
-    recoveries: Recoveries
+    recoveries: RecoveryLog
     policy: RestartPolicy
     owner: QueryOwner
 
@@ -86,5 +86,5 @@ class QueryLaunch:
         store = None
         if operators:
             store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
-        spec = QuerySpec(name, writer, lineage, operators, store, self.policy)
+        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy)
         return ManagedQuery(spec, self.owner, files=self.place.files, runtime=self.runtime, recoveries=self.recoveries)

@@ -22,7 +22,7 @@ from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.control_feed import ControlFeed, WaitingEvent
-from coord_control.spark.loop.coordinator_context import Context, Gateway, Post, Result
+from coord_control.spark.loop.coordinator_context import Context, ContextGateway, Post, Result
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
 
@@ -147,7 +147,7 @@ class BoundCoordinator:
         self._submit("notify_checkpoint_aborted", lambda: self.coordinator.notify_checkpoint_aborted(barrier))
 
     def attempt_ready(self, subtask: SubtaskIndex, attempt: int) -> None:
-        gateway = Gateway(self._context, subtask)
+        gateway = ContextGateway(self._context, subtask)
         self._submit(
             "execution_attempt_ready", lambda: self.coordinator.execution_attempt_ready(subtask, attempt, gateway)
         )

@@ -25,7 +25,7 @@ from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.worker.model_codec import EventTypes
 
-__all__ = ["Context", "Gateway", "Post", "Result"]
+__all__ = ["Context", "ContextGateway", "Post", "Result"]
 
 _log = logging.getLogger("coord_control.coordinators")
 
@@ -276,7 +276,7 @@ class Result:
         self._context.fail_snapshot(self._barrier, error)
 
 
-class Gateway:
+class ContextGateway:
     def __init__(self, context: Context, subtask: SubtaskIndex) -> None:
         self._context = context
         self.subtask: int = subtask

@@ -53,8 +53,8 @@ from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.batch_counts import BatchCounts
 from coord_control.spark.queries.epoch_end import end_after_epoch
 from coord_control.spark.queries.own_commits import OwnCommits
-from coord_control.spark.queries.query_spec import QueryOwner, QuerySpec
-from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
+from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import explained, may_retry
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
@@ -69,7 +69,7 @@ class ManagedQuery:
     """One started query."""
 
     def __init__(
-        self, spec: QuerySpec, owner: QueryOwner, *, files: Files, runtime: JobRuntime, recoveries: Recoveries
+        self, spec: QueryDefinition, owner: QueryOwner, *, files: Files, runtime: JobRuntime, recoveries: RecoveryLog
     ) -> None:
         self.name = spec.name
         self.lineage = spec.lineage

@@ -16,11 +16,11 @@ from coord_control.durable.job_folder.lineage import Lineage
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.queries.restart_policy import RestartPolicy
 
-__all__ = ["QueryOwner", "QuerySpec"]
+__all__ = ["QueryDefinition", "QueryOwner"]
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySpec:
+class QueryDefinition:
     """What a query runs, and where.
 
     Attributes:

@@ -16,7 +16,7 @@ from coord_control.durable.job_folder.lineage import Lineage
 from coord_control.ids import NO_EPOCH, Epoch, Generation, QueryName
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 
-__all__ = ["Recoveries"]
+__all__ = ["RecoveryLog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Open:
     since: float  # monotonic seconds
 
 
-class Recoveries:
+class RecoveryLog:
     """The recoveries of one driver.
 
     Args:

@@ -38,7 +38,7 @@ from coord_control.protocol.messages import Accepted, Acknowledge, AttemptEnded,
 from coord_control.spark.wire import frame_codec, tls
 from coord_control.spark.wire.handshake import NONCE_BYTES, ClientHandshake, Failed
 
-__all__ = ["ANSWER_SECONDS", "Address", "Connection", "Patience", "Wait", "connect", "shared"]
+__all__ = ["ANSWER_SECONDS", "Connection", "DriverAddress", "Patience", "Wait", "connect", "shared"]
 
 _log: Final = logging.getLogger("coord_control.connection")
 
@@ -49,7 +49,7 @@ _READ_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DriverAddress:
     """Where the driver of one generation listens and how to recognise it; it travels inside the task closure."""
 
     host: str
@@ -89,7 +89,7 @@ class Connection:
 
     __slots__ = ("_buffer", "_lock", "_owner", "_patience", "_reader", "_socket", "address", "is_closed")
 
-    def __init__(self, sock: socket.socket, address: Address, patience: Patience) -> None:
+    def __init__(self, sock: socket.socket, address: DriverAddress, patience: Patience) -> None:
         self.address = address
         self.is_closed = False
         self._socket, self._patience = sock, patience
@@ -244,7 +244,7 @@ class Connection:
         return EndpointClosed(self.address.host, self.address.port, cause)
 
 
-def connect(address: Address, patience: Patience = _PATIENCE) -> Connection:
+def connect(address: DriverAddress, patience: Patience = _PATIENCE) -> Connection:
     """Connect and authenticate; tries again, with back-off, while the driver cannot be reached or is too busy.
 
     Raises:
@@ -265,7 +265,7 @@ def connect(address: Address, patience: Patience = _PATIENCE) -> Connection:
     raise ValueError("Patience.tries must be at least 1")
 
 
-def _connect_once(address: Address, patience: Patience) -> Connection:
+def _connect_once(address: DriverAddress, patience: Patience) -> Connection:
     host, port = address.host, address.port
     wait = Wait.begin("the handshake", patience.connect)
     try:
@@ -307,9 +307,9 @@ class _Shared:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.connections: dict[tuple[int, Address], Connection] = {}
+        self.connections: dict[tuple[int, DriverAddress], Connection] = {}
 
-    def get(self, address: Address, patience: Patience) -> Connection:
+    def get(self, address: DriverAddress, patience: Patience) -> Connection:
         key = os.getpid(), address
         with self.lock:
             found = self.connections.get(key)
@@ -335,7 +335,7 @@ _SHARED: Final = _Shared()
 os.register_at_fork(after_in_child=_SHARED.forget)
 
 
-def shared(address: Address, patience: Patience = _PATIENCE) -> Connection:
+def shared(address: DriverAddress, patience: Patience = _PATIENCE) -> Connection:
     """Return the one connection of this process to ``address``, and connect if there is none, or the driver has closed
     it.
 

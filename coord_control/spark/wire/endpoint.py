@@ -24,7 +24,7 @@ from coord_control.errors import EndpointClosed, EndpointNotBound
 from coord_control.ids import Generation
 from coord_control.protocol.messages import Answer, Token
 from coord_control.spark.wire import tls as tls_material
-from coord_control.spark.wire.connection import Address
+from coord_control.spark.wire.connection import DriverAddress
 from coord_control.spark.wire.handshake import NONCE_BYTES, SECRET_BYTES, ServerHandshake
 from coord_control.spark.wire.peer import Handler, Limits, Peer, Rejection, Shared
 
@@ -82,7 +82,7 @@ class Endpoint:
         )
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._server: asyncio.Server | None = None
-        self._address: Address | None = None
+        self._address: DriverAddress | None = None
 
     def start(
         self, bind: str, port: int | range = 0, *, advertise: str | None = None, advertised_port: int | None = None
@@ -112,13 +112,13 @@ class Endpoint:
         self._server = server
         bound = cast("int", server.sockets[0].getsockname()[1])
         pem = self._certificate.pem if self._certificate else None
-        self._address = Address(advertise or bind, advertised_port or bound, self._generation, self._secret, pem)
+        self._address = DriverAddress(advertise or bind, advertised_port or bound, self._generation, self._secret, pem)
         where = f"{self._address.host}:{self._address.port}"
         _log.info("= listening at %s:%d, advertised as %s, tls %s", bind, bound, where, pem is not None)
         return bound
 
     @property
-    def address(self) -> Address:
+    def address(self) -> DriverAddress:
         """What a worker needs to connect; only after :meth:`start`."""
         if self._address is None:
             raise AssertionError("the endpoint has not been started")

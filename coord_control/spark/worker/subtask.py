@@ -88,7 +88,7 @@ UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Ite
 class TaskPlan:
     """Everything a task needs; travels in its closure."""
 
-    address: connection.Address
+    address: connection.DriverAddress
     generation: Generation
     operator: OperatorUid
     parallelism: int

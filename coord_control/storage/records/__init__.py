@@ -7,18 +7,25 @@ Values; any thread.
 """
 
 from coord_control.ids import CheckpointKind
-from coord_control.storage.records import base, checkpoints, commands, fleet, history, jobs
-from coord_control.storage.records.base import *
-from coord_control.storage.records.checkpoints import *
-from coord_control.storage.records.commands import *
-from coord_control.storage.records.fleet import *
-from coord_control.storage.records.history import *
-from coord_control.storage.records.jobs import *
+from coord_control.storage.records import (
+    checkpoint_records,
+    command_records,
+    fleet_records,
+    history_records,
+    job_records,
+    record,
+)
+from coord_control.storage.records.checkpoint_records import *
+from coord_control.storage.records.command_records import *
+from coord_control.storage.records.fleet_records import *
+from coord_control.storage.records.history_records import *
+from coord_control.storage.records.job_records import *
+from coord_control.storage.records.record import *
 
 __all__ = ["CheckpointKind"]
-__all__ += base.__all__
-__all__ += checkpoints.__all__
-__all__ += commands.__all__
-__all__ += fleet.__all__
-__all__ += history.__all__
-__all__ += jobs.__all__
+__all__ += record.__all__
+__all__ += checkpoint_records.__all__
+__all__ += command_records.__all__
+__all__ += fleet_records.__all__
+__all__ += history_records.__all__
+__all__ += job_records.__all__

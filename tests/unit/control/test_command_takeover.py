@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord_control.control.commands import take_over
-from coord_control.control.execution.checkpoints import catalog_of, command_key
+from coord_control.control.execution.checkpoint_execution import catalog_of, command_key
 from coord_control.control.execution.command import Again, EndJob, Takeover
 from coord_control.durable.checkpoints.metadata_file import encode_metadata
 from coord_control.durable.files.filesystem import LocalFiles

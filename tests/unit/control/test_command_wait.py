@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.control.client.command_wait import Wait, progress_text, result_of
+from coord_control.control.client.command_wait import CommandWait, progress_text, result_of
 from coord_control.control.commands import CheckpointResult
 from coord_control.errors import (
     CommandCancelled,
@@ -38,7 +38,7 @@ def _ended(state: CommandState, **error: Any) -> CommandRecord:
 
 
 def test_it_looks_often_at_first_and_less_often_later() -> None:
-    wait = Wait(None, None, now=0.0)
+    wait = CommandWait(None, None, now=0.0)
 
     pauses = [wait.pause_after(_PENDING, 0.0) for _ in range(30)]
 
@@ -49,7 +49,7 @@ def test_it_looks_often_at_first_and_less_often_later() -> None:
 
 
 def test_the_last_look_is_at_the_end_of_the_time() -> None:
-    wait = Wait(1.0, None, now=10.0)
+    wait = CommandWait(1.0, None, now=10.0)
 
     assert wait.pause_after(_PENDING, 10.99) == pytest.approx(0.01)
     with pytest.raises(CommandTimeout, match=r"still pending after 1 s and continues: .*command cancel c1") as raised:
@@ -58,12 +58,12 @@ def test_the_last_look_is_at_the_end_of_the_time() -> None:
 
 
 def test_a_command_that_is_over_is_no_timeout() -> None:
-    assert Wait(0.0, None, now=0.0).pause_after(_DONE, 5.0) is None
+    assert CommandWait(0.0, None, now=0.0).pause_after(_DONE, 5.0) is None
 
 
 def test_only_changes_are_reported_and_the_end_is_one() -> None:
     seen: list[CommandRecord] = []
-    wait = Wait(None, seen.append, now=0.0)
+    wait = CommandWait(None, seen.append, now=0.0)
     claimed = replace(_PENDING, state=CommandState.CLAIMED)
     halfway = replace(claimed, progress={"passed_subtasks": 2})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.control.client.database_connection import Connection
+from coord_control.control.client.database_connection import DatabaseConnection
 from coord_control.control.settings import ControlSettings
 from coord_control.errors import (
     DatabaseBusy,
@@ -43,8 +43,10 @@ class Failing:
         return "done"
 
 
-def connection(folder: Path, time: Time, **values: Any) -> Connection:
-    return Connection(kit.settings(folder, **values), application="test", sleep=time.sleep, clock=lambda: time.now)
+def connection(folder: Path, time: Time, **values: Any) -> DatabaseConnection:
+    return DatabaseConnection(
+        kit.settings(folder, **values), application="test", sleep=time.sleep, clock=lambda: time.now
+    )
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("db", "refused"), DatabaseBusy("db", "locked")])
@@ -87,4 +89,4 @@ def test_after_it_was_closed_another_call_connects_again(tmp_path: Path) -> None
 @pytest.mark.parametrize(("url", "error"), [("none", NoControlPlane), ("mysql://x/y", DatabaseUrlInvalid)])
 def test_an_address_that_cannot_be_used_is_said_at_once(url: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        Connection(ControlSettings.load(url), application="test")
+        DatabaseConnection(ControlSettings.load(url), application="test")

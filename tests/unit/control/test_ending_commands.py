@@ -13,7 +13,7 @@ from coord_control.control.commands import CANCELLABLE
 from coord_control.control.commands.abort import Abort, AbortResult
 from coord_control.control.commands.stop import Stop, StopExecution
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint, StopWithSavepointExecution
-from coord_control.control.execution.checkpoints import CheckpointExecution, CheckpointResult
+from coord_control.control.execution.checkpoint_execution import CheckpointExecution, CheckpointResult
 from coord_control.control.execution.ending import Ending
 from coord_control.control.execution.execution import Execution
 from coord_control.control.execution.outcomes import completed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.metrics.metric import PREFIX, Kind, Metric, Source, by_name, gauge
+from coord_control.metrics.metric import PREFIX, Metric, MetricKind, Source, by_name, gauge
 from coord_control.metrics.names import METRICS
 from coord_control.metrics.table import tables
 
@@ -37,9 +37,9 @@ def test_names_are_lower_case_words_with_the_prefix(metric: Metric) -> None:
 
 @EVERY
 def test_the_end_of_a_name_says_what_it_is(metric: Metric) -> None:
-    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-    assert metric.name.endswith("_info") == (metric.kind is Kind.INFO)
-    if metric.kind is Kind.HISTOGRAM:
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert metric.name.endswith("_info") == (metric.kind is MetricKind.INFO)
+    if metric.kind is MetricKind.HISTOGRAM:
         assert metric.name.endswith("_duration_seconds")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coord_control.ids import CheckpointId, CheckpointKind, OperatorUid
-from coord_control.metrics.observer import Completed, Observer
+from coord_control.metrics.observer import LastCompleted, Observer
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import JobListener, RecoveryCause
 from coord_control.protocol.statistics import CheckpointTotals
@@ -46,7 +46,7 @@ def test_the_sums_of_the_newest_completed_one_are_kept(observer: Observer) -> No
         duration_seconds=2.0, metadata_bytes=7, state_bytes=142, new_bytes=142, linked_bytes=60, copied_bytes=40,
         channel_bytes=5, blocked_events=4, blocked_seconds=0.5, snapshot_seconds=0.3, subtasks=1, passed_subtasks=1,
     )  # fmt: skip
-    assert numbers.last == Completed(CheckpointId(7), 2002.0, totals)
+    assert numbers.last == LastCompleted(CheckpointId(7), 2002.0, totals)
     assert (numbers.completed, numbers.duration.count, numbers.duration.seconds) == (2, 2, 4.0)
     assert observer.observed().kinds[SAVEPOINT].last is None
 

@@ -7,7 +7,14 @@ from typing import Any
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
-from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, Effect, FailJob, Finished, Start
+from coord_control.protocol.scheduler.scheduler import (
+    AbortCheckpoint,
+    CheckpointScheduler,
+    Effect,
+    FailJob,
+    Finished,
+    StartCheckpoint,
+)
 from coord_control.protocol.scheduler.tickets import CheckpointRequest, Ticket
 
 MANUAL = CheckpointRequest()
@@ -31,9 +38,9 @@ def said(scheduler: CheckpointScheduler) -> str:
 
 
 def _said(effect: Effect) -> str:
-    if isinstance(effect, Start):
+    if isinstance(effect, StartCheckpoint):
         return f"start {effect.checkpoint}"
-    if isinstance(effect, Abort):
+    if isinstance(effect, AbortCheckpoint):
         return f"abort {effect.checkpoint} {effect.reason.code}"
     if isinstance(effect, FailJob):
         return "fail job"

@@ -6,7 +6,7 @@ import pytest
 
 from coord_control.errors import CoordinatorFailed, CoordinatorTimeout
 from coord_control.ids import Epoch, OperatorUid
-from coord_control.protocol.checkpoint import Checkpoints
+from coord_control.protocol.checkpoint import PendingCheckpoints
 from coord_control.protocol.control_events import Sealed, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import (
@@ -343,7 +343,7 @@ def test_an_ack_before_the_trigger_is_no_part_of_the_checkpoint() -> None:
 
 def test_the_failure_of_a_checkpoint_that_was_given_up_already_is_no_news() -> None:
     batch = Batch()
-    Checkpoints().fail(C1, FailureReason.COORDINATOR_FAILED, "late", 0.0, batch)
+    PendingCheckpoints().fail(C1, FailureReason.COORDINATOR_FAILED, "late", 0.0, batch)
     assert batch == Batch()
 
 

@@ -15,9 +15,9 @@ from coord_control.protocol.scheduler.checkpoint_run import (
     MAX_CUTS,
     MEASURED_SECONDS,
     TRANSITIONS,
-    Abort,
+    AbortCut,
     CheckpointRun,
-    Claim,
+    ClaimNumber,
     Confirm,
     Cut,
     Discard,
@@ -30,14 +30,14 @@ from coord_control.protocol.scheduler.checkpoint_run import (
     Withdraw,
     Write,
 )
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 
 FIRST, SECOND = BarrierId(7), BarrierId(8)
 AWAITED, AT_REST, LATER = QueryName("awaited"), QueryName("at rest"), QueryName("later")
 GONE = StateFileMissing("state/0/0/1.delta", "it was removed")
 UNAVAILABLE = StoreUnavailable("flights", "write", "no answer")
-ABORTED = Outcome(FailureReason.ABORTED, "by a person")
-EXPIRED = Outcome(FailureReason.EXPIRED, "after 600 s")
+ABORTED = CheckpointOutcome(FailureReason.ABORTED, "by a person")
+EXPIRED = CheckpointOutcome(FailureReason.EXPIRED, "after 600 s")
 PATH = "/jobs/flights/savepoints/1"
 
 
@@ -191,7 +191,7 @@ def test_a_failure_may_come_in_every_state(state: State) -> None:
 def test_the_steps_of_a_checkpoint_that_is_completed() -> None:
     run = CheckpointRun()
     run.begin()
-    assert run.take() == [Claim()]
+    assert run.take() == [ClaimNumber()]
     run.claimed()
     assert run.take() == [Cut()]
     run.cut(FIRST, [AWAITED], [AT_REST])
@@ -204,7 +204,7 @@ def test_the_steps_of_a_checkpoint_that_is_completed() -> None:
     assert run.take() == [Report(), Write()]
     run.written(PATH)
     assert run.take() == [Confirm(), Ended()]
-    assert run.outcome == Outcome(path=PATH)
+    assert run.outcome == CheckpointOutcome(path=PATH)
     assert not run.has_output
 
 
@@ -270,15 +270,15 @@ def test_a_checkpoint_is_cut_a_few_times_at_most() -> None:
         run.cut(BarrierId(FIRST + again), [], [AT_REST])
     run.take()
     assert not run.not_pinned(AT_REST, GONE, 0.0)
-    assert run.take() == [Abort()]
-    assert run.outcome == Outcome(FailureReason.FILES_PURGED, str(GONE))
+    assert run.take() == [AbortCut()]
+    assert run.outcome == CheckpointOutcome(FailureReason.FILES_PURGED, str(GONE))
 
 
 def test_another_error_of_a_pin_ends_the_checkpoint() -> None:
     run = pinning()
     assert not run.not_pinned(AT_REST, UNAVAILABLE, 0.0)
-    assert run.take() == [Abort()]
-    assert run.outcome == Outcome(FailureReason.STORAGE_ERROR, str(UNAVAILABLE))
+    assert run.take() == [AbortCut()]
+    assert run.outcome == CheckpointOutcome(FailureReason.STORAGE_ERROR, str(UNAVAILABLE))
 
 
 def test_news_of_an_earlier_cut_change_nothing() -> None:
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_is_given_up_while_its_cut_is_void_is_not_cut_again() 
     run.fail(ABORTED, 0.0)
     run.measured()
     run.pinned(AWAITED)
-    assert run.take() == [Abort(), Discard(), Ended()]
+    assert run.take() == [AbortCut(), Discard(), Ended()]
 
 
 # The end of one that failed.
@@ -310,7 +310,7 @@ def test_what_could_not_be_claimed_is_not_discarded() -> None:
     run.take()
     run.fail_with(Fenced("flights", 1, 2), 0.0)
     assert run.take() == [Ended()]
-    assert run.outcome == Outcome(FailureReason.FENCED, str(Fenced("flights", 1, 2)))
+    assert run.outcome == CheckpointOutcome(FailureReason.FENCED, str(Fenced("flights", 1, 2)))
 
 
 def test_a_checkpoint_that_was_given_up_before_it_began_leaves_the_storage_alone() -> None:
@@ -323,7 +323,7 @@ def test_nothing_is_discarded_while_a_pin_runs() -> None:
     run = pinning()
     run.fail(ABORTED, 0.0)
     run.measured()
-    assert run.take() == [Abort()]
+    assert run.take() == [AbortCut()]
     assert not run.pinned(AT_REST), "it does not count"
     assert run.take() == [Discard(), Ended()]
 
@@ -332,7 +332,7 @@ def test_the_end_waits_for_what_the_core_has_measured() -> None:
     run = pinning()
     run.fail(ABORTED, 0.0)
     run.pinned(AT_REST)
-    assert run.take() == [Abort()]
+    assert run.take() == [AbortCut()]
     run.measured()
     assert run.take() == [Discard(), Ended()]
 
@@ -400,22 +400,22 @@ def test_a_failure_comes_too_late_while_the_metadata_is_written() -> None:
     assert run.abandoned(FIRST, EXPIRED, 0.0)
     assert run.take() == []
     run.written(PATH)
-    assert run.outcome == Outcome(path=PATH)
+    assert run.outcome == CheckpointOutcome(path=PATH)
 
 
 def test_a_failure_comes_too_late_when_it_is_complete() -> None:
     run = completed()
     run.fail(ABORTED, 0.0)
-    assert run.outcome == Outcome(path=PATH)
+    assert run.outcome == CheckpointOutcome(path=PATH)
 
 
 def test_metadata_that_could_not_be_written_is_discarded() -> None:
     run = writing()
     run.not_written(UNAVAILABLE, 0.0)
-    assert run.take() == [Abort()]
+    assert run.take() == [AbortCut()]
     run.measured()
     assert run.take() == [Discard(), Ended()]
-    assert run.outcome == Outcome(FailureReason.FINALISE_FAILED, str(UNAVAILABLE))
+    assert run.outcome == CheckpointOutcome(FailureReason.FINALISE_FAILED, str(UNAVAILABLE))
 
 
 def test_metadata_of_a_driver_that_was_replaced_say_so() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
-from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, Start
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, TicketState
+from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, StartCheckpoint
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, TicketState
 from tests.unit.protocol.scheduling_kit import MANUAL, PERIODIC, SAVEPOINT, active, complete, fail, reason, said
 
 # Admission.
@@ -18,7 +18,7 @@ def test_a_request_starts_at_once_when_there_is_room() -> None:
     scheduler = active()
     ticket = scheduler.submit(MANUAL, 1.0)
     assert (ticket.state, ticket.checkpoint, ticket.requested_at, ticket.started_at) == (TicketState.RUNNING, 1, 1, 1)
-    assert scheduler.take() == [Start(ticket)]
+    assert scheduler.take() == [StartCheckpoint(ticket)]
     assert not scheduler.has_output
     assert scheduler.by_checkpoint(CheckpointId(1)) == ticket
 
@@ -69,7 +69,7 @@ def test_what_waits_starts_in_the_order_savepoints_people_schedules() -> None:
     scheduler.submit(MANUAL, 3.0)
     for number in (3, 4, 5, 6):
         complete(scheduler, number, 4.0 + number)
-    started = [effect.ticket.id for effect in scheduler.take() if isinstance(effect, Start)]
+    started = [effect.ticket.id for effect in scheduler.take() if isinstance(effect, StartCheckpoint)]
     assert started == [2, 4, 1, 3, 6, 5]
 
 
@@ -121,7 +121,7 @@ def test_the_same_key_is_the_same_ticket_queued_running_and_ended() -> None:
     assert scheduler.submit(keyed(), 4.0).checkpoint == 2
     ended = scheduler.completed(CheckpointId(2), 5.0, "/path")
     assert scheduler.submit(keyed(), 6.0) == ended
-    assert ended.outcome == Outcome(path="/path")
+    assert ended.outcome == CheckpointOutcome(path="/path")
     assert said(scheduler) == "start 1, done 1, start 2, done 2"
     assert scheduler.by_key("k") == ended
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_an_earlier_driver_is_found_by_its_key_and_its_id_is_not
     scheduler.remember(MANUAL, CheckpointId(4), 0.0, "/four")
     scheduler.resume(0.0)
     found = scheduler.submit(keyed(), 1.0)
-    assert (found.checkpoint, found.outcome) == (6, Outcome(path="/six"))
+    assert (found.checkpoint, found.outcome) == (6, CheckpointOutcome(path="/six"))
     assert scheduler.submit(MANUAL, 1.0).checkpoint == 7
     assert said(scheduler) == "start 7"
 

@@ -8,8 +8,15 @@ from coord_control.errors import Fault, InvalidTransition, TooManyFailedCheckpoi
 from coord_control.ids import CheckpointId
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
-from coord_control.protocol.scheduler.scheduler import Abort, CheckpointScheduler, FailJob, Finished, Start, State
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, TicketId, TicketState
+from coord_control.protocol.scheduler.scheduler import (
+    AbortCheckpoint,
+    CheckpointScheduler,
+    FailJob,
+    Finished,
+    StartCheckpoint,
+    State,
+)
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, TicketId, TicketState
 from tests.unit.protocol.scheduling_kit import MANUAL, PERIODIC, SAVEPOINT, active, complete, fail, reason, said
 
 # Timeouts and aborts.
@@ -26,7 +33,7 @@ def test_one_that_takes_too_long_is_aborted_once_and_told_so() -> None:
     assert said(scheduler) == "abort 1 expired"
     assert scheduler.next_wakeup() is None
     ended = fail(scheduler, 1, 8.0, FailureReason.INTERNAL)
-    assert ended.outcome == Outcome(FailureReason.EXPIRED, "after 5 s")
+    assert ended.outcome == CheckpointOutcome(FailureReason.EXPIRED, "after 5 s")
 
 
 def test_the_time_in_the_queue_does_not_count() -> None:
@@ -88,7 +95,7 @@ def test_one_failure_more_than_is_tolerated_fails_the_job_and_the_count_begins_a
     for number in (1, 2, 3):
         scheduler.submit(MANUAL, 0.0)
         fail(scheduler, number, 1.0, FailureReason.DISK_FULL)
-    ends = [effect for effect in scheduler.take() if not isinstance(effect, Start)]
+    ends = [effect for effect in scheduler.take() if not isinstance(effect, StartCheckpoint)]
     assert [type(effect) for effect in ends] == [Finished, Finished, FailJob, Finished]
     assert isinstance(ends[2], FailJob)
     error = ends[2].error
@@ -100,7 +107,7 @@ def test_one_failure_more_than_is_tolerated_fails_the_job_and_the_count_begins_a
     )
     scheduler.submit(MANUAL, 2.0)
     fail(scheduler, 4, 3.0, FailureReason.DISK_FULL)
-    ends = [effect for effect in scheduler.take() if not isinstance(effect, Start)]
+    ends = [effect for effect in scheduler.take() if not isinstance(effect, StartCheckpoint)]
     assert [type(effect) for effect in ends] == [Finished, FailJob]
 
 
@@ -203,7 +210,7 @@ def test_a_restart_says_why() -> None:
     scheduler = active()
     scheduler.submit(MANUAL, 0.0)
     scheduler.suspend(1.0, FailureReason.QUERY_FAILED, "query q")
-    assert scheduler.take()[1] == Abort(CheckpointId(1), FailureReason.QUERY_FAILED, "query q")
+    assert scheduler.take()[1] == AbortCheckpoint(CheckpointId(1), FailureReason.QUERY_FAILED, "query q")
 
 
 def test_the_end_of_the_job_ends_everything() -> None:

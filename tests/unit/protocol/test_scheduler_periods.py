@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
-from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, Start
+from coord_control.protocol.scheduler.scheduler import CheckpointScheduler, StartCheckpoint
 from coord_control.protocol.scheduler.tickets import TicketState
 from tests.unit.protocol.scheduling_kit import MANUAL, PERIODIC, SAVEPOINT, active, complete, fail, reason, said
 
@@ -24,7 +24,7 @@ def test_the_first_period_comes_after_the_delay_that_the_driver_drew() -> None:
     assert said(scheduler) == ""
     scheduler.tick(104.0)
     [start] = scheduler.take()
-    assert isinstance(start, Start)
+    assert isinstance(start, StartCheckpoint)
     assert (start.ticket.request.periodic, start.ticket.request.cause) == (True, "interval")
     assert scheduler.next_wakeup() == 114.0
 

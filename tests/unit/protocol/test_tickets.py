@@ -13,8 +13,8 @@ from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import (
     TRANSITIONS,
+    CheckpointOutcome,
     CheckpointRequest,
-    Outcome,
     Ticket,
     TicketId,
     TicketInput,
@@ -82,9 +82,9 @@ def test_who_asks_and_why_makes_no_difference() -> None:
 
 
 def test_the_message_is_the_sentence_and_the_detail() -> None:
-    assert Outcome(path="/p").message == ""
-    assert Outcome(FailureReason.ABORTED).message == FailureReason.ABORTED.sentence
-    assert Outcome(FailureReason.ABORTED, "by ada").message == f"{FailureReason.ABORTED.sentence} (by ada)"
+    assert CheckpointOutcome(path="/p").message == ""
+    assert CheckpointOutcome(FailureReason.ABORTED).message == FailureReason.ABORTED.sentence
+    assert CheckpointOutcome(FailureReason.ABORTED, "by ada").message == f"{FailureReason.ABORTED.sentence} (by ada)"
 
 
 # Steps.
@@ -125,19 +125,23 @@ def test_the_numbers_and_times_of_a_completed_one() -> None:
     ticket = ticket_in(TicketState.ENDED)
     assert (ticket.checkpoint, ticket.requested_at, ticket.started_at, ticket.ended_at) == (7, 10.0, 11.0, 13.0)
     assert ticket.is_completed
-    assert ticket.outcome == Outcome(path="/path")
+    assert ticket.outcome == CheckpointOutcome(path="/path")
 
 
 def test_an_abort_ends_what_waits_and_is_a_wish_for_what_runs() -> None:
     waiting = ticket_in(TicketState.QUEUED).aborted(FailureReason.ABORTED, "", 20.0)
     running = ticket_in(TicketState.RUNNING).aborted(FailureReason.ABORTED, "", 20.0)
-    assert (waiting.outcome, waiting.ended_at, waiting.checkpoint) == (Outcome(FailureReason.ABORTED), 20.0, None)
-    assert (running.outcome, running.abort) == (None, Outcome(FailureReason.ABORTED))
+    assert (waiting.outcome, waiting.ended_at, waiting.checkpoint) == (
+        CheckpointOutcome(FailureReason.ABORTED),
+        20.0,
+        None,
+    )
+    assert (running.outcome, running.abort) == (None, CheckpointOutcome(FailureReason.ABORTED))
 
 
 def test_what_it_was_aborted_for_goes_before_what_happened_then() -> None:
     failed = ticket_in(TicketState.ABORTING).failed(FailureReason.STORAGE_ERROR, "no", 20.0)
-    assert failed.outcome == Outcome(FailureReason.EXPIRED, "after 1 s")
+    assert failed.outcome == CheckpointOutcome(FailureReason.EXPIRED, "after 1 s")
     assert not failed.is_completed
 
 

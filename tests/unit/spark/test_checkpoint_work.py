@@ -24,8 +24,8 @@ from coord_control.ids import BarrierId, CheckpointId, CheckpointKind, Epoch, Ge
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import CheckpointFailed
-from coord_control.protocol.scheduler.scheduler import Start
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome, Ticket, TicketId
+from coord_control.protocol.scheduler.scheduler import StartCheckpoint
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, Ticket, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.spark.checkpoints.checkpoint_contents import JobDescription
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
@@ -71,7 +71,7 @@ class CheckpointRig:
         self.kind = kind
         self.core = Core()
         self.box: queue.Queue[Callable[[], None]] = queue.Queue()
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[CheckpointOutcome] = []
         self.looked = 0
         self.cuts: tuple[OperatorCut, ...] = ()  #: of the operators of each query
         self.on_change: Callable[[], None] = lambda: None
@@ -96,7 +96,7 @@ class CheckpointRig:
     def work(self, store: CheckpointStore) -> CheckpointWork:
         now = time.monotonic()
         return CheckpointWork(
-            Start(Ticket(TicketId(1), CheckpointRequest(kind=self.kind), now).started(ID, now)),
+            StartCheckpoint(Ticket(TicketId(1), CheckpointRequest(kind=self.kind), now).started(ID, now)),
             store,
             cast(JobRuntime, self.core),
             self.queries,
@@ -112,7 +112,7 @@ class CheckpointRig:
     def changed(self, statistics: CheckpointStatistics) -> None:
         self.on_change()
 
-    def ended(self, work: CheckpointWork, outcome: Outcome) -> None:
+    def ended(self, work: CheckpointWork, outcome: CheckpointOutcome) -> None:
         self.outcomes.append(outcome)
 
     def run(self, until: Callable[[], object]) -> None:

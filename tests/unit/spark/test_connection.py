@@ -20,7 +20,7 @@ from coord_control.errors import (
 )
 from coord_control.protocol.messages import Accepted, Acknowledge, AttemptEnded, Hello, Refused, Welcome
 from coord_control.spark.wire import frame_codec
-from coord_control.spark.wire.connection import Address, Connection, Patience, Wait, connect, shared
+from coord_control.spark.wire.connection import Connection, DriverAddress, Patience, Wait, connect, shared
 from coord_control.spark.wire.handshake import NONCE_BYTES, Proceed, ServerHandshake
 from coord_control.spark.wire.peer import Peer
 from tests import endpoint_kit as kit
@@ -38,7 +38,7 @@ class ScriptedEndpoint:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         self.port: int = self._listener.getsockname()[1]
-        self.address = Address("127.0.0.1", self.port, kit.GENERATION, SECRET)
+        self.address = DriverAddress("127.0.0.1", self.port, kit.GENERATION, SECRET)
 
     def _run(self) -> None:
         for act in self._script:
@@ -108,7 +108,7 @@ def no_shared_connections() -> Iterator[None]:
 
 
 def test_an_address_travels_in_a_pickled_closure_and_does_not_show_its_secret() -> None:
-    address = Address("driver", 1, kit.GENERATION, b"the-secret", "PEM")
+    address = DriverAddress("driver", 1, kit.GENERATION, b"the-secret", "PEM")
     assert pickle.loads(pickle.dumps(address)) == address
     assert "the-secret" not in repr(address)
     assert "PEM" not in repr(address)
@@ -193,7 +193,7 @@ def test_the_time_counts_for_all_of_an_answer_not_for_each_piece_of_it() -> None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(ServerHandshake(SECRET, kit.GENERATION, b"n" * NONCE_BYTES).challenge())
-        connection = Connection(ours, Address("driver", 1, kit.GENERATION, SECRET), kit.ONCE)
+        connection = Connection(ours, DriverAddress("driver", 1, kit.GENERATION, SECRET), kit.ONCE)
         with pytest.raises(EndpointTimeout, match="driver:1 did not answer within 10 s"):
             connection.authenticate(Wait("the handshake", 10.0, deadline=0.0))  # long ago, although bytes are there
         assert connection.is_closed
@@ -264,7 +264,7 @@ def closed_port() -> int:
 
 def test_an_unreachable_driver_is_named_after_all_tries(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "coord_control.connection")
-    address = Address("127.0.0.1", closed_port(), kit.GENERATION, SECRET)
+    address = DriverAddress("127.0.0.1", closed_port(), kit.GENERATION, SECRET)
     with pytest.raises(EndpointUnreachable, match=f"127.0.0.1:{address.port}.*spark.driver.host"):
         connect(address, Patience(tries=3, back_off=0))
     assert [record.getMessage().split("; ")[-1] for record in caplog.records] == [
@@ -274,7 +274,7 @@ def test_an_unreachable_driver_is_named_after_all_tries(caplog: pytest.LogCaptur
 
 
 def test_a_host_that_nobody_knows_is_unreachable() -> None:
-    address = Address("no such host", 1, kit.GENERATION, SECRET)
+    address = DriverAddress("no such host", 1, kit.GENERATION, SECRET)
     with pytest.raises(EndpointUnreachable, match="no such host:1"):
         connect(address, kit.ONCE)
 

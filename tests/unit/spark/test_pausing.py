@@ -13,12 +13,12 @@ from coord_control.errors import CheckpointNotCompleted, SparkLost
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.query_state import QueryState, RunEnd, Wish, WishInput
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.checkpoints.stop import savepoint_and_pause
+from coord_control.spark.checkpoints.stop_first import savepoint_and_pause
 from coord_control.spark.queries import query as module
 from coord_control.spark.queries.query import ManagedQuery
-from coord_control.spark.queries.query_spec import QuerySpec
+from coord_control.spark.queries.query_spec import QueryDefinition
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.patience import SECONDS
 
@@ -28,7 +28,7 @@ class Query(ManagedQuery):
 
     def __init__(self) -> None:
         nothing: Any = SimpleNamespace(query_failed=lambda *_: None, query_changed=lambda: None)
-        spec = QuerySpec(QueryName("q"), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
+        spec = QueryDefinition(QueryName("q"), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
         super().__init__(spec, nothing, files=nothing, runtime=nothing, recoveries=nothing)
         self.runs = 0
         self.has_restarted = threading.Event()
@@ -82,7 +82,7 @@ def test_a_savepoint_that_waits_for_a_query_that_waits_for_the_savepoint_is_give
     query, handles = Query(), list[CheckpointHandle]()
 
     def given_up(handle: CheckpointHandle) -> None:
-        outcome = Outcome(path="/there") if is_complete else Outcome(FailureReason.ABORTED)
+        outcome = CheckpointOutcome(path="/there") if is_complete else CheckpointOutcome(FailureReason.ABORTED)
         handle.finish(outcome, CheckpointId(1))
 
     def submit() -> CheckpointHandle:
@@ -106,7 +106,7 @@ def test_the_savepoint_of_an_earlier_request_is_the_last_one_only_if_nothing_was
     query = Query()
     query.last_committed = Epoch(5)
     earlier = CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT, key="k"), lambda _: None)
-    earlier.finish(Outcome(path="/there"), CheckpointId(3))
+    earlier.finish(CheckpointOutcome(path="/there"), CheckpointId(3))
 
     def stop() -> CompletedCheckpoint:
         epochs = {QueryName("q"): Epoch(epoch)}

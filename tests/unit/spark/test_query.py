@@ -14,7 +14,7 @@ from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.query_state import QueryState, RunEnd, Wish, WishInput
 from coord_control.spark.queries.batch_counts import BatchCounts
 from coord_control.spark.queries.query import ManagedQuery
-from coord_control.spark.queries.query_spec import QuerySpec
+from coord_control.spark.queries.query_spec import QueryDefinition
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.mutations.mutation import Mutation, is_noticed
 
@@ -55,7 +55,7 @@ class Query(ManagedQuery):
         nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
         policy = RestartPolicy(initial_seconds=0.0, max_restarts=max_restarts)
         owner = Owner(in_pause)
-        spec = QuerySpec(QueryName("q"), nothing, nothing, (), None, policy)
+        spec = QueryDefinition(QueryName("q"), nothing, nothing, (), None, policy)
         super().__init__(spec, owner, files=nothing, runtime=nothing, recoveries=nothing)
         owner.query = self
         self.heard = owner.states

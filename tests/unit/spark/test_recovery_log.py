@@ -11,7 +11,7 @@ from coord_control.durable.job_folder.lineage_record import Reached, RestoredFro
 from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.job_facts import JobListener, RecoveryCause, RecoveryFact
 from coord_control.spark.job.news import News
-from coord_control.spark.queries.recovery_log import Recoveries
+from coord_control.spark.queries.recovery_log import RecoveryLog
 
 Q = QueryName("q")
 
@@ -36,20 +36,20 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def recoveries(heard: Heard) -> Recoveries:
+def recoveries(heard: Heard) -> RecoveryLog:
     news = News()
     news.subscribe(heard)
-    return Recoveries(Generation(2), RecoveryCause.DRIVER_DIED, news)
+    return RecoveryLog(Generation(2), RecoveryCause.DRIVER_DIED, news)
 
 
-def test_a_query_that_never_ran_does_not_recover(recoveries: Recoveries, heard: Heard) -> None:
+def test_a_query_that_never_ran_does_not_recover(recoveries: RecoveryLog, heard: Heard) -> None:
     recoveries.driver_started(lineage(), NO_EPOCH, NO_EPOCH)
     recoveries.committed(Q, Epoch(0))
     recoveries.close()
     assert heard.facts == []
 
 
-def test_it_ends_with_the_first_commit_after_it(recoveries: Recoveries, heard: Heard) -> None:
+def test_it_ends_with_the_first_commit_after_it(recoveries: RecoveryLog, heard: Heard) -> None:
     recoveries.driver_started(lineage(), Epoch(4), Epoch(5))
     recoveries.committed(Q, Epoch(4))
     assert heard.facts == []
@@ -63,7 +63,7 @@ def test_it_ends_with_the_first_commit_after_it(recoveries: Recoveries, heard: H
     assert recoveries.under_way == 0
 
 
-def test_one_that_fails_before_a_commit_is_followed_by_the_next(recoveries: Recoveries, heard: Heard) -> None:
+def test_one_that_fails_before_a_commit_is_followed_by_the_next(recoveries: RecoveryLog, heard: Heard) -> None:
     recoveries.query_failed(Q, "first")
     recoveries.restarts(Q, Epoch(2), Epoch(3))
     recoveries.query_failed(Q, "second")
@@ -76,7 +76,7 @@ def test_one_that_fails_before_a_commit_is_followed_by_the_next(recoveries: Reco
     assert all(fact.cause is RecoveryCause.QUERY_FAILED and fact.duration_seconds is None for fact in heard.facts)
 
 
-def test_a_restore_names_its_checkpoint(recoveries: Recoveries, heard: Heard) -> None:
+def test_a_restore_names_its_checkpoint(recoveries: RecoveryLog, heard: Heard) -> None:
     restored = RestoredFrom.model_construct(path="/savepoint", checkpoint=CheckpointId(7), epoch=Epoch(3))
     recoveries.driver_started(lineage(restored), Epoch(3), Epoch(3))
     recoveries.committed(Q, Epoch(4))
@@ -85,7 +85,7 @@ def test_a_restore_names_its_checkpoint(recoveries: Recoveries, heard: Heard) ->
     assert fact.epochs_again == 0  # a fork, or nothing had run after the checkpoint
 
 
-def test_a_restore_runs_again_what_had_run_after_its_checkpoint(recoveries: Recoveries, heard: Heard) -> None:
+def test_a_restore_runs_again_what_had_run_after_its_checkpoint(recoveries: RecoveryLog, heard: Heard) -> None:
     restored = RestoredFrom.model_construct(path="/savepoint", checkpoint=CheckpointId(7), epoch=Epoch(3))
     earlier = Reached(committed=Epoch(8), planned=Epoch(9))
     recoveries.driver_started(replace(lineage(restored), earlier=earlier), Epoch(3), Epoch(4))

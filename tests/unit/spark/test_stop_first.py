@@ -14,11 +14,11 @@ from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId, CheckpointKind, Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.query_state import QueryState, RunEnd, Wish, WishInput
-from coord_control.protocol.scheduler.tickets import CheckpointRequest, Outcome
-from coord_control.spark.checkpoints import stop
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest
+from coord_control.spark.checkpoints import stop_first
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.queries.query import ManagedQuery
-from coord_control.spark.queries.query_spec import QuerySpec
+from coord_control.spark.queries.query_spec import QueryDefinition
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from tests.mutations.mutation import Mutation, is_noticed
 
@@ -33,7 +33,7 @@ class Query(ManagedQuery):
     def __init__(self, name: str = "q", *, ends: bool = True) -> None:
         self.events: list[str] = []
         nothing: Any = SimpleNamespace(query_failed=lambda *_: None, query_changed=lambda: None)
-        spec = QuerySpec(QueryName(name), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
+        spec = QueryDefinition(QueryName(name), nothing, nothing, (), None, RestartPolicy(initial_seconds=0.0))
         super().__init__(spec, nothing, files=nothing, runtime=nothing, recoveries=nothing)
         self._query = SimpleNamespace()  # type: ignore[assignment]
         self._ends = ends
@@ -64,12 +64,12 @@ def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True,
         handle = CheckpointHandle(CheckpointRequest(kind=CheckpointKind.SAVEPOINT), lambda _: None)
         handle.started(CheckpointId(7), lambda: None)
         if is_complete:
-            handle.finish(Outcome(path="/there"))
+            handle.finish(CheckpointOutcome(path="/there"))
         else:
-            handle.finish(Outcome(reason=FailureReason.DISK_FULL))
+            handle.finish(CheckpointOutcome(reason=FailureReason.DISK_FULL))
         return handle
 
-    return stop.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
+    return stop_first.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
 
 
 def all_pause_before_the_savepoint() -> None:
@@ -152,16 +152,16 @@ def test_a_job_stops_first_and_saves_then(rule: Callable[[], None]) -> None:
 BUGS: Final = (
     Mutation(
         "save first, then stop",
-        stop.savepoint_and_pause,
+        stop_first.savepoint_and_pause,
         "_pause(queries, deadline, is_wanted, timeout_seconds)\n        handle = submit()",
         "handle = submit()\n        _pause(queries, deadline, is_wanted, timeout_seconds)",
     ),
-    Mutation("save although an epoch has not ended", stop._pause, "if not is_paused]:", "if False]:"),
-    Mutation("save what is not wanted", stop._pause, "if not is_wanted():", "if False:"),
-    Mutation("stay in the pause without a savepoint", stop.savepoint_and_pause, "query.resume()", "pass"),
+    Mutation("save although an epoch has not ended", stop_first._pause, "if not is_paused]:", "if False]:"),
+    Mutation("save what is not wanted", stop_first._pause, "if not is_wanted():", "if False:"),
+    Mutation("stay in the pause without a savepoint", stop_first.savepoint_and_pause, "query.resume()", "pass"),
     Mutation(
         "let the queries go on behind their savepoint",
-        stop.savepoint_and_pause,
+        stop_first.savepoint_and_pause,
         "return completed\n",
         "[query.resume() for query in queries]\n        return completed\n",
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from coord_control.storage.records.base import Record
+from coord_control.storage.records.record import Record
 
 __all__ = [
     "AuditRecord",

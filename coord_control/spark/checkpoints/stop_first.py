@@ -19,7 +19,7 @@ from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.query_state import QueryState
-from coord_control.protocol.scheduler.tickets import Outcome
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.queries.query import ManagedQuery
 
@@ -84,7 +84,7 @@ def _pause(
     with ThreadPoolExecutor(len(queries), thread_name_prefix="coord-pause") as pool:
         paused = list(pool.map(lambda query: query.pause(deadline, is_wanted), queries))
     if not is_wanted():
-        unwanted = Outcome(FailureReason.ABORTED)
+        unwanted = CheckpointOutcome(FailureReason.ABORTED)
         raise CheckpointNotCompleted("savepoint", FailureReason.ABORTED.code, unwanted.message)
     if late := [query.name for query, is_paused in zip(queries, paused, strict=True) if not is_paused]:
         raise TimeoutError(
@@ -109,7 +109,7 @@ def _wait(
         # The query restarts only after the pause, and a savepoint that has not started yet waits for the query.
         if failed := [query.name for query in queries if query.state is QueryState.RESTARTING]:
             reason = FailureReason.QUERY_RESTARTING
-            message = Outcome(reason, f"query {failed[0]!r} failed while it paused").message
+            message = CheckpointOutcome(reason, f"query {failed[0]!r} failed while it paused").message
             return _ended(handle, CheckpointNotCompleted("savepoint", reason.code, message))
 
 
@@ -120,7 +120,7 @@ def _check_last(
     if newer := [query for query in queries if query.last_committed != epochs.get(query.name)]:
         reason = FailureReason.KEY_REUSED
         found = f"it is that of savepoint {completed.id}, and query {newer[0].name!r} has processed epochs since"
-        raise CheckpointNotCompleted("savepoint", reason.code, Outcome(reason, found).message)
+        raise CheckpointNotCompleted("savepoint", reason.code, CheckpointOutcome(reason, found).message)
 
 
 def _ended(handle: CheckpointHandle, otherwise: Exception) -> CompletedCheckpoint:

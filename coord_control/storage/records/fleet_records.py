@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from coord_control.storage.records.base import Record
-from coord_control.storage.records.checkpoints import CheckpointRecord, SubtaskRecord
-from coord_control.storage.records.history import RecoveryRecord
-from coord_control.storage.records.jobs import JobRecord
+from coord_control.storage.records.checkpoint_records import CheckpointRecord, SubtaskRecord
+from coord_control.storage.records.history_records import RecoveryRecord
+from coord_control.storage.records.job_records import JobRecord
+from coord_control.storage.records.record import Record
 
 __all__ = [
     "Change",

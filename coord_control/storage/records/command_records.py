@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from coord_control.storage.records.base import Record
+from coord_control.storage.records.record import Record
 
 __all__ = [
     "FINISHED_COMMAND_STATES",

@@ -14,7 +14,7 @@ from coord_control.ids import CheckpointKind
 from coord_control.ids import SubtaskIndex as SubtaskIndex  # of an inherited field: the API reference looks here
 from coord_control.protocol import statistics
 from coord_control.protocol.statistics import CheckpointTotals, OperatorStatistics, QueryStatistics, SubtaskStatistics
-from coord_control.storage.records.base import Record, to_json
+from coord_control.storage.records.record import Record, to_json
 
 __all__ = [
     "CheckpointRecord",

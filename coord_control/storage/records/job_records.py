@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
-from coord_control.storage.records.base import Record
+from coord_control.storage.records.record import Record
 
 __all__ = [
     "ACTIVE_JOB_STATES",
