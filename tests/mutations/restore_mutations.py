@@ -13,6 +13,7 @@ from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
+from coord_control.spark.queries import kafka_offsets
 from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS"]
@@ -152,5 +153,23 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if is_same:",
         ),
         _RESTORING,
+    ),
+    (
+        Mutation(
+            "restore although Kafka has removed what is needed",
+            kafka_offsets._missing,
+            "if position < earliest:",
+            "if False:",
+        ),
+        "tests/unit/spark/test_kafka_offsets.py",
+    ),
+    (
+        Mutation(
+            "ask Kafka for the offsets of the reader that is ahead",
+            kafka_offsets.needed_offsets,
+            "min(found.get(key, int(position)), int(position))",
+            "max(found.get(key, int(position)), int(position))",
+        ),
+        "tests/unit/spark/test_kafka_offsets.py",
     ),
 )

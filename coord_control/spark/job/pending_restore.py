@@ -28,6 +28,7 @@ from coord_control.durable.restore.preflight_declared import DeclaredQuery, chec
 from coord_control.durable.restore.seeds import read_seed
 from coord_control.errors import RestoredQueryUnused, StateInvalid
 from coord_control.ids import OperatorUid, QueryName
+from coord_control.spark.queries.kafka_offsets import check_kafka
 from coord_control.spark.worker.model_codec import StateType
 
 __all__ = ["AppliedRestore", "PendingRestore", "check_states", "count_sources", "declared_query"]
@@ -86,6 +87,15 @@ class PendingRestore(abc.ABC):
         """
         checks = check_declared(self.metadata, declared, allow_non_restored_state=self.allow_non_restored_state)
         self._report([*checks, *check_states(self.metadata, states)])
+
+    def check_kafka(self, query: QueryName, frame: DataFrame) -> None:
+        """Ask the brokers of a query's sources whether they still have what the checkpoint has not read.
+
+        Raises:
+            RestoreRefused: they do not.
+        """
+        offsets = self.metadata.queries[query].offsets
+        self._report(list(check_kafka(query, frame, offsets, allow_missing_input=self.record.allow_missing_input)))
 
     def check_plan(self, query: QueryName, refusal: str | None) -> None:
         """Report what Spark says to a query's plan.

@@ -130,6 +130,7 @@ class QueryStarts:
         restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
         lineage = restore.open(self._place.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
+            restore.check_kafka(start.name, start.writer._df)
             restore.check_plan(start.name, self._refusal(start, lineage))
             self._launch.seed(lineage, start.operators)
         return lineage
