@@ -22,8 +22,8 @@ STAMP := $(VENV)/.coord-control-installed
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup requirements test-requirements demo test check format-check format lint types imports docs coverage \
-	simulate mutations kill-long nightly bench clean
+.PHONY: help setup requirements test-requirements demo test connectors check format-check format lint types imports docs \
+	coverage simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -48,7 +48,11 @@ demo: setup ## a year of flights through a coordinated streaming job
 # The tests come last, so that the last line of all is the closing line of pytest. Its tiers run in one go, cheap ones
 # first (tests/conftest.py orders them); the tests of a file stay in one process.
 test: test-requirements setup check ## static checks, then every tier of tests
+	@$(BIN)/python -m scripts.connectors $(if $(filter required,$(COORD_CONNECTORS)),,--optional)
 	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+connectors: setup ## fetch the jars for the tests of connectors (Kafka, S3, HDFS), once, through mvn
+	@$(BIN)/python -m scripts.connectors
 
 check: format-check lint types imports docs ## the static checks alone
 

@@ -14,7 +14,12 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from scripts.connectors import ConnectorsMissing, jars, sets
+
 TESTS: Final = Path(__file__).resolve().parent
+
+# Fixtures of more than one tier.
+pytest_plugins = ["tests.spark_session"]
 
 # No test finds, or fills, the control database of whoever runs it; those that want one name their own.
 os.environ["COORD_CONTROL"] = "none"
@@ -23,7 +28,18 @@ os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "spark_conf"))
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 #: Folders below `tests`, cheap tiers first. A folder that is not here comes last.
-TIERS: Final = ("unit", "machines", "transcripts", "simulation", "deploy", "storage", "ui", "dagster", "spark")
+TIERS: Final = (
+    "unit",
+    "machines",
+    "transcripts",
+    "simulation",
+    "deploy",
+    "storage",
+    "ui",
+    "dagster",
+    "spark",
+    "connectors",
+)
 
 #: Files whose tests take longest together, longest first. They come before all other tests of the dear tiers, because
 #: at the end one process would run them alone.
@@ -76,12 +92,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _no_connectors() -> str:
+    """Return why the connectors cannot be tested; empty if they can."""
+    try:
+        for name in sets():
+            jars(name)
+    except ConnectorsMissing as error:
+        return str(error)
+    return ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (reason := _no_connectors()) and os.environ.get("COORD_CONNECTORS") == "required":
+        raise pytest.UsageError(f"COORD_CONNECTORS demands the tests of connectors: {reason}")
+
+
+def pytest_report_header() -> list[str]:
+    reason = _no_connectors()
+    return [f"The connectors are not tested: {reason}"] if reason else []
+
+
 # First, because pytest's own -m must already see the markers that are added here.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_out_connectors(config, items)
     items.sort(key=_place)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
+
+
+def _leave_out_connectors(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = [item for item in items if _tier(item) == "connectors"]
+    if wanted and _no_connectors():
+        config.hook.pytest_deselected(items=wanted)
+        items[:] = [item for item in items if item not in wanted]

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,15 +92,19 @@ class Feeder:
     def _add(self) -> None:
         # Few keys now and then: then some subtasks have no rows.
         keys = self._random.sample(range(_KEYS), self._random.choice([1, 2, 8, _KEYS]))
-        rows = [self._random.choice(keys) for _ in range(self._random.randint(1, 40))]
-        lines = [json.dumps({"n": len(self.keys) + index, "key": key}) for index, key in enumerate(rows)]
-        self.keys += rows
+        added = [self._random.choice(keys) for _ in range(self._random.randint(1, 40))]
+        rows = [{"n": len(self.keys) + index, "key": key} for index, key in enumerate(added)]
+        self.keys += added
+        self.write(rows)
+        self.files += 1
+
+    def write(self, rows: Sequence[Mapping[str, int]]) -> None:
+        """Make the rows of one file visible to the job, all at once."""
         hidden = self._folder / f".{self.files:05}"
-        hidden.write_text("\n".join(lines))
+        hidden.write_text("\n".join(map(json.dumps, rows)))
         # Spark orders files by modification time.
         os.utime(hidden, (self._first_mtime + self.files, self._first_mtime + self.files))
         hidden.rename(self._folder / f"{self.files:05}.json")
-        self.files += 1
 
 
 class Trial:
@@ -116,6 +120,7 @@ class Trial:
         self.late_commits = 0  #: epochs that a JVM committed when its Python was dead already
         self.longest_afterlife = 0.0  #: seconds that a JVM outlived its Python
         self._watchers: list[threading.Thread] = []
+        self.script = Path(__file__).with_name("driver.py")
         self.environment: dict[str, str] = {}  #: of the drivers from now on, on top of the test's
         self.restore: str | None = None  #: what the job is restored from by each driver from now on
         self.new_story()
@@ -152,7 +157,7 @@ class Trial:
             pause: where it stops and waits to be killed.
         """
         self.lives += 1
-        script = [str(Path(__file__).with_name("driver.py")), *self._arguments(), *args]
+        script = [str(self.script), *self._arguments(), *args]
         environment = {**os.environ, **self.marked(), "SPARK_LOCAL_IP": "127.0.0.1", **self.environment}
         if pause is not None:
             environment[PAUSE_VARIABLE] = pause.name

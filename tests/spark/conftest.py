@@ -1,8 +1,4 @@
-"""One small Spark for all tests below this directory.
-
-A JVM takes seconds to start, so one session per pytest process is shared (with pytest-xdist: one per worker). Its
-master is `local[2,3]`: two task slots, three attempts per task, so that Spark's own task retries exist as on a cluster.
-Tests share the session and must not share anything else:
+"""What tests on the shared session (`tests/spark_session.py`) need. They must not share anything else:
 
 * what a test writes lies under its own `tmp_path` (`checkpoint`, `file_stream`, `probe` do that);
 * a test that changes a `spark.sql.*` setting takes `own_session`, which has settings of its own;
@@ -14,8 +10,6 @@ Tests share the session and must not share anything else:
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,8 +21,6 @@ import coord_control as cc
 from tests.spark.jobs import QUICK, SCHEMA, MakeJob, Once, rows
 from tests.spark.streams import FileStream, Probe
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-
 
 class MakeStream(Protocol):
     """Makes a `FileStream` in a directory of its own; call it once for each source of a test."""
@@ -36,24 +28,6 @@ class MakeStream(Protocol):
     def __call__(
         self, schema: str = ..., *, file_format: str = ..., session: SparkSession | None = ...
     ) -> FileStream: ...
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The shared session of this process; never change its settings, take `own_session` for that."""
-    directory = tmp_path_factory.mktemp("spark")
-    owner = os.getpid()
-    with pytest.MonkeyPatch.context() as patch:
-        # Python workers inherit the JVM's environment: they must run this interpreter and import this checkout.
-        patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = _start(directory)
-        yield session
-        # A child that a test forked shares the connection to the JVM, but not the right to end it.
-        if os.getpid() == owner:
-            session.stop()
 
 
 @pytest.fixture
@@ -127,24 +101,6 @@ def make_job(spark: SparkSession, tmp_path: Path) -> Iterator[MakeJob]:
             return job
 
         yield make
-
-
-def _start(directory: Path) -> SparkSession:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.local.dir": str(directory / "local"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
-    }
-    builder = SparkSession.builder.master("local[2,3]").appName("coord_control tests")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def _stop_queries(session: SparkSession) -> None:

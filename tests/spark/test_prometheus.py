@@ -24,7 +24,7 @@ from tests.kill import agent_process
 from tests.kill.forked import Forked
 from tests.patience import eventually
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
-from tests.spark.conftest import CHECKOUT, MakeStream
+from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (
     SCHEMA,
     MakeJob,
@@ -39,6 +39,7 @@ from tests.spark.jobs import (
 from tests.spark.streams import FileStream
 from tests.spark.test_checkpoint_failures import Slow, reason
 from tests.spark.test_metrics import held
+from tests.spark_session import CHECKOUT
 
 JOB: Final = "job"
 KILLED: Final = "flights"  #: of tests.kill.agent_process

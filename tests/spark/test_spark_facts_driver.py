@@ -23,11 +23,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.patience import SECONDS
-from tests.spark.conftest import CHECKOUT, MakeStream
+from tests.spark.conftest import MakeStream
 from tests.spark.streams import (
     batch_ids,
     drain,
 )
+from tests.spark_session import CHECKOUT
 
 pytestmark = pytest.mark.spark
 

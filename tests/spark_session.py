@@ -1,0 +1,81 @@
+"""One small Spark for all tests of a pytest process.
+
+A JVM takes seconds to start, so one session per pytest process is shared (with pytest-xdist: one per worker). Its
+master is `local[2,3]`: two task slots, three attempts per task, so that Spark's own task retries exist as on a cluster.
+If the jars of connectors were fetched (scripts/connectors.py), the session has them from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from scripts.connectors import ConnectorsMissing, jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKOUT: Final = Path(__file__).resolve().parents[1]
+
+#: The sets of scripts/connectors.toml that the session has on its class path.
+SESSION_SETS: Final = ("kafka",)
+
+
+def spark_environment() -> dict[str, str]:
+    """Return the environment with which Spark's Python workers run this interpreter and import this checkout."""
+    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def session_jars() -> str:
+    """Return the value of `spark.jars`; empty when the jars were not fetched."""
+    try:
+        return ",".join(str(path) for name in SESSION_SETS for path in jars(name))
+    except ConnectorsMissing:
+        return ""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The shared session of this process; never change its settings, take `own_session` for that."""
+    directory = tmp_path_factory.mktemp("spark")
+    owner = os.getpid()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in spark_environment().items():
+            patch.setenv(name, value)
+        session = _start(directory)
+        yield session
+        # A child that a test forked shares the connection to the JVM, but not the right to end it.
+        if os.getpid() == owner:
+            session.stop()
+
+
+def _start(directory: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
+        "spark.jars": session_jars(),
+    }
+    builder = SparkSession.builder.master("local[2,3]").appName("coord_control tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
