@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-__all__ = ["Create", "Place", "create_of", "is_refused", "put", "put_new", "resolved", "why_unsafe"]
+__all__ = ["Create", "HadoopPlace", "create_of", "is_refused", "put", "put_new", "resolved", "why_unsafe"]
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 _UNPROBED: Final = "fs.s3a.create.performance"
@@ -68,7 +68,7 @@ _BY_SCHEME: Final = {
 }
 
 
-class Place(NamedTuple):
+class HadoopPlace(NamedTuple):
     """Where a path is: behind a view this is a path of the file system that holds the file."""
 
     path: Any
@@ -78,7 +78,7 @@ class Place(NamedTuple):
     create: Create = Create.UNSAFE
 
 
-def resolved(path: Any, configuration: Any, path_of: Callable[[str], Any]) -> Place:
+def resolved(path: Any, configuration: Any, path_of: Callable[[str], Any]) -> HadoopPlace:
     """Look through a view; the path need not exist.
 
     Args:
@@ -96,10 +96,10 @@ def resolved(path: Any, configuration: Any, path_of: Callable[[str], Any]) -> Pl
         # A folder of the view itself resolves to itself.
         if target.toUri().getScheme() not in _VIEWS:
             return resolved(path_of(str(target).rstrip("/") + below), configuration, path_of)
-    return Place(path, file_system, str(uri.getScheme()), f"{uri.getScheme()}://{uri.getAuthority() or ''}")
+    return HadoopPlace(path, file_system, str(uri.getScheme()), f"{uri.getScheme()}://{uri.getAuthority() or ''}")
 
 
-def create_of(place: Place) -> Create:
+def create_of(place: HadoopPlace) -> Create:
     """Return how files are created there. No request to the storage."""
     if (known := _BY_SCHEME.get(place.scheme)) is not None:
         return known
@@ -107,13 +107,13 @@ def create_of(place: Place) -> Create:
     return Create.CONDITIONAL if declares_it else Create.UNSAFE
 
 
-def why_unsafe(place: Place) -> str:
+def why_unsafe(place: HadoopPlace) -> str:
     """Say what is missing there."""
     name = place.file_system.getClass().getName()
     return f"the file system of {place.scheme}:// ({name}) creates files without excluding other writers"
 
 
-def put_new(place: Place, data: bytes) -> None:
+def put_new(place: HadoopPlace, data: bytes) -> None:
     """Create a file in place, with all folders above it, unless it exists.
 
     Raises:
@@ -137,7 +137,7 @@ def is_refused(error: Py4JJavaError) -> bool:
     return error.java_exception.getClass().getName() in _REFUSALS
 
 
-def _attempt_of(place: Place) -> str | None:
+def _attempt_of(place: HadoopPlace) -> str | None:
     try:
         found = place.file_system.getXAttr(place.path, f"header.{_ATTEMPT}")
     except Py4JJavaError:
@@ -145,7 +145,7 @@ def _attempt_of(place: Place) -> str | None:
     return None if found is None else bytes(found).decode()
 
 
-def put(place: Place, fill: Callable[[Any], object]) -> None:
+def put(place: HadoopPlace, fill: Callable[[Any], object]) -> None:
     """Write a file in place, whether it exists or not."""
     # S3A would look whether it is a folder: a request for what no caller does. Others do not know the option.
     builder = place.file_system.createFile(place.path).recursive().overwrite(True).opt(_UNPROBED, "true")

@@ -23,7 +23,7 @@ from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Li
 from coord_control.durable.files.one_by_one import OneByOne
 from coord_control.errors import AlreadyExists, NoAtomicCreate, StoreUnavailable
 from coord_control.spark import hadoop_creates
-from coord_control.spark.hadoop_creates import Create, Place
+from coord_control.spark.hadoop_creates import Create, HadoopPlace
 from coord_control.spark.s3a_objects import MAX_COPY_BYTES, S3AObjects
 
 if TYPE_CHECKING:
@@ -254,16 +254,16 @@ class HadoopFiles(OneByOne):
             size = self._jvm.org.apache.commons.io.IOUtils.consume(checked)
             return Checksum(size, f"{crc.getValue():08x}")
 
-    def _s3a(self, place: Place) -> S3AObjects:
+    def _s3a(self, place: HadoopPlace) -> S3AObjects:
         if (found := self._buckets.get(place.authority)) is None:
             found = self._buckets[place.authority] = S3AObjects(self._jvm, place)
         return found
 
     @staticmethod
-    def _is_copied_within(source: Place, target: Place) -> bool:
+    def _is_copied_within(source: HadoopPlace, target: HadoopPlace) -> bool:
         return source.authority == target.authority and S3AObjects.has(source)
 
-    def _objects_below(self, place: Place) -> Sequence[FileInfo]:
+    def _objects_below(self, place: HadoopPlace) -> Sequence[FileInfo]:
         """List without a request per folder."""
         found: list[FileInfo] = []
         prefix = str(place.path.toUri().getPath()).rstrip("/") + "/"
@@ -296,7 +296,7 @@ class HadoopFiles(OneByOne):
         finally:
             stream.close()
 
-    def _place(self, path: str) -> Place:
+    def _place(self, path: str) -> HadoopPlace:
         """Return where a path is, and how files are created there."""
         place = hadoop_creates.resolved(self._path(path), self._configuration, self._path)
         if (known := self._creates.get(place.authority)) is None:
@@ -364,7 +364,7 @@ def _seconds(milliseconds: int) -> int:
     return milliseconds // 1000 * 1000
 
 
-def _create_locally(path: str, place: Place, data: bytes) -> None:
+def _create_locally(path: str, place: HadoopPlace, data: bytes) -> None:
     try:
         LocalFiles().create(str(place.path), data)
     except AlreadyExists:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from coord_control.spark.hadoop_creates import Place
+from coord_control.spark.hadoop_creates import HadoopPlace
 
 __all__ = ["MAX_COPY_BYTES", "S3AObjects"]
 
@@ -35,14 +35,14 @@ class S3AObjects:
         place: in the bucket; of a file system for which :meth:`has` is true.
     """
 
-    def __init__(self, jvm: Any, place: Place) -> None:
+    def __init__(self, jvm: Any, place: HadoopPlace) -> None:
         self._jvm = jvm
         internals = place.file_system.getS3AInternals()
         self._requests = internals.getStore().getRequestFactory()
         self._client = internals.getAmazonS3Client("copies of files that never change")
 
     @staticmethod
-    def has(place: Place) -> bool:
+    def has(place: HadoopPlace) -> bool:
         """Return whether the place is in a bucket that S3A reads."""
         return bool(place.file_system.getClass().getName() == _CLASS)
 
