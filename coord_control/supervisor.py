@@ -29,7 +29,7 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from coord_control.errors import InvalidTransition
 from coord_control.exit_codes import NO_RESTART, ExitCode
@@ -304,6 +304,10 @@ def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded 
         case Kill(why):
             _log.warning("killing the driver: %s", why)
             launcher.kill()
+        case Finish():
+            pass  # the loop ends
+        case _:
+            assert_never(action)
     return None
 
 

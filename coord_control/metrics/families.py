@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -109,3 +109,5 @@ def _family(metric: Metric) -> Family:
             return HistogramMetricFamily(metric.name, metric.help, labels=metric.label_names)
         case MetricKind.INFO:
             return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
+        case _:
+            assert_never(metric.kind)

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, assert_never
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
@@ -378,6 +378,8 @@ class CheckpointService:
                         self._finished(effect.ticket)
                     case FailJob():
                         self._owner.fail_job(effect.error)
+                    case _:
+                        assert_never(effect)
 
     def _begin(self, start: StartCheckpoint) -> None:
         work = CheckpointWork(

@@ -186,6 +186,8 @@ class JobRuntime:
                 self._core.acknowledge(message, token, now)
             case AttemptEnded():
                 self._core.attempt_ended(message)
+            case _:
+                assert_never(message)
         self._flush_soon()
 
     def disconnected(self, token: object) -> None:

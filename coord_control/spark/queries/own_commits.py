@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -41,6 +42,7 @@ class OwnCommits:
 
     def __init__(self) -> None:
         self.newest = NO_EPOCH
+        self._proving = threading.Lock()
         self.is_interrupted = False
         self._query: StreamingQuery | None = None
         self._spark_run = ""
@@ -68,14 +70,14 @@ class OwnCommits:
         if _COMMITTED not in progress.get("durationMs", {}):
             return False
         if progress.get("runId") == self._spark_run:
-            self.newest = max(self.newest, Epoch(progress["batchId"]))
+            self._prove(Epoch(progress["batchId"]))
         return True
 
     def look(self, epoch: Epoch) -> Epoch:
         """Return the newest of them up to ``epoch``; asks Spark if that is an earlier one."""
         query = self._query
         if not self._is_reported:
-            self.newest = max(self.newest, epoch)
+            self._prove(epoch)
         elif self.newest < epoch and query is not None:
             try:
                 recent: Any = query._jsq.recentProgress()
@@ -85,6 +87,10 @@ class OwnCommits:
             except (Py4JError, OSError) as error:
                 _log.debug("x a JVM that is gone reports nothing: %s", error)
         return min(self.newest, epoch)
+
+    def _prove(self, epoch: Epoch) -> None:
+        with self._proving:
+            self.newest = max(self.newest, epoch)
 
     def wait(self, epoch: Epoch) -> Epoch:
         """As :meth:`look`, for a run that has ended: waits for a report that is a moment late.

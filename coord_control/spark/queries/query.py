@@ -96,6 +96,7 @@ class ManagedQuery:
         self._wishes = threading.Condition()  # notified when the wish has changed, or the run has failed
         self._ending: StreamingQuery | None = None  # the run of Spark that is to end after its epoch
         self._telling = threading.Lock()
+        self._commits = threading.Lock()  # Spark's listener, the checkpoints and this query's thread all see commits
         self._committed_at_start = NO_EPOCH
         self._planned_at_start = NO_EPOCH
         self._fruitless = 0  # restarts since an epoch was committed
@@ -191,12 +192,16 @@ class ManagedQuery:
         except Fenced as error:
             self.fail(error)
             return
-        self.last_committed = max(self.last_committed, epoch)
+        self._committed_up_to(epoch)
         if self.store is not None:
             self.store.committed(epoch)
         self._recoveries.committed(self.name, epoch)
         run = self._run
         self._runtime.post(lambda core, now: core.committed(self.name, epoch, now, run))
+
+    def _committed_up_to(self, epoch: Epoch) -> None:
+        with self._commits:
+            self.last_committed = max(self.last_committed, epoch)
 
     def fail(self, error: BaseException) -> None:
         """End the current run because of ``error``; never blocks."""
@@ -443,7 +448,7 @@ class ManagedQuery:
             _log.warning("= query %s: %s", self.name, error)
             committed = self.last_committed
         own = self._own.wait(committed)
-        self.last_committed = max(self.last_committed, own)
+        self._committed_up_to(own)
         if committed > self._committed_at_start:
             self._fruitless = 0
             self._recoveries.committed(self.name, committed)
