@@ -1,7 +1,7 @@
 """The cost of a tick of Dagster's sensor when each of 10, 100 and 1,000 jobs has changed.
 
 Since the previous tick, each job has completed a checkpoint and has a new epoch, which leads to a materialization and
-the results of seven checks. *Tick* is the work of the code server: it evaluates the sensor and encodes the events for
+the results of eight checks. *Tick* is the work of the code server: it evaluates the sensor and encodes the events for
 the daemon. *Statements* are those sent to the control database. The control database is written as by drivers; Dagster
 uses its default storage on disk.
 

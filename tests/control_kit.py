@@ -73,7 +73,7 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
         for index in range(4)
     )
     operator = LiveOperator(uid=OPERATOR, epoch=42, blocked_now=12, closed=1, gateways=gateways)
-    query = LiveQuery(name="alerts", state="running", epoch=42, rows_per_second=1234.0, lag_seconds=2.5)
+    query = LiveQuery(name="alerts", state="running", epoch=42, rows_per_second=1234.0, backlog=56789, lag_seconds=2.5)
     store.jobs.heartbeat(job, 1, LiveStatus(queries=(query,), operators=(operator,)))
 
 

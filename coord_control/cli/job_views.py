@@ -26,7 +26,9 @@ _QUERY_COLUMNS: Final = (
     "query",
     "state",
     "epoch",
+    "in/s",
     "rows/s",
+    "backlog",
     "lag",
     "watermark",
     "state rows",
@@ -123,7 +125,9 @@ def _query_table(title: str, queries: Sequence[QueryRecord]) -> Table:
             query.name,
             query.state,
             query.epoch,
-            None if query.rows_per_second is None else f"{query.rows_per_second:,.0f}",
+            _number(query.input_rows_per_second),
+            _number(query.rows_per_second),
+            _number(query.backlog),
             human_seconds(query.lag_seconds),
             human_time(query.watermark),
             query.state_rows,
@@ -133,6 +137,10 @@ def _query_table(title: str, queries: Sequence[QueryRecord]) -> Table:
         for query in queries
     ]
     return text_table(title, _QUERY_COLUMNS, rows)
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
 
 
 def _operator_table(title: str, operators: Sequence[OperatorRecord]) -> Table:

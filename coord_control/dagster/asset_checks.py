@@ -21,12 +21,15 @@ from coord_control.dagster.runs.job_run import action_failure
 from coord_control.dagster.spec import CheckBounds, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.errors import CoordControlError
-from coord_control.storage.records import CheckpointRecord, JobOverview, JobState
+from coord_control.storage.records import CheckpointRecord, JobOverview, JobState, Trend
 
 __all__ = ["ACTOR", "CHECKS", "CheckOutcome", "build_checks", "check_names", "evaluate"]
 
 #: Who asks, for the audit trail.
 ACTOR: Final = "dagster:check"
+
+#: A backlog comes and goes with each batch; it grows when its average has become this many times as large.
+_GROWN: Final = 1.2
 
 _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
@@ -39,6 +42,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "blocked_time": "No gateway was closed for too long in the newest completed checkpoint.",
     "restart_rate": "The job, or a query of it, was not restarted too often within the last hour.",
     "lag": "No query is too far behind and falling further behind.",
+    "backlog": "No query has many unread records in its sources, and more and more of them.",
 }
 
 
@@ -132,6 +136,7 @@ def _bounded(bounds: CheckBounds) -> Mapping[str, tuple[float | None, _Check]]:
         "blocked_time": (bounds.blocked, _blocked),
         "restart_rate": (bounds.restarts_per_hour, _restarts),
         "lag": (bounds.lag, _lag),
+        "backlog": (bounds.backlog, _backlog),
     }
 
 
@@ -241,7 +246,34 @@ def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
     if worst.first is not None:
         text += f", {_span(worst.first)} an hour ago"
     values = {"lag_seconds": last, "lag_before_seconds": worst.first, "query": worst.query, "bound": bound}
+    text += _also_unknown("without a watermark", overview.lags)
     return CheckOutcome("lag", not growing, _WARN, _bounded_text(text, bound, not growing), entries(values))
+
+
+def _backlog(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
+    known = [(trend.last, trend) for trend in overview.backlogs if trend.last is not None]
+    if not known or not overview.job.is_alive:
+        text = "no source of a running query reports what waits in it"
+        return CheckOutcome("backlog", True, _WARN, text, entries({"bound": int(bound)}))
+    bad = [(last, trend) for last, trend in known if last > bound and _grows(trend)]
+    last, worst = max(bad or known, key=lambda each: each[0])
+    size = f"{last:,.0f} records wait for {worst.query}"
+    before = "" if worst.first is None else f", {worst.first:,.0f} an hour ago"
+    how = "growing" if _grows(worst) else "large, but not growing" if last > bound else "small"
+    limit = f"; the bound is {bound:,.0f}" if bad else ""
+    text = f"{size}{before}: {how}{limit}{_also_unknown('that cannot be seen', overview.backlogs)}"
+    values = {"backlog": last, "backlog_before": worst.first, "query": worst.query, "bound": int(bound)}
+    return CheckOutcome("backlog", not bad, _WARN, text, entries(values))
+
+
+def _grows(trend: Trend) -> bool:
+    """Return whether a backlog has grown by more than what comes and goes between two batches."""
+    return trend.last is not None and (trend.first is None or trend.last > _GROWN * trend.first)
+
+
+def _also_unknown(what: str, trends: Iterable[Trend]) -> str:
+    names = [trend.query for trend in trends if trend.last is None]
+    return f"; {what}: {', '.join(names)}" if names else ""
 
 
 def _has_ended(overview: JobOverview) -> bool:

@@ -9,6 +9,7 @@ or markup.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -140,7 +141,10 @@ def query_metadata(query: QueryRecord) -> Metadata:
     return entries(
         {
             "epoch": query.epoch,
+            "input_rows_per_second": query.input_rows_per_second,
             "rows_per_second": query.rows_per_second,
+            "backlog": query.backlog,
+            "backlog_of_partitions": json.dumps(query.backlog_of_partitions) if query.backlog_of_partitions else None,
             "lag_seconds": query.lag_seconds,
             "state_rows": query.state_rows,
             "watermark": query.watermark,

@@ -121,6 +121,7 @@ class CheckBounds(dg.Model, dg.Resolvable):
         blocked: How long a gateway was closed during the newest completed checkpoint.
         restarts_per_hour: Restarts within the last hour.
         lag: How far a query's watermark is behind; the check fails only while the lag also grows.
+        backlog: Number of records that wait in a query's sources; the check fails only while the backlog also grows.
     """
 
     checkpoint_age: _Positive | None = 900.0
@@ -129,6 +130,7 @@ class CheckBounds(dg.Model, dg.Resolvable):
     blocked: _Positive | None = 30.0
     restarts_per_hour: Annotated[int, Field(ge=1)] | None = 3
     lag: _Positive | None = 300.0
+    backlog: Annotated[int, Field(ge=1)] | None = 10_000
 
 
 class SuperviseSpec(dg.Model, dg.Resolvable):

@@ -96,6 +96,8 @@ def _add_query(of_query: Of, query: QueryRecord) -> None:
         of_query.add("fleet_query_state", state == query.state, state)
     of_query.add("fleet_query_epoch", query.epoch)
     of_query.add("fleet_query_restarts_total", query.restarts)
+    of_query.add("fleet_query_input_rows_per_second", query.input_rows_per_second)
+    of_query.add("fleet_query_backlog", query.backlog)
     of_query.add("fleet_query_rows_per_second", query.rows_per_second)
     of_query.add("fleet_query_state_rows", query.state_rows)
     of_query.add("fleet_query_watermark_lag_seconds", query.lag_seconds)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from coord_control.control.progress import lag_seconds, state_rows, watermark
+from coord_control.control.backlog import backlog_of_sources, batch_parts_seconds, input_rows_per_second
+from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
 from coord_control.ids import OperatorUid
 from coord_control.metrics.driver_checkpoints import add_checkpoints
 from coord_control.metrics.families import Families, Family, Of
@@ -69,6 +70,12 @@ def _add_query(query: Of, status: QueryStatus) -> None:
     query.add("query_batches_total", status.batches)
     query.add("query_rows_total", status.rows)
     query.add("query_batch_seconds_total", status.batch_seconds)
+    query.add("query_input_rows_per_second", input_rows_per_second(status.progress))
+    query.add("query_processed_rows_per_second", rows_per_second(status.progress))
+    for source, waiting in backlog_of_sources(status.progress).items():
+        query.add("query_backlog", waiting, source)
+    for part, seconds in batch_parts_seconds(status.progress).items():
+        query.add("query_batch_part_seconds", seconds, part)
     query.add("query_state_rows", state_rows(status.progress))
     query.add("query_watermark_lag_seconds", lag_seconds(status.progress))
     if (mark := watermark(status.progress)) is not None:

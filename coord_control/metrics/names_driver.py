@@ -45,6 +45,18 @@ _QUERIES: Final = (
     counter("query_batches_total", "Batches of the query that Spark has reported.", QUERY),
     counter("query_rows_total", "Rows that the query has read.", QUERY),
     counter("query_batch_seconds_total", "Time that Spark spent in batches of the query.", QUERY),
+    gauge("query_input_rows_per_second", "Rows per second that the last batch took in from the sources.", QUERY),
+    gauge("query_processed_rows_per_second", "How fast Spark processed the last batch.", QUERY),
+    gauge(
+        "query_backlog",
+        "Records that a source had at the last batch and the query had not read; only sources that report it.",
+        ("query", "source"),
+    ),
+    gauge(
+        "query_batch_part_seconds",
+        "How long each part of the last batch took, as Spark names it.",
+        ("query", "part"),
+    ),
     gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
     gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),
     gauge(

@@ -66,6 +66,12 @@ _QUERIES: Final = (
     _gauge("query_state", "1 for the current state of the query, 0 for the others.", ("query", "state")),
     _gauge("query_epoch", "Last epoch of the query that Spark has committed; without a sample there is none.", QUERY),
     _counter("query_restarts_total", "Restarts of the query in place, by its present driver.", QUERY),
+    _gauge("query_input_rows_per_second", "Rows per second that the last batch took in from the sources.", QUERY),
+    _gauge(
+        "query_backlog",
+        "Records that the sources had at the last batch and the query had not read; without a sample none reports it.",
+        QUERY,
+    ),
     _gauge("query_rows_per_second", "How fast Spark processed the last batch.", QUERY),
     _gauge("query_state_rows", "Rows of state that Spark keeps for the query.", QUERY),
     _gauge("query_watermark_timestamp_seconds", "Watermark of the query, in seconds since 1970.", QUERY),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, ScalarSelect, Select, Table, func, select, union_all
+from sqlalchemy import ColumnElement, Float, Row, ScalarSelect, Select, Table, cast, func, select, union_all
 
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage import tables
@@ -27,7 +27,7 @@ from coord_control.storage.records import (
     Fleet,
     FleetCounts,
     JobOverview,
-    LagTrend,
+    Trend,
 )
 from coord_control.storage.recoveries import recovery_record
 from coord_control.storage.samples import RESOLUTIONS
@@ -71,7 +71,7 @@ class Fleets:
             newest = _by_job(transaction, union_all(*(_newest(kind, state, wanted) for kind, state in _NEWEST)))
             numbers = {row.id: row for row in transaction.execute(_numbers(wanted, now - window))}
             recovered = _by_job(transaction, _last_recoveries(wanted))
-            lags = _by_job(transaction, _lags(wanted, now, window))
+            trends = _by_job(transaction, _trends(wanted, now, window))
         overviews = []
         for row in rows:
             found = [checkpoint_record(row.name, each) for each in newest[row.id]]
@@ -87,7 +87,13 @@ class Fleets:
                     under_way=numbers[row.id].under_way,
                     recoveries=numbers[row.id].recoveries,
                     last_recovery=recovery_record(row.name, last[0]) if last else None,
-                    lags=tuple(LagTrend(query=each.name, first=each.first, last=each.last) for each in lags[row.id]),
+                    lags=tuple(
+                        Trend(query=each.name, first=each.lag_first, last=each.lag_last) for each in trends[row.id]
+                    ),
+                    backlogs=tuple(
+                        Trend(query=each.name, first=each.backlog_first, last=each.backlog_last)
+                        for each in trends[row.id]
+                    ),
                 )
             )
         return Fleet(now=now, jobs=tuple(overviews))
@@ -177,15 +183,14 @@ def _last_recoveries(wanted: Sequence[ColumnElement[bool]]) -> Select[Any]:
     return _of_jobs(tables.recoveries, [*wanted, _recoveries.id == last])
 
 
-def _lags(wanted: Sequence[ColumnElement[bool]], now: datetime, window: timedelta) -> Select[Any]:
-    finest = RESOLUTIONS[0]
+def _trends(wanted: Sequence[ColumnElement[bool]], now: datetime, window: timedelta) -> Select[Any]:
+    edges = [
+        _edge(column, now - window, _resolution(window) if is_first else RESOLUTIONS[0], is_first=is_first).label(name)
+        for measure, column in (("lag", _samples.lag_seconds), ("backlog", _samples.backlog))
+        for name, is_first in ((f"{measure}_first", True), (f"{measure}_last", False))
+    ]
     return (
-        select(
-            _queries.job_id,
-            _queries.name,
-            _lag(now - window, _resolution(window), is_first=True).label("first"),
-            _lag(now - window, finest, is_first=False).label("last"),
-        )
+        select(_queries.job_id, _queries.name, *edges)
         .join(tables.jobs, _queries.job_id == _jobs.id)
         .where(*wanted)
         .order_by(_queries.name)
@@ -197,10 +202,10 @@ def _resolution(window: timedelta) -> int:
     return next((each for each, age in zip(RESOLUTIONS, kept, strict=False) if window <= age), RESOLUTIONS[-1])
 
 
-def _lag(since: datetime, resolution: int, *, is_first: bool) -> ScalarSelect[Any]:
-    # Reads a few rows at one end of the primary key, because a query without a watermark has no lag in any row.
+def _edge(column: ColumnElement[Any], since: datetime, resolution: int, *, is_first: bool) -> ScalarSelect[Any]:
+    # Reads a few rows at one end of the primary key: of a query without a watermark, for example, no row has a lag.
     edge = (
-        select(_samples.lag_seconds)
+        select(column.label("value"))
         .where(
             _samples.job_id == _queries.job_id,
             _samples.query == _queries.name,
@@ -212,4 +217,4 @@ def _lag(since: datetime, resolution: int, *, is_first: bool) -> ScalarSelect[An
         .correlate(tables.queries)
         .subquery()
     )
-    return select(func.avg(edge.c.lag_seconds)).correlate(tables.queries).scalar_subquery()
+    return select(func.avg(cast(edge.c.value, Float))).correlate(tables.queries).scalar_subquery()

@@ -303,6 +303,7 @@ def _query_sums(table: Table) -> dict[str, ColumnElement[Any]]:
         "batch_seconds_max": func.max(samples.batch_seconds_max),
         "state_rows": func.max(samples.state_rows),
         "lag_seconds": func.max(samples.lag_seconds),
+        "backlog": func.max(samples.backlog),
     }
 
 

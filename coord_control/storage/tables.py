@@ -273,6 +273,7 @@ query_samples: Final = Table(
     Column("batch_seconds_max", Float),
     Column("state_rows", BigInteger),
     Column("lag_seconds", Float),
+    Column("backlog", BigInteger),
     Index("ix_query_samples_at", "resolution_seconds", "at"),
 )
 

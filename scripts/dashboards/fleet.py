@@ -271,7 +271,8 @@ def _work() -> Row:
         (
             graph(
                 "Rows",
-                Query(_of("query_rows_per_second"), "{{job_name}}/{{query}}"),
+                Query(_of("query_rows_per_second"), "{{job_name}}/{{query}}, processed"),
+                Query(_of("query_input_rows_per_second"), "{{job_name}}/{{query}}, taken in"),
                 help_="Of the last batch.",
                 unit="rowsps",
             ),
@@ -280,6 +281,11 @@ def _work() -> Row:
                 Query(_of("query_epoch"), "{{job_name}}/{{query}}"),
                 help_="A line that stays flat: nothing new, or a query that does not get on.",
                 unit=ID,
+            ),
+            graph(
+                "Backlog",
+                Query(_of("query_backlog"), "{{job_name}}/{{query}}"),
+                help_="Records that sources had and the query had not read. Only sources that report it: Kafka does.",
             ),
             graph(
                 "Watermark lag",

@@ -64,6 +64,24 @@ def epochs() -> Row:
                 unit="rowsps",
             ),
             graph(
+                "Rates of the last batch",
+                Query(of("query_input_rows_per_second", QUERY), "{{query}}, taken in"),
+                Query(of("query_processed_rows_per_second", QUERY), "{{query}}, processed"),
+                help_="A query that processes no faster than it takes in has no reserve.",
+                unit="rowsps",
+            ),
+            graph(
+                "Backlog",
+                Query(of("query_backlog", QUERY), "{{query}}, source {{source}}"),
+                help_="Records that a source had and the query had not read. Only sources that report it: Kafka does.",
+            ),
+            graph(
+                "Time of the last batch",
+                Query(of("query_batch_part_seconds", QUERY), "{{query}}, {{part}}"),
+                help_="By the parts that Spark names; addBatch is the work itself.",
+                unit="s",
+            ),
+            graph(
                 "Watermark lag",
                 Query(of("query_watermark_lag_seconds", QUERY), "{{query}}"),
                 help_="How far the watermark is behind the newest event of the last batch that had any.",

@@ -198,7 +198,7 @@ def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(rig: BrowserRig) -
 def test_blocked_events_are_checked_and_an_event_is_sent(rig: BrowserRig) -> None:
     person = rig.person
     person.open_asset(_CHECKPOINT, "checks")
-    person.see(person.page.get_by_text("Checks (7)"))
+    person.see(person.page.get_by_text("Checks (8)"))
     person.choose_check("blocked_time")
     person.execute_check()
     person.sees_success()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from coord_control.control.backlog import backlog, backlog_of_partitions
 from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.restore.checks import Verdict
@@ -20,8 +21,8 @@ from coord_control.spark.queries.kafka_offsets import check_kafka
 from tests import cli_kit
 from tests.connectors.kafka_tables import rows_of, table_into
 from tests.kafka_kit import Broker, KafkaClient, read_topic
-from tests.patience import SECONDS
-from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Trouble, apply, rows, talk
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, Trouble, apply, query_status, rows, talk
 
 pytestmark = pytest.mark.spark
 
@@ -219,3 +220,18 @@ def test_a_restore_does_not_wait_for_brokers_that_are_away(
     [(verdict, found)] = checks(away, 8)
     assert verdict is Verdict.WARNING
     assert "the brokers could not be asked for their offsets" in found
+
+
+def test_the_backlog_of_a_topic_is_known_by_partition(run: Run, make_job: MakeJob, tmp_path: Path) -> None:
+    for partition in (0, 2, 2):
+        run.send(partition=partition)
+    job = make_job()
+    one_batch = run.read(maxOffsetsPerTrigger="6").writeStream.trigger(processingTime="1 hour")
+    job.start("plain", one_batch.foreachBatch(table_into(tmp_path / "table")))
+    eventually(lambda: query_status(job).progress)
+    progress = query_status(job).progress
+    parts = backlog_of_partitions(progress)
+    assert {name: parts[f"0/{run.source}/{name}"] for name in ("0", "1", "2")} == {"0": 6, "1": 0, "2": 12}
+    assert backlog(progress) == 18
+    # The connector's own number, of the partition that is furthest behind, agrees.
+    assert int(progress["sources"][0]["metrics"]["maxOffsetsBehindLatest"]) == 12

@@ -75,7 +75,9 @@ class Jobs:
         self.store.jobs.register(records.registration(name, **values | changes))
 
     def live(self, name: str = JOB, *, epoch: int, generation: int = 1) -> None:
-        query = LiveQuery(name=QUERY, state="running", epoch=epoch, rows_per_second=1234.0, lag_seconds=2.5)
+        query = LiveQuery(
+            name=QUERY, state="running", epoch=epoch, rows_per_second=1234.0, backlog=56789, lag_seconds=2.5
+        )
         self.store.jobs.heartbeat(name, generation, LiveStatus(queries=(query,)))
 
     def checkpoint(

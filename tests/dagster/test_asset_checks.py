@@ -19,8 +19,8 @@ from coord_control.storage.records import (
     JobOverview,
     JobRecord,
     JobState,
-    LagTrend,
     QueryRecord,
+    Trend,
 )
 from tests import records_kit as records
 from tests.dagster.sensor_kit import Jobs, jobs_in, spec
@@ -78,6 +78,7 @@ def test_a_bound_of_none_switches_a_check_off() -> None:
         blocked=None,
         restarts_per_hour=None,
         lag=None,
+        backlog=None,
     )
 
     assert check_names(off) == ("running",)
@@ -183,21 +184,21 @@ def test_a_driver_that_starts_recovers_all_queries_and_counts_once(
 @pytest.mark.parametrize(
     ("trend", "passed"),
     [
-        (LagTrend(query="q1", first=10.0, last=300.0), True),
-        (LagTrend(query="q1", first=10.0, last=301.0), False),
-        (LagTrend(query="q1", first=400.0, last=301.0), True),
-        (LagTrend(query="q1", first=None, last=301.0), False),
-        (LagTrend(query="q1", first=10.0, last=None), True),
+        (Trend(query="q1", first=10.0, last=300.0), True),
+        (Trend(query="q1", first=10.0, last=301.0), False),
+        (Trend(query="q1", first=400.0, last=301.0), True),
+        (Trend(query="q1", first=None, last=301.0), False),
+        (Trend(query="q1", first=10.0, last=None), True),
     ],
 )
-def test_a_lag_is_bad_when_it_is_long_and_grows(trend: LagTrend, passed: bool) -> None:
-    overview = JobOverview(job=_job(), lags=(LagTrend(query="q2", first=900.0, last=800.0), trend))
+def test_a_lag_is_bad_when_it_is_long_and_grows(trend: Trend, passed: bool) -> None:
+    overview = JobOverview(job=_job(), lags=(Trend(query="q2", first=900.0, last=800.0), trend))
 
     assert _outcome("lag", overview, lag=300).passed is passed
 
 
 def test_the_query_that_falls_behind_is_named() -> None:
-    lags = (LagTrend(query="q1", first=9000.0, last=8000.0), LagTrend(query="q2", first=10.0, last=600.0))
+    lags = (Trend(query="q1", first=9000.0, last=8000.0), Trend(query="q2", first=10.0, last=600.0))
     outcome = _outcome("lag", JobOverview(job=_job(), lags=lags))
 
     assert "q2 is 10 min behind, 10 s an hour ago" in outcome.description
@@ -205,9 +206,58 @@ def test_the_query_that_falls_behind_is_named() -> None:
 
 
 def test_the_lag_of_a_dead_job_is_not_its_own() -> None:
-    lags = (LagTrend(query="q1", first=10.0, last=8000.0),)
+    lags = (Trend(query="q1", first=10.0, last=8000.0),)
 
     assert _outcome("lag", JobOverview(job=_dead(), lags=lags)).passed
+
+
+@pytest.mark.parametrize(
+    ("trend", "passed", "how"),
+    [
+        (Trend(query="q1", first=10.0, last=1000.0), True, "growing"),  # not many yet
+        (Trend(query="q1", first=10.0, last=1001.0), False, "growing"),
+        (Trend(query="q1", first=0.0, last=1001.0), False, "growing"),
+        (Trend(query="q1", first=None, last=1001.0), False, "growing"),
+        (Trend(query="q1", first=1000.0, last=1200.0), True, "large, but not growing"),  # comes and goes
+        (Trend(query="q1", first=9000.0, last=8000.0), True, "large, but not growing"),
+        (Trend(query="q1", first=500.0, last=400.0), True, "small"),
+    ],
+)
+def test_a_backlog_is_bad_when_it_is_large_and_grows(trend: Trend, passed: bool, how: str) -> None:
+    outcome = _outcome("backlog", JobOverview(job=_job(), backlogs=(trend,)), backlog=1000)
+
+    assert outcome.passed is passed
+    assert how in outcome.description
+    assert ("the bound is 1,000" in outcome.description) is not passed
+
+
+def test_the_query_whose_backlog_grows_is_named_and_so_are_those_of_which_nothing_is_known() -> None:
+    trends = (
+        Trend(query="q1", first=90_000.0, last=80_000.0),
+        Trend(query="q2", first=10.0, last=20_000.0),
+        Trend(query="q3"),
+    )
+    outcome = _outcome("backlog", JobOverview(job=_job(), backlogs=trends))
+
+    assert not outcome.passed
+    assert "20,000 records wait for q2, 10 an hour ago: growing" in outcome.description
+    assert outcome.description.endswith("that cannot be seen: q3")
+    assert _numbers(outcome) == {"backlog": 20_000.0, "backlog_before": 10.0, "query": "q2", "bound": 10_000}
+
+
+def test_neither_lag_nor_backlog_is_claimed_of_a_query_that_reports_none() -> None:
+    overview = JobOverview(job=_job(), lags=(Trend(query="q1"),), backlogs=(Trend(query="q1"),))
+
+    assert "no running query has a watermark" in _outcome("lag", overview).description
+    assert "no source of a running query reports what waits in it" in _outcome("backlog", overview).description
+    some = JobOverview(job=_job(), lags=(Trend(query="q1"), Trend(query="q2", first=1.0, last=2.0)))
+    assert _outcome("lag", some).description.endswith("without a watermark: q1")
+
+
+def test_the_backlog_of_a_dead_job_is_not_its_own() -> None:
+    backlogs = (Trend(query="q1", first=10.0, last=80_000.0),)
+
+    assert _outcome("backlog", JobOverview(job=_dead(), backlogs=backlogs)).passed
 
 
 # --- run by a person

@@ -73,7 +73,15 @@ RECOVERY: Final = records.recovery(
     message="somebody asked",
 )
 QUERY_NOW: Final = QueryRecord(
-    name="alerts", epoch=3, rows_per_second=1.0, lag_seconds=2.0, state_rows=5, watermark=NOON
+    name="alerts",
+    epoch=3,
+    input_rows_per_second=1.5,
+    rows_per_second=1.0,
+    backlog=7,
+    backlog_of_partitions={"0/orders/1": 7},
+    lag_seconds=2.0,
+    state_rows=5,
+    watermark=NOON,
 )
 
 COMPLETED: Final = checkpoint_metadata(

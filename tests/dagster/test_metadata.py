@@ -311,12 +311,24 @@ def test_a_failure_has_no_id_that_could_be_taken_for_a_completed_one() -> None:
 
 def test_a_query_says_how_it_fares() -> None:
     query = QueryRecord(
-        name="alerts", epoch=42, restarts=1, rows_per_second=10.5, lag_seconds=2.0, state_rows=9, watermark=NOON
+        name="alerts",
+        epoch=42,
+        restarts=1,
+        input_rows_per_second=11.5,
+        rows_per_second=10.5,
+        backlog=7,
+        backlog_of_partitions={"0/orders/1": 6, "0/orders/0": 1},
+        lag_seconds=2.0,
+        state_rows=9,
+        watermark=NOON,
     )
 
     assert _values(query_metadata(query)) == {
         "epoch": 42,
+        "input_rows_per_second": 11.5,
         "rows_per_second": 10.5,
+        "backlog": 7,
+        "backlog_of_partitions": '{"0/orders/1": 6, "0/orders/0": 1}',
         "lag_seconds": 2.0,
         "state_rows": 9,
         "watermark": NOON.timestamp(),

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from coord_control.dagster.asset_checks import CHECKS
 from coord_control.dagster.feed.cursor import Cursor
 from coord_control.dagster.feed.tick import TickLimits
 from coord_control.dagster.spec import CheckBounds
@@ -31,6 +32,7 @@ def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(tmp
             "blocked_time": True,
             "restart_rate": True,
             "lag": True,
+            "backlog": True,
         }
         run = rig.run()
         record = jobs.checkpoint_of_run(run)
@@ -41,7 +43,7 @@ def test_checks_are_shown_for_the_newest_materialization_whoever_has_made_it(tmp
         await_next_second()  # SQLite knows the time of an outcome to the second; ticks are 15 of them apart
         rig.tick()
 
-        assert len(rig.checks()) == 7
+        assert len(rig.checks()) == len(CHECKS)
         assert rig.checks()["checkpoint_duration"] is False
 
 
@@ -51,7 +53,7 @@ def test_materializations_come_before_the_outcomes_of_checks(rig: SensorRig, job
     kinds = [type(event).__name__ for event in rig.tick()]
 
     assert kinds[:2] == ["AssetMaterialization", "AssetObservation"]
-    assert kinds[-7:] == ["AssetCheckEvaluation"] * 7
+    assert kinds[-len(CHECKS) :] == ["AssetCheckEvaluation"] * len(CHECKS)
 
 
 def test_an_outcome_is_told_when_it_changes(rig: SensorRig, jobs: Jobs) -> None:
@@ -73,7 +75,7 @@ def test_outcomes_are_told_again_after_a_while(rig: SensorRig, jobs: Jobs) -> No
     mark = cursor.jobs[JOB]
     rig.cursor = rig.cursor.replace(str(mark.checked_at), str(mark.checked_at - 301))
 
-    assert len(rig.tick()) == 7
+    assert len(rig.tick()) == len(CHECKS)
 
 
 def test_of_very_many_jobs_all_outcomes_are_told_after_a_new_checkpoint_and_some_again_for_their_age(
@@ -84,11 +86,11 @@ def test_of_very_many_jobs_all_outcomes_are_told_after_a_new_checkpoint_and_some
         rig = SensorRig(tmp_path, instance, [spec(name) for name in names], limits=TickLimits(repeats=2))
         for name in names:
             jobs.put(name)
-        assert _told(rig) == dict.fromkeys(names, 7)
+        assert _told(rig) == dict.fromkeys(names, len(CHECKS))
         rig.tick_until_quiet()
         for name in names:
             jobs.checkpoint(name)
-        assert _told(rig) == dict.fromkeys(names, 7)
+        assert _told(rig) == dict.fromkeys(names, len(CHECKS))
         assert rig.cursor is not None
         cursor = Cursor.decode(rig.cursor)
         aged = {name: replace(mark, checked_at=mark.checked_at - 301) for name, mark in cursor.jobs.items()}
@@ -96,7 +98,7 @@ def test_of_very_many_jobs_all_outcomes_are_told_after_a_new_checkpoint_and_some
         ticks = [_told(rig) for _ in range(4)]
 
     assert [len(told) for told in ticks] == [2, 2, 1, 0]
-    assert {name: 7 for told in ticks for name in told} == dict.fromkeys(names, 7)
+    assert {name: len(CHECKS) for told in ticks for name in told} == dict.fromkeys(names, len(CHECKS))
 
 
 def _told(rig: SensorRig) -> dict[str, int]:
@@ -121,6 +123,7 @@ def test_a_query_is_observed_when_its_epoch_has_moved(rig: SensorRig, jobs: Jobs
 
     assert [number(each, "epoch") for each in observed()] == [42, 43]
     assert number(observed()[0], "rows_per_second") == 1234.0
+    assert number(observed()[0], "backlog") == 56789
     assert number(observed()[0], "lag_seconds") == 2.5
 
 

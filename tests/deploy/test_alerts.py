@@ -117,6 +117,16 @@ CASES: Final[dict[str, Case]] = {
         15,
         OPERATOR,
     ),
+    "CoordControlBacklogGrowing": Case(
+        {
+            fleet("query_backlog", QUERY): "20000+100x30",
+            fleet("query_backlog", {**QUERY, "query": "large"}): "50000-100x30",
+            fleet("query_backlog", {**QUERY, "query": "small"}): "0+100x30",
+        },
+        15,
+        16,
+        QUERY,
+    ),
     "CoordControlNondeterministicSubtask": Case(
         {driver("nondeterministic_subtasks_total", OPERATOR): "0 0 1"}, 1, 2, OPERATOR
     ),

@@ -31,8 +31,10 @@ from tests.spark.jobs import (
 )
 from tests.spark.streams import FileStream
 
-#: What this job never does: it has no watermark and no state of Spark's, fails no checkpoint, is restored from none.
+#: What this job never does: it has no watermark, no state of Spark's and no source that
+#: reports a backlog, fails no checkpoint, is restored from none.
 NEVER = {
+    "query_backlog",
     "query_watermark_lag_seconds",
     "query_watermark_timestamp_seconds",
     "query_state_rows",

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import coord_control as cc
@@ -25,6 +26,7 @@ from tests.kill.forked import Forked
 from tests.patience import eventually
 from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
 from tests.spark.conftest import MakeStream
+from tests.spark.counting import Counting
 from tests.spark.jobs import (
     SCHEMA,
     MakeJob,
@@ -88,14 +90,21 @@ def exporter(processes: contextlib.ExitStack, database: str) -> str:
 
 
 def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
-    make_job: MakeJob, file_stream: MakeStream, database: str, tmp_path: Path, processes: contextlib.ExitStack
+    make_job: MakeJob,
+    spark: SparkSession,
+    file_stream: MakeStream,
+    database: str,
+    tmp_path: Path,
+    processes: contextlib.ExitStack,
 ) -> None:
     job = make_job(JOB, metrics="127.0.0.1:0", control=database, snapshot_timeout_seconds=3.0)
     assert job.metrics_address is not None
     settings = config(tmp_path, job.metrics_address, exporter(processes, database))
     with prometheus(tmp_path / "prometheus", settings) as server, cc.ControlClient(database) as client:
         kill_a_driver(server, tmp_path)
-        live(job, client, server, file_stream(SCHEMA), tmp_path)
+        counting = Counting(spark, tmp_path / "count")  # a source that reports what waits in it
+        counting.have(1000)
+        live(job, client, server, file_stream(SCHEMA), counting, tmp_path)
         eventually(lambda: KILLED in server.jobs_with("CoordControlDriverDead"))
 
         await_data(server, JOB)
@@ -122,13 +131,16 @@ def kill_a_driver(server: Prometheus, tmp_path: Path) -> None:
     driver.kill()
 
 
-def live(job: cc.Job, client: cc.ControlClient, server: Prometheus, source: FileStream, tmp_path: Path) -> None:
+def live(
+    job: cc.Job, client: cc.ControlClient, server: Prometheus, source: FileStream, counting: Counting, tmp_path: Path
+) -> None:
     """A short life with a recovery, blocked events, a savepoint, and a checkpoint that fails."""
     coordinator, release = Slow(), tmp_path / "release"
     trouble = [Once(tmp_path / f"trouble-{attempt}") for attempt in range(3)]  # as many as Spark makes
     operator = talk(job, coordinator)
     frame = apply(operator, source.read(), followed(held(HELD, str(release), trouble)))
     timed = source.read().withColumn("time", F.timestamp_seconds("value")).withWatermark("time", "1 second")
+    job.start("counted", write(counting.read()).trigger(processingTime="1 second"))
     source.add(rows(0))
     job.start("q", write(frame).trigger(processingTime="50 milliseconds"))
     job.start("state", write(timed.dropDuplicatesWithinWatermark(["key"])).trigger(processingTime="50 milliseconds"))

@@ -12,10 +12,10 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointState,
     JobOverview,
-    LagTrend,
     LiveQuery,
     LiveStatus,
     QuerySample,
+    Trend,
 )
 from coord_control.storage.store import ControlStore
 from tests import records_kit as records
@@ -30,7 +30,7 @@ def only(store: ControlStore) -> JobOverview:
 
 def test_a_job_without_history(store: ControlStore) -> None:
     register(store)
-    assert only(store) == JobOverview(job=store.jobs.get(JOB), lags=(LagTrend(query="q"),))
+    assert only(store) == JobOverview(job=store.jobs.get(JOB), lags=(Trend(query="q"),), backlogs=(Trend(query="q"),))
 
 
 def test_a_job_comes_with_its_queries_and_operators_as_if_it_were_asked_for_alone(store: ControlStore) -> None:
@@ -104,14 +104,23 @@ def test_lags_at_both_ends_of_the_window(store: ControlStore) -> None:
     store.samples.add([sample(50 * 60 - 5 * number, 1.0 + number) for number in range(12)])
     store.samples.add([sample(30 * 60, 1000.0)])
     store.samples.add([sample(5 + 5 * number, None if number % 2 else 20.0 + number) for number in range(12)])
-    assert only(store).lags == (LagTrend(query="q", first=6.5, last=25.0),)
-    assert store.fleets.read(window=timedelta(minutes=10)).jobs[0].lags == (LagTrend(query="q", first=25.0, last=25.0),)
+    assert only(store).lags == (Trend(query="q", first=6.5, last=25.0),)
+    assert store.fleets.read(window=timedelta(minutes=10)).jobs[0].lags == (Trend(query="q", first=25.0, last=25.0),)
 
 
 def test_a_query_without_a_watermark_has_no_lag(store: ControlStore) -> None:
     register(store)
     store.samples.add([sample(5 * number, None) for number in range(40)])
-    assert only(store).lags == (LagTrend(query="q"),)
+    assert only(store).lags == (Trend(query="q"),)
+
+
+def test_backlogs_at_both_ends_of_the_window_of_queries_whose_sources_report_them(store: ControlStore) -> None:
+    register(store)
+    for ago, waiting in ((51 * 60, 100), (30 * 60, 7000), (70, 300)):
+        store.samples.add([replace(sample(ago - 5 * number, None), backlog=waiting + number) for number in range(12)])
+    overview = only(store)
+    assert overview.backlogs == (Trend(query="q", first=105.5, last=305.5),)
+    assert overview.lags == (Trend(query="q"),)
 
 
 @pytest.mark.parametrize("is_filtered", [False, True])

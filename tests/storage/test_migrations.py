@@ -194,7 +194,8 @@ def _read_back(store: ControlStore) -> None:
     assert store.changes.newest() == store.changes.list()[-1].sequence
     assert store.audit.list("flights")[0].actor == "ada"
     since = datetime(2026, 1, 1, tzinfo=UTC)
-    assert store.samples.queries("flights", since, resolution=60)[0].rows == 120
+    [sample] = store.samples.queries("flights", since, resolution=60)
+    assert (sample.rows, sample.backlog) == (120, 30)
     assert store.samples.operators("flights", since, resolution=60)[0].events_up == 5
 
 

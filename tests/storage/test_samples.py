@@ -27,6 +27,7 @@ def query_sample(at: datetime, **values: Any) -> QuerySample:
             "rows": 10,
             "rows_per_second": 2.0,
             "lag_seconds": 1.0,
+            "backlog": 5,
             **values,
         }
     )
@@ -60,7 +61,14 @@ def test_minutes_and_hours_are_computed_from_all_of_their_time(store: ControlSto
     times = [begin + timedelta(seconds=5 * n) for n in range(12)]
     samples = [
         query_sample(
-            at, epochs=n % 3, rows=n, epoch_last=n, state_rows=n, batch_seconds_avg=float(n), batch_seconds_max=float(n)
+            at,
+            epochs=n % 3,
+            rows=n,
+            epoch_last=n,
+            state_rows=n,
+            batch_seconds_avg=float(n),
+            batch_seconds_max=float(n),
+            backlog=n,
         )
         for n, at in enumerate(times)
     ]
@@ -72,7 +80,7 @@ def test_minutes_and_hours_are_computed_from_all_of_their_time(store: ControlSto
     weighted = sum((n % 3) * n for n in range(12)) / 12
     assert minutes.batch_seconds_avg == pytest.approx(weighted)
     assert minutes.rows_per_second == pytest.approx(2.0)
-    assert (minutes.batch_seconds_max, minutes.lag_seconds) == (11.0, 1.0)
+    assert (minutes.batch_seconds_max, minutes.lag_seconds, minutes.backlog) == (11.0, 1.0, 11)
     [hours] = store.samples.queries(JOB, ALWAYS, resolution=3600)
     assert (hours.rows, hours.epochs) == (66, 12)
     [operator] = store.samples.operators(JOB, ALWAYS, resolution=3600)

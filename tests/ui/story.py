@@ -105,7 +105,9 @@ def put_gateways(store: ControlStore, closed: dict[int, int], checkpoint: int | 
                 gateways=gateways,
             )
         )
-    query = LiveQuery(name="alerts", state="running", epoch=1842, rows_per_second=12_340.0, lag_seconds=2.5)
+    query = LiveQuery(
+        name="alerts", state="running", epoch=1842, rows_per_second=12_340.0, backlog=45_678, lag_seconds=2.5
+    )
     store.jobs.heartbeat(JOB, 3, LiveStatus(queries=(query,), operators=tuple(operators), checkpoint=checkpoint))
 
 

@@ -87,6 +87,12 @@ def test_a_job_has_its_gateways_recoveries_and_commands(visitor: Visitor) -> Non
     assert "trigger savepoint completed ada@laptop checkpoint 20" in text
 
 
+def test_a_job_has_its_queries_with_what_waits_in_their_sources(visitor: Visitor) -> None:
+    text = visitor.text("/jobs/flights")
+    assert "backlog watermark behind by restarts alerts running 1842 12,340 45,678 2.5 s 0" in text
+    assert "ranks running 1842 0" in text, "nothing was reported of it"
+
+
 def test_the_history_goes_on_with_older_ones(visitor: Visitor) -> None:
     first = visitor.get("/jobs/flights").text
     [older] = set(re.findall(r'href="(/jobs/flights\?before=\d+)', first))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from typing import Final
 
+from coord_control.control.backlog import backlog, backlog_of_partitions, input_rows_per_second
 from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
@@ -32,6 +34,9 @@ __all__ = [
     "recovery_record",
     "savepoint_record",
 ]
+
+#: Partitions of a query with the largest backlogs that are part of a heartbeat.
+_MOST_PARTITIONS: Final = 10
 
 _STATES = {
     CheckpointStatus.IN_PROGRESS: CheckpointState.IN_PROGRESS,
@@ -135,11 +140,19 @@ def _live_query(query: QueryStatus) -> LiveQuery:
         state=query.state,
         epoch=None if query.committed < 0 else query.committed,
         restarts=query.restarts,
+        input_rows_per_second=input_rows_per_second(query.progress),
         rows_per_second=rows_per_second(query.progress),
+        backlog=backlog(query.progress),
+        backlog_of_partitions=_largest(backlog_of_partitions(query.progress)),
         lag_seconds=lag_seconds(query.progress),
         state_rows=state_rows(query.progress),
         watermark=watermark(query.progress),
     )
+
+
+def _largest(parts: Mapping[str, int]) -> dict[str, int]:
+    waiting = sorted((name for name in parts if parts[name]), key=lambda name: parts[name], reverse=True)
+    return {name: parts[name] for name in waiting[:_MOST_PARTITIONS]}
 
 
 def _live_operator(operator: OperatorStatus) -> LiveOperator:

@@ -10,6 +10,7 @@ import math
 from typing import Final
 
 from coord_control.control.agent.buffer import Sampled
+from coord_control.control.backlog import backlog
 from coord_control.control.progress import lag_seconds, state_rows
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.storage.records import OperatorSample, QuerySample
@@ -73,6 +74,7 @@ class Sampler:
             batch_seconds_max=float(newest) / 1000 if batches and newest is not None else None,
             state_rows=state_rows(now.progress),
             lag_seconds=lag_seconds(now.progress),
+            backlog=backlog(now.progress),
         )
 
     def _operator(self, before: OperatorStatus, now: OperatorStatus, at: datetime.datetime) -> OperatorSample:

@@ -21,8 +21,8 @@ __all__ = [
     "Fleet",
     "FleetCounts",
     "JobOverview",
-    "LagTrend",
     "ReasonCount",
+    "Trend",
 ]
 
 
@@ -59,10 +59,10 @@ class CheckpointReport(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagTrend(Record):
-    """The lag of a query's watermark, in seconds: the averages over the first and the last minute of the window.
+class Trend(Record):
+    """A measurement of a query: its averages over the first and the last minute of the window.
 
-    None if nothing was measured then, or the query has no watermark.
+    None if nothing was measured then.
     """
 
     query: str
@@ -85,7 +85,9 @@ class JobOverview(Record):
         under_way: number in progress in the newest driver.
         recoveries: number of recoveries that started within the window.
         last_recovery: the recovery that was recorded last, at any time.
-        lags: the lags of the queries that were measured within the window.
+        lags: how far the watermarks were behind, in seconds, of the queries that were measured within the window; a
+            query without a watermark has none.
+        backlogs: records that waited in the sources of these queries; None unless a source reports it.
     """
 
     job: JobRecord
@@ -97,7 +99,8 @@ class JobOverview(Record):
     under_way: int = 0
     recoveries: int = 0
     last_recovery: RecoveryRecord | None = None
-    lags: tuple[LagTrend, ...] = ()
+    lags: tuple[Trend, ...] = ()
+    backlogs: tuple[Trend, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

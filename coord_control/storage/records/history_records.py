@@ -35,6 +35,7 @@ class QuerySample(Record):
     batch_seconds_max: float | None = None
     state_rows: int | None = None
     lag_seconds: float | None = None
+    backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,9 @@ class LiveQuery(Record):
     """Frequently changing values of a query; part of a heartbeat.
 
     Attributes:
+        input_rows_per_second: that its last batch took in.
+        backlog: records that wait in its sources; None if no source reports it.
+        backlog_of_partitions: the largest parts of it, by source and partition.
         state_rows: rows in Spark's state of all its operators; None if it has no state.
         watermark: None if it has none, or has received no rows yet.
     """
@@ -89,7 +92,10 @@ class LiveQuery(Record):
     state: str = ""
     epoch: int | None = None
     restarts: int = 0
+    input_rows_per_second: float | None = None
     rows_per_second: float | None = None
+    backlog: int | None = None
+    backlog_of_partitions: dict[str, int] = field(default_factory=dict)
     lag_seconds: float | None = None
     state_rows: int | None = None
     watermark: datetime | None = None
@@ -138,7 +144,7 @@ class AgentMetrics(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRecord(Record):
-    """A query of a job. ``rows_per_second`` and the fields after it come from the last heartbeat.
+    """A query of a job. ``input_rows_per_second`` and the fields after it come from the last heartbeat.
 
     Attributes:
         state: running, restarting, paused, stopped, finished or failed; ``lost`` if it was active when its driver
@@ -153,7 +159,10 @@ class QueryRecord(Record):
     restarts: int = 0
     last_failure: str = ""
     updated_at: datetime | None = None
+    input_rows_per_second: float | None = None
     rows_per_second: float | None = None
+    backlog: int | None = None
+    backlog_of_partitions: dict[str, int] = field(default_factory=dict)
     lag_seconds: float | None = None
     state_rows: int | None = None
     watermark: datetime | None = None

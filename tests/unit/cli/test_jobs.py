@@ -53,7 +53,14 @@ def test_show_has_everything_on_one_page(tmp_path: Path, store: ControlStore) ->
 
     shown = run(tmp_path, "show", "flights")
 
-    for expected in ("job flights: starting, generation 1", "supervised by coordctl run", "1,234", "2.5 s", "nightly"):
+    for expected in (
+        "job flights: starting, generation 1",
+        "supervised by coordctl run",
+        "1,234",
+        "56,789",
+        "2.5 s",
+        "nightly",
+    ):
         assert expected in shown
     assert "3 of 4 subtasks" in shown
     [gateway] = [line for line in shown.splitlines() if "closed" in line and "500 ms" in line]

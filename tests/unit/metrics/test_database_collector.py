@@ -78,7 +78,15 @@ def put_everything(store: ControlStore) -> None:
         uid=kit.OPERATOR, epoch=42, blocked_now=2, blocked_total=5, blocked_seconds=1.5, closed=1, gateways=gateways
     )
     query = LiveQuery(
-        name="alerts", state="running", epoch=42, rows_per_second=9.0, lag_seconds=2.5, state_rows=3, watermark=now
+        name="alerts",
+        state="running",
+        epoch=42,
+        input_rows_per_second=8.0,
+        rows_per_second=9.0,
+        backlog=70,
+        lag_seconds=2.5,
+        state_rows=3,
+        watermark=now,
     )
     agent = AgentMetrics(buffered=3, dropped=1, database_failures=2)
     store.jobs.heartbeat(kit.JOB, 1, LiveStatus(queries=(query,), operators=(operator,)), agent)

@@ -43,6 +43,10 @@ FACTS = JobFacts(
 )
 PROGRESS = {
     "stateOperators": [{"numRowsTotal": 5}],
+    "sources": [{"endOffset": {"orders": {"0": 10}}, "latestOffset": {"orders": {"0": 17}}}],
+    "inputRowsPerSecond": 3.0,
+    "processedRowsPerSecond": 4.0,
+    "durationMs": {"addBatch": 250},
     "eventTime": {"watermark": "2013-01-01T00:00:00.000Z", "max": "2013-01-01T00:00:10.000Z"},
 }
 AGENT = AgentSnapshot(
@@ -147,6 +151,9 @@ def test_a_query_says_its_state_and_what_spark_has_told_of_it() -> None:
     ]
     assert found.get("query_watermark_lag_seconds") == 10
     assert found.get("query_state_rows") == 5
+    assert found.get("query_backlog", source="0") == 7
+    assert found.get("query_batch_part_seconds", part="addBatch") == 0.25
+    assert [found.get(f"query_{name}_rows_per_second") for name in ("input", "processed")] == [3.0, 4.0]
 
 
 def test_a_query_without_a_commit_has_no_epoch() -> None:

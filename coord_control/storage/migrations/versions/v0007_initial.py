@@ -1,6 +1,6 @@
-"""The tables of the first release. Versions 0001 to 0005 were of commits before it; no way leads from them.
+"""The tables of the first release. Versions 0001 to 0006 were of commits before it; no way leads from them.
 
-Revision ID: 0006
+Revision ID: 0007
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
+revision = "0007"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -241,6 +241,7 @@ def upgrade() -> None:
         sa.Column("batch_seconds_max", sa.Float()),
         sa.Column("state_rows", sa.BigInteger()),
         sa.Column("lag_seconds", sa.Float()),
+        sa.Column("backlog", sa.BigInteger()),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_query_samples_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "query", "resolution_seconds", "at", name=op.f("pk_query_samples")),
     )

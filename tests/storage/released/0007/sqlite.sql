@@ -1,4 +1,4 @@
--- The tables of version 0006 on SQLite, as its release made them.
+-- The tables of version 0007 on SQLite, as its release made them.
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
@@ -206,6 +206,7 @@ CREATE TABLE query_samples (
     batch_seconds_max FLOAT,
     state_rows BIGINT,
     lag_seconds FLOAT,
+    backlog BIGINT,
     CONSTRAINT pk_query_samples PRIMARY KEY (job_id, "query", resolution_seconds, at),
     CONSTRAINT fk_query_samples_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
@@ -241,4 +242,4 @@ CREATE TABLE checkpoint_details (
     CONSTRAINT pk_checkpoint_details PRIMARY KEY (job_id, checkpoint),
     CONSTRAINT fk_checkpoint_details_job_id_checkpoint FOREIGN KEY(job_id, checkpoint) REFERENCES checkpoints (job_id, checkpoint) ON DELETE CASCADE
 );
-INSERT INTO alembic_version (version_num) VALUES ('0006') RETURNING version_num;
+INSERT INTO alembic_version (version_num) VALUES ('0007') RETURNING version_num;

@@ -1,0 +1,71 @@
+"""Extracts from Spark's progress events how much waits in the sources of a query, and where the time of a batch goes.
+
+A source may report up to where it has records (``latestOffset``) next to where the batch ended (``endOffset``): Kafka
+does, files do not. Offsets are numbers, or objects of numbers, such as topics with partitions; their difference is the
+backlog as of the last batch. For Kafka it is a number of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = [
+    "backlog",
+    "backlog_of_partitions",
+    "backlog_of_sources",
+    "batch_parts_seconds",
+    "input_rows_per_second",
+]
+
+
+def backlog(progress: Mapping[str, Any]) -> int | None:
+    """Return how many records all sources have that the query has not read, or None if no source reports it."""
+    found = backlog_of_partitions(progress)
+    return sum(found.values()) if found else None
+
+
+def backlog_of_partitions(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return the backlog by source and partition, as in ``0/orders/2``; empty if no source reports any."""
+    return {
+        "/".join(path): count
+        for index, source in enumerate(progress.get("sources") or ())
+        for path, count in _behind((str(index),), source.get("endOffset"), source.get("latestOffset"))
+    }
+
+
+def backlog_of_sources(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return the backlog by source: the number of its place in the plan, from 0; empty if no source reports any."""
+    found: dict[str, int] = {}
+    for name, count in backlog_of_partitions(progress).items():
+        source = name.partition("/")[0]
+        found[source] = found.get(source, 0) + count
+    return found
+
+
+def input_rows_per_second(progress: Mapping[str, Any]) -> float | None:
+    """Return how many rows per second the last batch took in, from the batch before it; None if not reported."""
+    value = progress.get("inputRowsPerSecond")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def batch_parts_seconds(progress: Mapping[str, Any]) -> dict[str, float]:
+    """Return how long each part of the last batch took, by Spark's names: ``latestOffset``, ``addBatch`` and others."""
+    parts = progress.get("durationMs") or {}
+    return {
+        name: value / 1000 for name, value in parts.items() if name != "triggerExecution" and isinstance(value, int)
+    }
+
+
+def _behind(path: tuple[str, ...], end: Any, latest: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+    if isinstance(latest, Mapping):
+        ends = end if isinstance(end, Mapping) else {}
+        for name, value in latest.items():
+            # A partition that the batch did not know yet is read from its beginning.
+            yield from _behind((*path, str(name)), ends.get(name, 0), value)
+    elif _is_count(latest) and _is_count(end):
+        yield path, max(0, latest - end)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
