@@ -54,6 +54,7 @@ LONGEST: Final = (
     "spark/test_savepoint_matrix.py",
     "kill/test_supervised.py",
     "spark/test_checkpoint_layouts.py",
+    "connectors/test_kafka_kill.py",
     "kill/test_kill.py",
     "kill/test_kill_saving.py",
     "spark/test_driver_end.py",
