@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 #: The sets of scripts/connectors.toml that the session has on its class path.
-SESSION_SETS: Final = ("kafka",)
+SESSION_SETS: Final = ("kafka", "s3a")
 
 
 def spark_environment() -> dict[str, str]:

@@ -11,9 +11,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.hdfs_kit import HdfsCluster
 from tests.kafka_kit import Broker, KafkaClient
+from tests.s3_kit import S3Server
 from tests.spark.conftest import _no_query_survives_its_test as _no_query_survives_its_test
+from tests.spark.conftest import file_stream as file_stream
 from tests.spark.conftest import make_job as make_job
+from tests.spark.conftest import own_session as own_session
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +34,27 @@ def kafka(spark: SparkSession, broker: Broker) -> Iterator[KafkaClient]:
     client = KafkaClient(spark, broker.bootstrap)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server that the tests of a module share; each takes names of its own."""
+    server = S3Server(tmp_path_factory.mktemp("s3") / "server")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_session(own_session: SparkSession, s3: S3Server) -> SparkSession:
+    """A session that reaches that server."""
+    for name, value in s3.settings.items():
+        own_session.conf.set(name, value)
+    return own_session
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    """A cluster that the tests of a module share; each takes folders of its own."""
+    cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs") / "cluster")
+    yield cluster
+    cluster.stop()

@@ -1,0 +1,36 @@
+"""HDFS of a real cluster: the contract of `Files`, and two drivers that start at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from coord_control.environment import Status, check_storage
+from coord_control.spark.hadoop_files import HadoopFiles
+from tests.connectors.claiming import check_owners
+from tests.files_contract import FilesContract
+from tests.hdfs_kit import HdfsCluster
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def files(own_session: SparkSession) -> HadoopFiles:
+    return HadoopFiles(own_session)
+
+
+@pytest.fixture
+def root(hdfs: HdfsCluster, tmp_path: Path) -> str:
+    return f"{hdfs.address}/{tmp_path.name}/a job"
+
+
+class TestHdfs(FilesContract):
+    def test_of_two_drivers_that_start_at_once_one_owns_the_job(self, files: HadoopFiles, root: str) -> None:
+        check_owners(files, root, 10)
+
+    def test_the_doctor_approves_of_it(self, files: HadoopFiles, root: str) -> None:
+        files.require_atomic_create(root)
+        check = check_storage(root, files)
+        assert check.status is Status.OK, check.found
