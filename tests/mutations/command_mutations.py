@@ -96,7 +96,7 @@ COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if is_first and self._line and not self._has_ended:",
             "if False:",
         ),
-        f"{_TURNS}::test_the_next_command_that_ends_the_job_begins_when_the_one_before_it_has_not_ended_it",
+        f"{_TURNS}::test_one_command_after_the_other_ends_the_job",
     ),
     (
         Mutation(

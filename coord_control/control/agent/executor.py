@@ -128,6 +128,8 @@ class Executor:
     def look(self) -> None:
         """Report the outcomes of the commands that have finished."""
         for command, execution in list(self._executions.values()):
+            if command.id not in self._executions:
+                continue  # it has ended together with one before it
             try:
                 outcome = execution.poll()
             except Exception as error:
@@ -177,6 +179,13 @@ class Executor:
         if self._line == [command.id]:
             self._begin(command, execution)
 
+    def _begin_next(self) -> None:
+        command, execution = self._executions[self._line[0]]
+        if (outcome := execution.poll()) is not None:  # it was cancelled while it waited
+            self._end(command, outcome)
+        else:
+            self._begin(command, execution)
+
     def _waiting(self, command: str) -> dict[str, Any] | None:
         if command not in self._line[1:]:
             return None
@@ -205,7 +214,7 @@ class Executor:
         _log.info("> %s %s %s%s", command.kind.value, command.id, outcome.state.value, why)
         self._journal.ended(command, outcome)
         if is_first and self._line and not self._has_ended:
-            self._begin(*self._executions[self._line[0]])
+            self._begin_next()
 
     def _find(self, command: str) -> Execution | None:
         found = self._executions.get(command)

@@ -16,7 +16,7 @@ from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint
 from coord_control.control.execution.checkpoint_execution import CheckpointExecution, CheckpointResult
 from coord_control.control.execution.ending import Ending
 from coord_control.control.execution.execution import Execution
-from coord_control.control.execution.outcomes import completed
+from coord_control.control.execution.outcomes import cancelled, completed
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
@@ -154,12 +154,46 @@ def test_a_job_that_is_started_again_was_not_stopped(is_restarted: bool, is_foll
     assert [outcome.state for outcome in told] == expected
 
 
+class Noted(Execution):
+    """Notes that it was begun."""
+
+    def __init__(self, begun: list[Noted]) -> None:
+        self.begun, self.outcome = begun, None
+
+    outcome: Outcome | None
+
+    def begin(self) -> None:
+        self.begun.append(self)
+
+    def poll(self) -> Outcome | None:
+        return self.outcome
+
+
+def test_one_command_after_the_other_ends_the_job() -> None:
+    nothing: Any = lambda *_: None  # noqa: E731
+    port: Any = SimpleNamespace(is_fenced=lambda: False)
+    ended: list[str] = []
+    journal: Any = SimpleNamespace(ended=lambda command, outcome: ended.append(command.id))
+    executor = Executor(port, journal, wake=nothing, is_supervised=lambda: True)
+    begun: list[Noted] = []
+    executions = [Noted(begun) for _ in range(3)]
+    for number, execution in enumerate(executions):
+        command: Any = SimpleNamespace(id=str(number), kind=CommandKind.STOP, requested_by="ada")
+        executor._queue(command, execution)
+    assert begun == executions[:1]
+    executions[1].outcome = executions[0].outcome = cancelled("not wanted")
+    executor.look()
+    assert begun == [executions[0], executions[2]], "the second one was cancelled before its turn"
+    assert ended == ["0", "1"]
+
+
 def test_a_stop_waits_for_the_savepoint_of_an_earlier_stop(rig: AgentRig) -> None:
     """Bug: the later one won, and the earlier one was refused without a savepoint."""
     driver, _ = rig.driver(is_automatic=False)
     first = rig.ask(CommandKind.STOP_WITH_SAVEPOINT)
     second = rig.ask(CommandKind.STOP)
-    eventually(lambda: first in str(rig.store.commands.get(second).progress))
+    eventually(lambda: rig.store.commands.get(second).progress or driver.ended.is_set())
+    assert first in str(rig.store.commands.get(second).progress)
     assert not driver.ended.is_set()
     driver.complete(1)
     saved, stopped = rig.outcome(first), rig.outcome(second)
