@@ -1,0 +1,114 @@
+"""Jobs with their root on S3 and on HDFS: `kill -9`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.connectors import jars
+from tests.patience import SECONDS, eventually
+from tests.spark.jobs import rows
+from tests.spark_session import spark_environment
+
+pytestmark = [pytest.mark.kill, pytest.mark.spark]
+
+_DRIVER = Path(__file__).with_name("remote_driver.py")
+
+
+class Drivers:
+    """The drivers of one job."""
+
+    def __init__(self, folder: Path, root: str, settings: dict[str, str]) -> None:
+        self.folder, self.root = folder, root
+        self._confs = " ".join(f"--conf spark.hadoop.{name}={value}" for name, value in settings.items())
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._added = 0
+        (folder / "in").mkdir()
+        (folder / "out").mkdir()
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        arguments = f"--jars {','.join(map(str, jars('s3a')))} {self._confs} pyspark-shell"
+        environment = {**os.environ, **spark_environment(), "PYSPARK_SUBMIT_ARGS": arguments}
+        command = [sys.executable, str(_DRIVER), self.root, str(self.folder), *options]
+        with (self.folder / f"driver-{len(self._running)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._running.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End the driver and its JVM at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(SECONDS)
+
+    def clean_up(self) -> None:
+        for process in self._running:
+            self.kill(process)
+
+    def add(self, count: int) -> None:
+        """Give the job so many epochs more."""
+        for _ in range(count):
+            hidden = self.folder / "in" / f".{self._added:05}"
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows(self._added)))
+            # Spark orders files by modification time.
+            moment = time.time() - 86_400 + self._added
+            os.utime(hidden, (moment, moment))
+            hidden.rename(self.folder / "in" / f"{self._added:05}.json")
+            self._added += 1
+
+    def written(self) -> list[int]:
+        """The numbers of all rows that the sink has."""
+        epochs = (self.folder / "out").glob("[0-9]*.json")
+        return sorted(value for path in epochs for value in json.loads(path.read_text()))
+
+    def log(self) -> str:
+        """What all drivers have said."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("driver-*.log")))
+
+    def wait_for(self, files: int) -> None:
+        """Wait until the rows of so many files are written. After a crash Spark may read two files in one epoch."""
+
+        def are_there() -> bool:
+            assert any(process.poll() is None for process in self._running), self.log()
+            return len(self.written()) >= 8 * files
+
+        eventually(are_there, self.log, pause=0.3)
+
+    def finish(self) -> None:
+        """Let one more driver process what there is, and check that each row was written once."""
+        process = self.start("--finish")
+        assert process.wait(SECONDS) == 0, self.log()
+        assert self.written() == list(range(8 * self._added))
+
+
+@pytest.fixture(params=["s3a", "hdfs"])
+def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]:
+    if request.param == "s3a":
+        s3 = request.getfixturevalue("s3")
+        root, settings = f"s3a://{s3.bucket}/{tmp_path.name}", s3.settings
+    else:
+        root, settings = f"{request.getfixturevalue('hdfs').address}/{tmp_path.name}", {}
+    drivers = Drivers(tmp_path, root, settings)
+    yield drivers
+    drivers.clean_up()
+
+
+def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(drivers: Drivers) -> None:
+    for files in (2, 4):
+        drivers.add(2)
+        driver = drivers.start()
+        drivers.wait_for(files)
+        drivers.kill(driver)
+    drivers.add(2)
+    drivers.finish()
