@@ -142,6 +142,13 @@ class RuntimeDriver:
         self.runtime.endpoint.call_soon_threadsafe(done.set)
         assert done.wait(SECONDS)
 
+    def await_frames(self, number: int) -> None:
+        """Wait until the loop has taken this many messages of subtasks, and has handed on what follows from them."""
+        while self.runtime.endpoint.stats().frames_in < number:
+            self.settle_loop()
+        for _ in range(2):  # it counts a message before it takes it, and answers in its next turn
+            self.settle_loop()
+
     def run_epoch(self, connection: Connection, epoch: int, task: int, state: bytes | None = None) -> None:
         connection.hello(Hello(attempt(0, epoch, task)))
         connection.acknowledge(Acknowledge(attempt(0, epoch, task), state))

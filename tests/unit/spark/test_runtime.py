@@ -56,8 +56,7 @@ def test_acks_that_come_during_a_write_share_the_next_one(driver: RuntimeDriver)
     driver.wait_for_write()
     answers.append(driver.in_thread(second.acknowledge, Acknowledge(attempt(1, 0, 2), b"b")))
     answers.append(driver.in_thread(third.acknowledge, Acknowledge(attempt(1, 0, 3), b"b")))
-    while driver.runtime.endpoint.stats().frames_in < 6:
-        driver.settle_loop()
+    driver.await_frames(6)
     driver.open_for_writes.set()
     for answer in answers:
         answer.result(SECONDS)
@@ -73,8 +72,7 @@ def test_what_writes_nothing_waits_for_the_writes_before_it(driver: RuntimeDrive
     driver.wait_for_write()
     # The epoch runs and has its begin record: this answer needs no write of its own, and yet must not overtake.
     hello = driver.in_thread(second.hello, Hello(attempt(1, 0, 2)))
-    while driver.runtime.endpoint.stats().frames_in < 3:
-        driver.settle_loop()
+    driver.await_frames(3)
     assert not hello.done()
     driver.open_for_writes.set()
     assert hello.result(SECONDS) == Welcome(None, ())

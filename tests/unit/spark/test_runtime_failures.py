@@ -44,8 +44,7 @@ def test_a_lost_write_refuses_who_waits_and_fails_the_query(driver: RuntimeDrive
     hello = driver.in_thread(driver.connect().hello, Hello(attempt(0, 0, 1)))
     driver.wait_for_write()
     late = driver.in_thread(driver.connect().hello, Hello(attempt(1, 0, 2)))
-    while driver.runtime.endpoint.stats().frames_in < 2:
-        driver.settle_loop()
+    driver.await_frames(2)
     driver.open_for_writes.set()
     assert "could not" in refused(hello)
     assert refused(late)
@@ -111,8 +110,7 @@ def test_a_defect_in_the_middle_of_a_group_leaves_nobody_waiting(driver: Runtime
     driver.runtime.post(lambda core, now: core.committed(QUERY, Epoch(0), now, FIRST_RUN))
     driver.settle_loop()
     behind = driver.in_thread(first.hello, Hello(attempt(generation=2)))
-    while driver.runtime.endpoint.stats().frames_in < 5:
-        driver.settle_loop()
+    driver.await_frames(5)
     reached = threading.Event()
     call = driver.in_thread(driver.runtime.call, lambda core, now: reached.set())
     assert reached.wait(SECONDS)
