@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 import uuid
 from collections import Counter
@@ -95,7 +96,15 @@ class S3Server:
         return {f"fs.s3a.bucket.{bucket}.{name}": value for bucket in self.buckets for name, value in by_name.items()}
 
     def requests(self) -> list[Request]:
-        """Return those that it has answered so far."""
+        """Return those that it has answered so far; it logs a request a moment after its answer."""
+        found = self._logged()
+        while True:
+            time.sleep(0.5)
+            before, found = found, self._logged()
+            if len(found) == len(before):
+                return found
+
+    def _logged(self) -> list[Request]:
         found = []
         for path in sorted((self._folder / "requests").glob("*.log")):
             for line in path.read_text().splitlines():
