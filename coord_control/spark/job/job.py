@@ -216,7 +216,9 @@ class Job:
         self._life.check_open()
         return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
 
-    def start(self, name: str, writer: DataStreamWriter, *, checkpoint_location: str | None = None) -> StreamingQuery:
+    def start(
+        self, name: str, writer: DataStreamWriter, *, table: str | None = None, checkpoint_location: str | None = None
+    ) -> StreamingQuery:
         """Start a query with its operators; it resumes where it ended.
 
         During a stop with savepoint the call waits; the query starts if the savepoint fails.
@@ -224,6 +226,8 @@ class Job:
         Args:
             name: its name in this job; cannot change. Its name in Spark is ``JOB.NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
+            table: write to this table, as ``writer.toTable(table)`` does: ``catalog.schema.table``. Spark creates one that
+                does not exist. Give format, output mode, partitioning and options to the writer.
             checkpoint_location: an existing Spark checkpoint directory to adopt, on the same storage as the job's
                 root; by default one below the root. The query that used it before must have ended.
 
@@ -244,7 +248,7 @@ class Job:
             JobClosed: the job has ended.
         """
         with self._life.turn_to_start():
-            return self._start(name, writer, checkpoint_location)
+            return self._start(name, writer, table, checkpoint_location)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Wait until all queries have ended; return False on timeout.
@@ -452,7 +456,9 @@ class Job:
         self._checkpoints.begin()
         return self._checkpoints.submit(request, self._life.end_error)
 
-    def _start(self, name: str, writer: DataStreamWriter, checkpoint_location: str | None) -> StreamingQuery:
+    def _start(
+        self, name: str, writer: DataStreamWriter, table: str | None, checkpoint_location: str | None
+    ) -> StreamingQuery:
         self._life.check_open()
         query_name = QueryName(name)
         if not is_valid_name(name):
@@ -462,7 +468,7 @@ class Job:
         operators = self._declared.in_query(writer, query_name)
         if checkpoint_location is not None:
             checkpoint_location = self._driver.place.reachable(checkpoint_location)
-        return self._driver.starts.start(QueryStart(query_name, writer, operators, checkpoint_location))
+        return self._driver.starts.start(QueryStart(query_name, writer, operators, checkpoint_location, table))
 
 
 def _control_plane(url: str | None) -> ControlPlane | None:

@@ -51,11 +51,16 @@ class QueryLaunch:
     owner: QueryOwner
 
     def start(
-        self, name: QueryName, writer: DataStreamWriter, operators: Sequence[OperatorUid], lineage: Lineage
+        self,
+        name: QueryName,
+        writer: DataStreamWriter,
+        table: str | None,
+        operators: Sequence[OperatorUid],
+        lineage: Lineage,
     ) -> StreamingQuery:
         """Start a query in its lineage; one that cannot be started may be corrected and started again."""
         writer = place(writer, spark_name(self.job, name, writer), lineage.checkpoint)
-        query = self._managed(name, writer, lineage, operators)
+        query = self._managed(name, writer, table, lineage, operators)
         specs = [self.declared.spec(uid) for uid in operators]
         self.runtime.call(lambda core, now: core.add_query(name, lineage.query_id, specs))
         self.queries.add(query)
@@ -81,10 +86,15 @@ class QueryLaunch:
         seed_lineage(self.place.files, lineage, self.generation, seeds)
 
     def _managed(
-        self, name: QueryName, writer: DataStreamWriter, lineage: Lineage, operators: Sequence[OperatorUid]
+        self,
+        name: QueryName,
+        writer: DataStreamWriter,
+        table: str | None,
+        lineage: Lineage,
+        operators: Sequence[OperatorUid],
     ) -> ManagedQuery:
         store = None
         if operators:
             store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
-        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy)
+        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, table)
         return ManagedQuery(spec, self.owner, files=self.place.files, runtime=self.runtime, recoveries=self.recoveries)

@@ -59,12 +59,14 @@ class QueryStart:
 
     Attributes:
         checkpoint_location: an existing Spark checkpoint directory to adopt.
+        table: the table that it writes to; None if the writer says where.
     """
 
     name: QueryName
     writer: DataStreamWriter
     operators: Sequence[OperatorUid]
     checkpoint_location: str | None
+    table: str | None
 
 
 class QueryStarts:
@@ -172,7 +174,7 @@ class QueryStarts:
         return lineage
 
     def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
-        return self._launch.start(start.name, start.writer, start.operators, lineage)
+        return self._launch.start(start.name, start.writer, start.table, start.operators, lineage)
 
     def _records(self, start: QueryStart) -> dict[OperatorUid, LineageOperator]:
         return {uid: self._declared.record(uid) for uid in start.operators}

@@ -82,6 +82,7 @@ class ManagedQuery:
         self.last_committed = NO_EPOCH
         self._counts = BatchCounts()
         self._writer = spec.writer
+        self._table = spec.table
         self._policy = spec.policy
         self._owner = owner
         self._files = files
@@ -405,7 +406,7 @@ class ManagedQuery:
         context = self._writer._df.sparkSession.sparkContext
         context.setLocalProperty(RUN_PROPERTY, self._run)
         try:
-            query = self._writer.start()
+            query = self._writer.start() if self._table is None else self._writer.toTable(self._table)
         finally:
             context._jsc.setLocalProperty(RUN_PROPERTY, None)
         kind = query._jsq.streamingQuery().getClass().getSimpleName()

@@ -25,6 +25,7 @@ class QueryDefinition:
 
     Attributes:
         writer: with the query's name and place.
+        table: the table that it writes to, as for ``toTable``; None if the writer says where.
         store: of the records of its operators; None if it has none.
         policy: how it is restarted in place.
     """
@@ -35,6 +36,7 @@ class QueryDefinition:
     operators: Sequence[OperatorUid]
     store: EpochStore | None
     policy: RestartPolicy
+    table: str | None = None
 
 
 class QueryOwner(Protocol):
