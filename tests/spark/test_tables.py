@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import coord_control as cc
 from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, Once, Trouble, rows

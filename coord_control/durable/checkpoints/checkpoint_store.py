@@ -25,6 +25,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from coord_control import collector
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import (
@@ -43,11 +45,19 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
 )
 from coord_control.durable.checkpoints.holds import active_hold
 from coord_control.durable.checkpoints.leftovers import Found, take_over
-from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata, Kind, encode_metadata
+from coord_control.durable.checkpoints.metadata_file import (
+    METADATA_NAME,
+    SINK_LOG,
+    CheckpointMetadata,
+    FileEntry,
+    Kind,
+    encode_metadata,
+)
 from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, Files, join
+from coord_control.durable.spark_layout.file_sink_log import LOG_NAME
 from coord_control.errors import (
     AlreadyExists,
     CheckpointInUse,
@@ -223,6 +233,29 @@ class CheckpointStore:
         with collector.paused(len(live.infos) > MANY_FILES):
             return self._pin(checkpoint, record, query, live)
 
+    def pin_sink_log(
+        self, checkpoint: CheckpointId, query: QueryName, lineage: str, sink: str, epoch: Epoch
+    ) -> tuple[Epoch, tuple[FileEntry, ...]]:
+        """Make the log of a query's file sink part of a claimed checkpoint, after the query's files.
+
+        Args:
+            sink: the folder of the output.
+            epoch: the last epoch in the checkpoint.
+
+        Returns:
+            The newest entry of the log up to that epoch, -1 if there is none; and the files.
+
+        Raises:
+            StateFileMissing: Spark has removed a file of it.
+            StoreUnavailable: the storage.
+        """
+        record = self._pending[checkpoint]
+        folder = join(sink, LOG_NAME)
+        live = LiveFiles.of_sink_log(self._storage(folder), folder, epoch, lineage)
+        pinned = self._pin(checkpoint, record, query, live, SINK_LOG)
+        entries = tuple(msgspec.structs.replace(each, path=f"{SINK_LOG}/{each.path}") for each in pinned.entries)
+        return live.layout.epoch, entries
+
     def complete(self, metadata: CheckpointMetadata) -> Written:
         """Write the metadata of a claimed checkpoint: from then on it exists.
 
@@ -307,11 +340,13 @@ class CheckpointStore:
 
     # Inside: making one.
 
-    def _pin(self, checkpoint: CheckpointId, record: CheckpointClaim, query: QueryName, live: LiveFiles) -> Pinned:
-        prefix = f"{query}/{live.lineage}"
+    def _pin(
+        self, checkpoint: CheckpointId, record: CheckpointClaim, query: QueryName, live: LiveFiles, *below: str
+    ) -> Pinned:
+        prefix = join(f"{query}/{live.lineage}", *below)
         if record.target is None:
             return pin_shared(live, self.shared, checkpoint, prefix)
-        target = join(record.target, QUERIES_NAME, query, "spark")
+        target = join(record.target, QUERIES_NAME, query, "spark", *below)
         storage = self._storage(target)
         self._verify_target(record, record.target)
         if storage.exists(target):  # pinned at an earlier epoch

@@ -16,7 +16,8 @@ The checksum covers all bytes before its own line: a flipped bit in a coordinato
 **Versions.** A reader is chosen by ``format_version``, which is always the first field; an unknown one is refused
 before anything else is read. A field is never added without a new version, so nothing is ever ignored. Files of all
 versions that were ever released are in ``tests/unit/durable/golden``. Version 2 keeps the epoch that Spark had planned
-behind the boundary, and how far the query has run in all its lineages.
+behind the boundary, and how far the query has run in all its lineages. Version 3 keeps the sink of each query, and the
+log of a file sink among its files.
 
 A manifest can name a hundred thousand files: its entries are arrays of three or four values, read and written by
 msgspec; the rest goes through pydantic.
@@ -50,6 +51,7 @@ from coord_control.protocol.recovery import Outbox, Replay
 __all__ = [
     "FORMAT_VERSION",
     "METADATA_NAME",
+    "SINK_LOG",
     "AckEntry",
     "CheckpointMetadata",
     "FileEntry",
@@ -58,14 +60,17 @@ __all__ = [
     "OutboxEntry",
     "PlannedEpoch",
     "QuerySnapshot",
+    "SinkSnapshot",
     "StateOperator",
     "Trigger",
     "decode_metadata",
     "encode_metadata",
 ]
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 METADATA_NAME: Final = "_metadata"
+#: The folder of a file sink's log among the files of a query. Spark has none of this name.
+SINK_LOG: Final = "_sink"
 
 Kind: TypeAlias = Literal["checkpoint", "savepoint"]
 
@@ -182,6 +187,23 @@ class StateOperator(_Model):
     properties: dict[str, Any] = {}
 
 
+class SinkSnapshot(_Model):
+    """The sink of a query, and what it held at the boundary.
+
+    Attributes:
+        kind: ``file``, ``delta``, ``iceberg``, ``kafka``, ``foreachBatch``, ...; another one as Spark names it.
+        place: its path or table; None if it has none, or it is not known.
+        position: of a sink with versions: the newest one that holds no epoch behind the checkpoint. Of a file sink: the
+            newest entry of its log. None if it has no versions, or the position is not known.
+        unknown: why the position of a sink that has versions is not known; empty otherwise.
+    """
+
+    kind: str
+    place: str | None = None
+    position: str | None = None
+    unknown: str = ""
+
+
 class QuerySnapshot(_Model):
     """One query at its boundary.
 
@@ -194,6 +216,8 @@ class QuerySnapshot(_Model):
         commit: Spark's commit log entry.
         sources: names or descriptions of the sources, as far as they are known.
         reached: how far the query had run, in all its lineages; not recorded in version 1.
+        sink: None before version 3.
+        files: of Spark's checkpoint directory, and below ``_sink/`` of the log of a file sink.
     """
 
     query_id: str
@@ -208,6 +232,7 @@ class QuerySnapshot(_Model):
     shuffle_partitions: int | None = None
     sources: tuple[Any, ...] = ()
     reached: Reached | None = None
+    sink: SinkSnapshot | None = None
     files: _Files = ()
 
     @property
@@ -219,6 +244,16 @@ class QuerySnapshot(_Model):
     def size(self) -> int:
         """How many bytes the files take."""
         return sum(entry.size for entry in self.files)
+
+    @property
+    def spark_files(self) -> tuple[FileEntry, ...]:
+        """The files of Spark's checkpoint directory."""
+        return tuple(entry for entry in self.files if not entry.path.startswith(f"{SINK_LOG}/"))
+
+    @property
+    def sink_files(self) -> tuple[FileEntry, ...]:
+        """The log of a file sink at the boundary."""
+        return tuple(entry for entry in self.files if entry.path.startswith(f"{SINK_LOG}/"))
 
 
 class PlannedEpoch(_Model):
@@ -338,7 +373,7 @@ class CheckpointMetadata(_Model):
         statistics: measurements; nothing depends on them.
     """
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     checkpoint: CheckpointId
     kind: Kind
     job: str
@@ -400,8 +435,8 @@ def decode_metadata(path: str, data: bytes) -> CheckpointMetadata:
         return reader(path, data)
 
 
-def _read_version_1(path: str, data: bytes) -> CheckpointMetadata:
-    # The second version has more fields, all of which may be left out.
+def _read_older(path: str, data: bytes) -> CheckpointMetadata:
+    # Later versions have more fields, all of which may be left out.
     return _read(path, data, {"format_version": FORMAT_VERSION})
 
 
@@ -420,7 +455,7 @@ def _read(path: str, data: bytes, changes: Mapping[str, Any] = MappingProxyType(
         raise _damaged(path, str(error)) from error
 
 
-_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {1: _read_version_1, 2: _read}
+_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {1: _read_older, 2: _read_older, 3: _read}
 
 
 def _damaged(path: str, problem: str) -> DamagedRecord:

@@ -23,6 +23,7 @@ from coord_control.durable.checkpoints.query_snapshot import describe_query
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Linked, LocalFiles, join
 from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.spark_layout.file_sink_log import entries_up_to, newest_entry
 from coord_control.durable.spark_layout.layout import EpochLayout, layout_of
 from coord_control.errors import StateFileMissing
 from coord_control.ids import CheckpointId, Epoch
@@ -81,6 +82,25 @@ class LiveFiles:
                 raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
         return cls(files, folder, infos, layout, lineage)
 
+    @classmethod
+    def of_sink_log(cls, files: Files, folder: str, epoch: Epoch, lineage: str) -> LiveFiles:
+        """List the files of a file sink's log from which an epoch is read.
+
+        Args:
+            epoch: the newest one wanted; the log may have later ones, or fewer. Its newest entry is in ``layout``.
+
+        Raises:
+            StateFileMissing: Spark has removed a file of it.
+            StoreUnavailable: the storage.
+        """
+        listing = files.listing(folder)
+        names = entries_up_to(listing.names, epoch)
+        try:
+            infos = listing.infos(names)
+        except FileNotFoundError as error:
+            raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
+        return cls(files, folder, infos, EpochLayout(newest_entry(names)), lineage)
+
     @property
     def size(self) -> int:
         """In bytes."""
@@ -133,7 +153,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
         linked = _link(live, folder, live.infos, names, known)
         checksums = _completed(target, folder, names, linked, known)
     else:
-        checksums = [_copy_across(live, info, target, folder) for info in live.infos]
+        checksums = [_copy_across(live, info, target, folder, info.path) for info in live.infos]
         linked = [Linked(info.size, info.modified, False) for info in live.infos]
     entries = tuple(
         FileEntry(info.path, checksum.size, checksum.crc32)
@@ -146,7 +166,7 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     """Link or copy those files that no retained checkpoint has yet.
 
     Args:
-        shared: on the same storage as the live files.
+        shared: on the same storage as the live files, unless these are few.
         owner: the checkpoint; release it when it is aborted.
         prefix: query and lineage, the folder among the shared files.
 
@@ -160,8 +180,14 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     names = [f"{live.infos[place].path}.{acquired[place].tag}" for place in places]
     folder = shared.path(prefix)
     known = [acquired[place].checksum for place in places]
-    linked = _link(live, folder, new, names, known)
-    checksums = _completed(live.files, folder, names, linked, known)
+    if _is_same_storage(live.files, shared.files):
+        linked = _link(live, folder, new, names, known)
+        checksums = _completed(live.files, folder, names, linked, known)
+    else:
+        checksums = [
+            _copy_across(live, info, shared.files, folder, name) for info, name in zip(new, names, strict=True)
+        ]
+        linked = [Linked(info.size, info.modified, False) for info in new]
     shared.ready((f"{prefix}/{name}" for name in names), checksums)
     fresh = iter(checksums)
     entries = tuple(
@@ -220,7 +246,7 @@ def _present(folder: str, name: str, checksum: Checksum | None) -> Checksum:
     return checksum
 
 
-def _copy_across(live: LiveFiles, info: FileInfo, target: Files, folder: str) -> Checksum:
+def _copy_across(live: LiveFiles, info: FileInfo, target: Files, folder: str, name: str) -> Checksum:
     path = join(live.folder, info.path)
     size, crc = 0, 0
 
@@ -231,7 +257,7 @@ def _copy_across(live: LiveFiles, info: FileInfo, target: Files, folder: str) ->
             yield chunk
 
     try:
-        target.write_chunks(join(folder, info.path), counted(live.files.chunks(path)))
+        target.write_chunks(join(folder, name), counted(live.files.chunks(path)))
     except FileNotFoundError:
         raise StateFileMissing(path, "it was removed before it could be pinned") from None
     if size != info.size:

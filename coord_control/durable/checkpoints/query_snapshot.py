@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from coord_control.durable.checkpoints.metadata_file import FileEntry, QuerySnapshot, StateOperator
+from coord_control.durable.checkpoints.metadata_file import (
+    FileEntry,
+    QuerySnapshot,
+    SinkSnapshot,
+    StateOperator,
+)
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.spark_layout.layout import EpochLayout
 from coord_control.durable.spark_layout.query_logs import OffsetEntry
 from coord_control.durable.spark_layout.stateful_operators import PARTITIONS_SETTING
 from coord_control.ids import Epoch
 
-__all__ = ["describe_query", "offsets_by_source"]
+__all__ = ["describe_query", "offsets_by_source", "with_sink"]
 
 
 def describe_query(
@@ -76,6 +81,15 @@ def describe_query(
             "sources": sources or tuple(offsets.by_source),
         }
     )
+
+
+def with_sink(snapshot: QuerySnapshot, sink: SinkSnapshot, files: tuple[FileEntry, ...]) -> QuerySnapshot:
+    """Add the query's sink.
+
+    Args:
+        files: the log of a file sink.
+    """
+    return snapshot.model_copy(update={"sink": sink, "files": (*snapshot.files, *files)})
 
 
 def offsets_by_source(snapshot: QuerySnapshot) -> dict[str, Any]:

@@ -56,11 +56,12 @@ class SharedFiles:
     """The shared files of one job, for one generation.
 
     Args:
+        files: the job's storage.
         folder: where they lie.
     """
 
     def __init__(self, files: Files, folder: str, generation: Generation) -> None:
-        self._files = files
+        self.files = files
         self.folder = folder
         self._generation = generation
         self._known: dict[str, _Shared] = {}
@@ -146,7 +147,7 @@ class SharedFiles:
                 return
             self._is_removing = True
         try:
-            self._files.delete_all(self.folder, doomed)
+            self.files.delete_all(self.folder, doomed)
         except BaseException:
             self._end_removing([])
             raise
@@ -159,11 +160,11 @@ class SharedFiles:
             StoreUnavailable: some files may remain.
         """
         with self._changed:
-            found = [info.path for info in self._files.walk(self.folder)]
+            found = [info.path for info in self.files.walk(self.folder)]
             # What a newer driver has made is not ours: it has fenced us just now.
             orphans = sorted(name for name in found if name not in self._known and self._is_ours_to_remove(name))
         if orphans:
-            self._files.delete_all(self.folder, orphans)
+            self.files.delete_all(self.folder, orphans)
 
     def owners(self) -> dict[str, int]:
         """Return how many checkpoints need each shared file, by name."""

@@ -27,12 +27,15 @@ from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata_file import (
     METADATA_NAME,
     CheckpointMetadata,
+    FileEntry,
     OperatorSnapshot,
     QuerySnapshot,
+    SinkSnapshot,
     Trigger,
     encode_metadata,
 )
 from coord_control.durable.checkpoints.pins import LiveFiles, Pinned, pin_savepoint
+from coord_control.durable.checkpoints.query_snapshot import with_sink
 from coord_control.durable.checkpoints.removal import remove_savepoint
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, join
@@ -40,8 +43,10 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
+from coord_control.durable.job_folder.sink_record import read_sink
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.seeds import read_seed
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
 from coord_control.errors import (
     AlreadyExists,
     InvalidName,
@@ -66,6 +71,7 @@ from coord_control.protocol.recovery import Facts, recover, recovery_marker
 
 __all__ = ["OfflineSavepoint", "adopt", "installed_spark", "own_job", "save"]
 
+_NOT_ASKED: Final = "the query did not run, and only its driver can ask the table"
 #: Nothing is dropped from the records: the job's next driver may still need an older commit.
 _KEEP_ALL: Final = 1 << 31
 #: What was adopted has no place in a job's list.
@@ -309,9 +315,10 @@ class _Saver:
     def _add(self, lineage: Lineage, record: LineageRecord) -> None:
         committed, planned = spark_position(self._files, lineage.checkpoint)
         pinned = self._store.pin(self._checkpoint, lineage.query, lineage.name, lineage.checkpoint, committed, planned)
-        self._queries[lineage.query] = pinned.snapshot(
+        snapshot = pinned.snapshot(
             query_id=lineage.query_id, spark_version=installed_spark() or "", earlier=lineage.earlier
         )
+        self._queries[lineage.query] = with_sink(snapshot, *self._sink(lineage, planned))
         self._linked += pinned.linked_bytes
         self._copied += pinned.copied_bytes
         if lineage.restored is not None:
@@ -319,6 +326,21 @@ class _Saver:
             self._operators.update(read_seed(self._files, lineage.folder).operators)
         elif record.operators:
             self._add_operators(lineage, record.operators, committed, planned)
+
+    def _sink(self, lineage: Lineage, epoch: Epoch) -> tuple[SinkSnapshot, tuple[FileEntry, ...]]:
+        # Only a driver can ask a table for its version, and only Spark may reach the storage of a sink.
+        kind, place = "unknown", None
+        try:
+            sink = read_sink(self._files, lineage.folder)
+            if sink is None:
+                return SinkSnapshot(kind=kind, unknown="the query has not run since sinks are recorded"), ()
+            kind, place = sink.kind, sink.place
+            if kind == FILE_SINK and place is not None:
+                newest, files = self._store.pin_sink_log(self._checkpoint, lineage.query, lineage.name, place, epoch)
+                return SinkSnapshot(kind=kind, place=place, position=str(newest)), files
+        except Exception as error:
+            return SinkSnapshot(kind=kind, place=place, unknown=str(error)), ()
+        return SinkSnapshot(kind=kind, place=place, unknown=_NOT_ASKED if place is not None else ""), ()
 
     def _add_operators(
         self, lineage: Lineage, operators: Mapping[str, LineageOperator], committed: Epoch, planned: Epoch

@@ -48,15 +48,27 @@ class SparkFiles:
         """
         snapshot = self.source.metadata.queries[query]
         base = self.source.folder_of(query)
-        changed = self._relocate(base, snapshot.files, checkpoint)
+        files = snapshot.spark_files
+        changed = self._relocate(base, files, checkpoint)
         # Spark's own checksum of a rewritten file would no longer match; without one Spark does not check it.
         skipped = {*changed, *(f"{path}.crc" for path in changed)}
-        entries = [entry for entry in snapshot.files if entry.path not in skipped]
+        self._place(base, [entry for entry in files if entry.path not in skipped], checkpoint)
+
+    def put_sink_log(self, query: QueryName, folder: str) -> None:
+        """Put the log of a query's file sink below a folder, from which the sink is set back.
+
+        Raises:
+            DamagedRecord, MissingRecord: a file is not what the manifest says.
+        """
+        snapshot = self.source.metadata.queries[query]
+        self._place(self.source.folder_of(query), list(snapshot.sink_files), folder)
+
+    def _place(self, base: str, entries: list[FileEntry], folder: str) -> None:
         if self._is_same_storage():
-            self._link(base, entries, checkpoint)
+            self._link(base, entries, folder)
         else:
             for entry in entries:
-                self._copy(join(base, stored_name(entry)), entry, join(checkpoint, entry.path))
+                self._copy(join(base, stored_name(entry)), entry, join(folder, entry.path))
 
     def _relocate(self, base: str, entries: tuple[FileEntry, ...], checkpoint: str) -> set[str]:
         changed = set()

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeVar, assert_never
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
-from coord_control.durable.checkpoints.query_snapshot import offsets_by_source
+from coord_control.durable.checkpoints.query_snapshot import offsets_by_source, with_sink
 from coord_control.ids import QueryName
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
@@ -48,6 +48,7 @@ from coord_control.protocol.scheduler.scheduler import StartCheckpoint
 from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.protocol.statistics import CheckpointStatistics, QueryStatistics
 from coord_control.spark.checkpoints.checkpoint_contents import CheckpointContents, JobDescription, Position
+from coord_control.spark.checkpoints.sink_position import sink_at
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
 
@@ -259,6 +260,7 @@ class CheckpointWork:
             snapshot = pinned.snapshot(
                 query_id=lineage.query_id, spark_version=self._spark_version, earlier=lineage.earlier
             )
+            snapshot = with_sink(snapshot, *sink_at(self._store, self.checkpoint, query, snapshot.planned))
             return snapshot, replace(
                 statistics,
                 pin_seconds=time.monotonic() - began,

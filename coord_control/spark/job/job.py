@@ -226,8 +226,8 @@ class Job:
         Args:
             name: its name in this job; cannot change. Its name in Spark is ``JOB.NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
-            table: write to this table, as ``writer.toTable(table)`` does: ``catalog.schema.table``. Spark creates one that
-                does not exist. Give format, output mode, partitioning and options to the writer.
+            table: write to this table (``catalog.schema.table``), as ``writer.toTable(table)`` does. Spark creates it
+                if necessary. Set format, output mode, partitioning and options on the writer.
             checkpoint_location: an existing Spark checkpoint directory to adopt, on the same storage as the job's
                 root; by default one below the root. The query that used it before must have ended.
 

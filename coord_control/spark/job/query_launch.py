@@ -5,6 +5,7 @@ Threads: one at a time, that which has the turn (:meth:`.job_life.JobLife.turn_t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.job_folder.lineage import Lineage, seeded
+from coord_control.durable.job_folder.sink_record import write_sink
 from coord_control.durable.restore.seeds import seed_lineage
 from coord_control.ids import Generation, OperatorUid, QueryName
 from coord_control.spark.job.declarations import Declarations
@@ -26,8 +28,11 @@ from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.queries.writers import place, spark_name
 from coord_control.spark.session import retained_epochs
+from coord_control.spark.sinks.sink_of import sink_of
 
 __all__ = ["QueryLaunch"]
+
+_log = logging.getLogger("coord_control.job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,10 @@ class QueryLaunch:
             self.queries.remove(name)
             self.declared.disown(operators)
             raise
+        try:
+            write_sink(self.place.files, lineage.folder, sink_of(query.session, query.spark_query))
+        except Exception as error:  # checkpoints ask again
+            _log.warning("= query %s: what it writes to is not recorded: %s", name, error)
         self.queries.started()
         self.owner.query_changed()
         return query.spark_query

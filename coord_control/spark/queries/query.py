@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coord_control.durable.files.filesystem import Files, join
@@ -117,6 +118,11 @@ class ManagedQuery:
         """Spark's handle of the current run; another one after a restart."""
         assert self._query is not None
         return self._query
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that it runs in."""
+        return self._writer._df.sparkSession
 
     @property
     def is_active(self) -> bool:
@@ -403,7 +409,7 @@ class ManagedQuery:
         # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
         self._run = RunId(f"{self._runtime.generation}.{self._runs}")
         self._runs += 1
-        context = self._writer._df.sparkSession.sparkContext
+        context = self.session.sparkContext
         context.setLocalProperty(RUN_PROPERTY, self._run)
         try:
             query = self._writer.start() if self._table is None else self._writer.toTable(self._table)
@@ -431,7 +437,7 @@ class ManagedQuery:
         return None
 
     def _explained(self, error: Exception) -> Exception:
-        return explained(error, self.name, self._writer._df.sparkSession)
+        return explained(error, self.name, self.session)
 
     def _finish_run(self, failure: BaseException | None = None) -> None:
         self._settle_run(failure)

@@ -9,6 +9,7 @@ from coord_control.durable.checkpoints.metadata_file import (
     FileEntry,
     OperatorSnapshot,
     QuerySnapshot,
+    SinkSnapshot,
     StateOperator,
     Trigger,
 )
@@ -65,9 +66,11 @@ def full_metadata() -> CheckpointMetadata:
                 shuffle_partitions=2,
                 sources=("FileStreamSource", "Kafka[flights]"),
                 reached=Reached(committed=Epoch(50), planned=Epoch(51)),
+                sink=SinkSnapshot(kind="file", place="file:/out/delays", position="41"),
                 files=(
                     FileEntry("commits/41", 29, "0a1b2c3d"),
                     FileEntry("state/0/0/42.zip", 1 << 33, "ffffffff", "200000000-17f3c2"),
+                    FileEntry("_sink/39.compact", 4096, "00000001"),
                 ),
             ),
             QueryName("raw"): QuerySnapshot(
@@ -75,6 +78,7 @@ def full_metadata() -> CheckpointMetadata:
                 epoch=Epoch(-1),
                 lineage="lineage-000001",
                 spark_version="4.3.0",
+                sink=SinkSnapshot(kind="delta", place="db.raw", unknown="the catalog did not answer"),
             ),
         },
         operators={

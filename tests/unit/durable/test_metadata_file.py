@@ -21,7 +21,8 @@ from tests.unit.durable.metadata_kit import full_metadata
 
 #: Written by releases. They must stay readable for ever and are never written again.
 GOLDEN_1 = Path(__file__).parent / "golden" / "metadata-format-1.json"
-GOLDEN = Path(__file__).parent / "golden" / "metadata-format-2.json"
+GOLDEN_2 = Path(__file__).parent / "golden" / "metadata-format-2.json"
+GOLDEN = Path(__file__).parent / "golden" / "metadata-format-3.json"
 PATH = "/job/checkpoints/7/_metadata"
 DELAYS = QueryName("delays")
 THRESHOLD = OperatorUid("threshold")
@@ -39,11 +40,30 @@ def test_the_golden_file_can_be_read() -> None:
     assert decode_metadata(PATH, GOLDEN.read_bytes()) == full_metadata()
 
 
+def without_sinks(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """What a release wrote that knew no sinks."""
+    queries = {
+        name: query.model_copy(update={"sink": None, "files": query.spark_files})
+        for name, query in metadata.queries.items()
+    }
+    return metadata.model_copy(update={"queries": queries})
+
+
+def test_the_second_format_can_be_read_and_knows_no_sinks() -> None:
+    assert decode_metadata(PATH, GOLDEN_2.read_bytes()) == without_sinks(full_metadata())
+
+
+def test_the_log_of_a_file_sink_is_kept_apart_from_the_files_of_spark() -> None:
+    query = full_metadata().queries[DELAYS]
+    assert [entry.path for entry in query.sink_files] == ["_sink/39.compact"]
+    assert [entry.path for entry in query.spark_files] == ["commits/41", "state/0/0/42.zip"]
+
+
 def test_the_first_format_can_be_read_and_knows_no_planned_epoch() -> None:
     metadata = decode_metadata(PATH, GOLDEN_1.read_bytes())
     query, operator = metadata.queries[DELAYS], metadata.operators[THRESHOLD]
     assert (query.planned, query.planned_offsets, query.reached, operator.planned) == (query.epoch, None, None, None)
-    newer = full_metadata()
+    newer = without_sinks(full_metadata())
     changes = {"planned_offsets": None, "reached": None}
     queries = {**newer.queries, DELAYS: newer.queries[DELAYS].model_copy(update=changes)}
     operators = {**newer.operators, THRESHOLD: newer.operators[THRESHOLD].model_copy(update={"planned": None})}
@@ -71,6 +91,7 @@ def test_other_tools_can_read_it() -> None:
     assert operator["planned"]["inputs"] == {"1": [[1, 1, "{}"]]}
     assert operator["planned"]["acks"] == {"1": [55, None, [[0, 1, '{"late":4}']]]}
     assert query["reached"] == {"committed": 50, "planned": 51}
+    assert query["sink"] == {"kind": "file", "place": "file:/out/delays", "position": "41", "unknown": ""}
     assert document["completed_at"] == "2026-01-02T03:04:07Z"
 
 
@@ -89,8 +110,8 @@ def test_the_protocol_gets_back_what_it_gave() -> None:
 
 def test_sizes_are_added_up() -> None:
     metadata = full_metadata()
-    assert metadata.size == metadata.queries[QueryName("delays")].size == 29 + (1 << 33)
-    assert metadata.file_count == 2
+    assert metadata.size == metadata.queries[QueryName("delays")].size == 29 + (1 << 33) + 4096
+    assert metadata.file_count == 3
 
 
 def test_every_flipped_bit_is_found() -> None:
@@ -116,8 +137,8 @@ def test_appended_bytes_are_found(suffix: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(UnsupportedFormat, match="format version 3") as caught:
-        decode_metadata(PATH, b'{ "format_version": 3, of a kind nobody knows')
+    with pytest.raises(UnsupportedFormat, match="format version 4") as caught:
+        decode_metadata(PATH, b'{ "format_version": 4, of a kind nobody knows')
     assert caught.value.path == PATH
 
 

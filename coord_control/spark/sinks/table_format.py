@@ -1,0 +1,48 @@
+"""What is needed of a table format whose tables have versions, and the formats that are known.
+
+A format is one module here that implements :class:`TableFormat`, with a row in :data:`FORMATS`, and a row in
+``durable/restore/sink_kinds.py`` for what is said about it without Spark.
+
+Threads: those of checkpoints, and the one that restores.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from pyspark.sql import SparkSession
+
+from coord_control.ids import Epoch
+
+__all__ = ["FORMATS", "TableFormat"]
+
+
+class TableFormat(Protocol):
+    """A format whose tables have versions. Every method may raise anything; the text of the error is the reason."""
+
+    def place(self, sink: Any) -> str | None:
+        """Return what a table is called in SQL, or its path.
+
+        Args:
+            sink: Spark's object in the JVM.
+        """
+        ...
+
+    def position(self, spark: SparkSession, place: str, query_id: str, epoch: Epoch) -> str:
+        """Return the newest version that holds nothing of a query behind ``epoch``.
+
+        The query may run: later epochs may be in the table already.
+        """
+        ...
+
+    def exists(self, spark: SparkSession, place: str, position: str) -> bool:
+        """Return whether the table can still be set to a version."""
+        ...
+
+    def roll_back(self, spark: SparkSession, place: str, position: str) -> None:
+        """Set the table to a version, older or newer. Repeatable."""
+        ...
+
+
+#: By the kind of the sink.
+FORMATS: Final[dict[str, TableFormat]] = {}
