@@ -1,7 +1,7 @@
 """What is needed of a table format whose tables have versions, and the formats that are known.
 
 A format is one module here that implements :class:`TableFormat`, with a row in :data:`FORMATS`, and a row in
-``durable/restore/sink_kinds.py`` for what is said about it without Spark.
+``durable/restore/sink_kinds.py`` with what is known of it without Spark.
 
 Threads: those of checkpoints, and the one that restores.
 """
