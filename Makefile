@@ -14,6 +14,8 @@ PYTEST_ARGS ?=
 # Processes of the test run, for a machine with two cores: tests wait for much. Each that meets a Spark test starts one
 # JVM and shares it among its tests.
 PYTEST_WORKERS ?= 3
+# The release of PySpark for `make compat`: 3.5, 4.0, ..., or all.
+SPARK ?= all
 # Seeds of the nightly simulation.
 SEEDS ?= 10000
 
@@ -23,7 +25,7 @@ STAMP := $(VENV)/.coord-control-installed
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup requirements test-requirements demo test connectors check format-check format lint types imports docs \
-	coverage simulate mutations kill-long nightly bench clean
+	compat coverage simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -79,6 +81,9 @@ coverage: setup ## the cheap tiers, with branch coverage of the protocol core, w
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov=coord_control.protocol --cov-branch --cov-report=term-missing \
 		--cov-fail-under=100 tests/unit tests/machines $(PYTEST_ARGS)
 
+compat: connectors ## jobs without operators, and table formats, on another PySpark: SPARK=3.5, or all releases
+	@$(SPARK_ENV) $(BIN)/python -m scripts.compat "$(SPARK)" $(PYTEST_ARGS)
+
 simulate: setup ## the nightly simulation: SEEDS=10000 histories of crashes
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
@@ -88,7 +93,7 @@ mutations: setup ## break the core on purpose, and see that a test notices each 
 kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow -s tests/kill $(PYTEST_ARGS)
 
-nightly: setup simulate mutations ## all that takes long: simulation, mutations, the long versions of the tests
+nightly: setup simulate mutations compat ## all that takes long: simulation, mutations, every PySpark, long versions of tests
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 bench: setup ## the benchmarks, as JSON

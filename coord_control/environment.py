@@ -50,7 +50,7 @@ __all__ = [
 
 #: The same ranges as in pyproject.toml.
 SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
-    "pyspark": ">=4.1,<5",
+    "pyspark": ">=3.5,<5",
     "pyarrow": ">=18",
     "pandas": ">=2.2,<3",
     "pydantic": ">=2.12",

@@ -38,6 +38,7 @@ TIERS: Final = (
     "ui",
     "dagster",
     "spark",
+    "compat",
     "connectors",
 )
 

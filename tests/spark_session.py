@@ -7,6 +7,7 @@ If the jars of connectors were fetched (scripts/connectors.py), the session has 
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
-#: The sets of scripts/connectors.toml that the session has on its class path.
-SESSION_SETS: Final = ("kafka", "s3a")
+#: The sets of scripts/connectors.toml that the session has on its class path, by the release of PySpark for which
+#: they are made.
+SESSION_SETS: Final = {"4.3": ("kafka", "s3a")}
 
 
 def spark_environment() -> dict[str, str]:
@@ -38,9 +40,10 @@ def spark_environment() -> dict[str, str]:
 
 
 def session_jars() -> str:
-    """Return the value of `spark.jars`; empty when the jars were not fetched."""
+    """Return the value of `spark.jars`; empty when the jars were not fetched, or are not for this PySpark."""
+    release = importlib.metadata.version("pyspark").rpartition(".")[0]
     try:
-        return ",".join(str(path) for name in SESSION_SETS for path in jars(name))
+        return ",".join(str(path) for name in SESSION_SETS.get(release, ()) for path in jars(name))
     except ConnectorsMissing:
         return ""
 

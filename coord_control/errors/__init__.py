@@ -5,7 +5,8 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, EventTypesChanged, LineageMismatch, AssetKeyTaken
-        - NoAtomicCreate, NonRestoredState, RestoredQueryUnused, RestoreRefused, ForkNameTaken, RescaleFailed
+        - NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused, RestoreRefused,
+          ForkNameTaken, RescaleFailed
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
     - JobNotFound                    there is no job of this name

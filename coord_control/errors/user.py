@@ -30,6 +30,8 @@ __all__ = [
     "OutputNotConsumed",
     "ParallelismChanged",
     "ParallelismFixed",
+    "SparkConnectUnsupported",
+    "SparkTooOld",
     "StateInvalid",
     "StateTooLarge",
     "SubtaskFailed",
@@ -89,6 +91,29 @@ class NoAtomicCreate(DeclarationError):
             f"{path} cannot be written safely: {why}. Two drivers could both own a job there. Choose a root on a local "
             "disk, HDFS, S3 (s3a:// with Hadoop 3.4.2 or newer, and fs.s3a.create.conditional.enabled not set to "
             "false), ABFS or Google Cloud Storage, and check it with: coordctl doctor --root ROOT"
+        )
+
+
+class SparkTooOld(DeclarationError):
+    """The installed Spark lacks what this needs; see docs/compatibility.md."""
+
+    def __init__(self, what: str, needed: str, found: str, without: str = "") -> None:
+        self.what, self.needed, self.found = what, needed, found
+        instead = f", or {without}" if without else ""
+        super().__init__(
+            f"{what} needs Spark {needed} or newer, and this is Spark {found}: install it (pip install "
+            f"'pyspark>={needed}' for the driver, the same release on the cluster){instead}"
+        )
+
+
+class SparkConnectUnsupported(DeclarationError):
+    """A job was given a session of Spark Connect."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this is a session of Spark Connect, whose queries run in a server that coord_control cannot reach. Run "
+            "the job as a classic driver: SparkSession.builder without remote(), SPARK_REMOTE and SPARK_CONNECT_MODE "
+            "unset, started with spark-submit or coordctl run --master"
         )
 
 

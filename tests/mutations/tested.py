@@ -16,6 +16,7 @@ import pytest
 
 from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.command_mutations import COMMAND_MUTATIONS
+from tests.mutations.compatibility_mutations import COMPATIBILITY_MUTATIONS
 from tests.mutations.dagster_mutations import DAGSTER_MUTATIONS
 from tests.mutations.ending_mutations import ENDING_MUTATIONS
 from tests.mutations.mutation import Mutation
@@ -36,6 +37,7 @@ _BROKEN: Final = "--broken"
 TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *CHECKPOINT_RUN_MUTATIONS,
     *COMMAND_MUTATIONS,
+    *COMPATIBILITY_MUTATIONS,
     *DAGSTER_MUTATIONS,
     *ENDING_MUTATIONS,
     *QUERY_MUTATIONS,

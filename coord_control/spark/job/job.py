@@ -50,7 +50,7 @@ from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.process import shutdown, start_notice
 from coord_control.spark.process.interrupts import InterruptsWait
 from coord_control.spark.queries.restart_policy import RestartPolicy
-from coord_control.spark.session import use_this_interpreter
+from coord_control.spark.session import require_classic, require_operators, use_this_interpreter
 
 if TYPE_CHECKING:
     from coord_control.spark.job.control_plane import ControlPlane
@@ -107,6 +107,7 @@ class Job:
         CheckpointNotFound: ``restore_from`` matches no checkpoint, or several.
         RestoreRefused: the checkpoint cannot be restored; nothing was changed.
         InvalidName: ``name`` is invalid.
+        SparkConnectUnsupported: ``spark`` is not a classic session.
         Fenced: another driver was faster.
         StoreUnavailable: ``root`` is not writable.
         EndpointNotBound: no port is free.
@@ -140,6 +141,7 @@ class Job:
         self.name = name
         self._plane = _control_plane(control)
         self._metrics = JobMetrics.of(metrics)
+        require_classic(spark)
         use_this_interpreter(spark)
         self._spark = spark
         root = absolute(root)
@@ -211,9 +213,11 @@ class Job:
 
         Raises:
             DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).
+            SparkTooOld: operators need Spark 4.1 or newer.
             JobClosed: the job has ended.
         """
         self._life.check_open()
+        require_operators(uid, self._spark.version)
         return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
 
     def start(

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from coord_control.environment import EnvironmentCheck, Status, check_storage
 from coord_control.spark.hadoop_files import files_for
+from coord_control.spark.session import can_place_rows
 
 __all__ = ["check_spark"]
 
@@ -56,9 +57,14 @@ def check_spark(spark: SparkSession, started: float) -> EnvironmentCheck:
     """
     expected = f"{_ROWS} rows through mapInArrow, each in the partition that it names"
     rows = spark.range(_ROWS).selectExpr("id", f"cast(pmod(id, {_PARTITIONS}) as int) as part")
-    result = rows.repartitionById(_PARTITIONS, "part").mapInArrow(_locate, "part int, seen int").collect()
+    has_operators = can_place_rows(spark.version)
+    placed = rows.repartitionById(_PARTITIONS, "part") if has_operators else rows.repartition(_PARTITIONS, "part")
+    result = placed.mapInArrow(_locate, "part int, seen int").collect()
     seconds = time.monotonic() - started
     found = f"Spark {spark.version} on {spark.sparkContext.master}, {seconds:.1f} s with its start"
+    if len(result) == _ROWS and not has_operators:
+        hint = "enough for queries without operators; install a newer PySpark for operators"
+        return EnvironmentCheck("spark", Status.WARNING, found, "Spark 4.1 or newer for operators", hint)
     if len(result) == _ROWS and all(row["part"] == row["seen"] for row in result):
         return EnvironmentCheck("spark", Status.OK, found, expected)
     hint = "please report the versions of Spark and PyArrow: rows are lost or in a wrong partition"

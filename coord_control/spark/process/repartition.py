@@ -24,6 +24,7 @@ from coord_control.spark.session import storage_session
 __all__ = ["repartition"]
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_MANAGER = "_streamingCheckpointManager"
 #: Spark does not check this: it would move the only row to where the query does not find it.
 _GLOBAL = "an aggregation without keys is kept in one partition, whatever the setting says"
 
@@ -36,11 +37,13 @@ def repartition(spark: SparkSession, states: Sequence[StateToRepartition]) -> di
     """
     for state in states:
         session = spark.newSession()  # for separate settings
+        if not hasattr(session, _MANAGER):
+            return {state.query: f"Spark {spark.version} cannot repartition states; 4.2 and newer can"}
         session.conf.set(_FORMAT, str(state.checkpoint_format))
         try:
             if any(not _has_keys(session, state, operator) for operator in state.aggregations):
                 return {state.query: _GLOBAL}
-            session._streamingCheckpointManager.repartition(_uri(state.checkpoint), state.partitions)
+            getattr(session, _MANAGER).repartition(_uri(state.checkpoint), state.partitions)
         except (PySparkException, Py4JJavaError) as error:
             return {state.query: _reason(error)}
     return {}

@@ -26,7 +26,7 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.restore.export import export_query
 from coord_control.ids import QueryName
 from coord_control.spark.hadoop_files import files_for
-from coord_control.spark.session import storage_session
+from coord_control.spark.session import require_state_reader, storage_session
 
 __all__ = ["LoadedState", "load_states"]
 
@@ -52,7 +52,12 @@ class LoadedState:
 
 
 def load_states(spark: SparkSession, source: CheckpointSource) -> Iterator[LoadedState]:
-    """Load all states of a checkpoint with Spark, one at a time."""
+    """Load all states of a checkpoint with Spark, one at a time.
+
+    Raises:
+        SparkTooOld: this Spark cannot read states.
+    """
+    require_state_reader(spark.version)
     for query, snapshot in source.metadata.queries.items():
         if not snapshot.state_operators:
             continue

@@ -1,0 +1,36 @@
+"""Tests of jobs without operators, on every PySpark that is supported: `make compat SPARK=3.5` (scripts/compat.py).
+
+`make test` runs them on the PySpark of the checkout.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+import pytest
+
+from tests.spark.conftest import _no_query_survives_its_test as _no_query_survives_its_test
+from tests.spark.conftest import file_stream as file_stream
+from tests.spark.conftest import make_job as make_job
+from tests.spark.conftest import own_session as own_session
+
+#: What the tests of a file need: modules, which `make compat` installs.
+_NEEDS: Final = {"test_connect.py": ("grpc_status", "google.rpc")}
+
+
+# First, because pytest's own -m must already see what is left.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this environment cannot run."""
+    out = [item for item in items if not all(map(_is_there, _NEEDS.get(item.path.name, ())))]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
