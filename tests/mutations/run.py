@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Final
 
 from coord_control.durable.epochs import records_codec
@@ -357,11 +357,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tested and not passes(tested):
         print("the tests fail without a mutation: mend that first")
         return 1
-    for number in tested:
-        mutation, tests = TESTED_MUTATIONS[number]
-        is_caught = fails(number)
-        escaped += not is_caught
-        print(f"{mutation.name:{width}}  {tests if is_caught else 'NOT CAUGHT'}", flush=True)
+    with ThreadPoolExecutor(_PROCESSES) as threads:
+        for number, is_caught in zip(tested, threads.map(fails, tested), strict=True):
+            mutation, tests = TESTED_MUTATIONS[number]
+            escaped += not is_caught
+            print(f"{mutation.name:{width}}  {tests if is_caught else 'NOT CAUGHT'}", flush=True)
     print(f"{len(names) - escaped} of {len(names)} mutations caught")
     return 1 if escaped else 0
 

@@ -7,6 +7,7 @@ tests pass without it and fail with it; they are run in a process of their own, 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
 from tests.mutations.storage_mutations import STORAGE_MUTATIONS
+from tests.patience import SECONDS
 
 __all__ = ["TESTED_MUTATIONS", "fails", "main", "passes"]
 
@@ -32,6 +34,8 @@ __all__ = ["TESTED_MUTATIONS", "fails", "main", "passes"]
 _PASSED: Final = 0
 _FAILED: Final = 1
 _BROKEN: Final = "--broken"
+# How long a test waits that is to fail, and may do so by waiting in vain.
+_PATIENCE_SECONDS: Final = 60
 
 #: Each with the tests that catch it.
 TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
@@ -63,12 +67,13 @@ def fails(number: int) -> bool:
     Raises:
         subprocess.CalledProcessError: they could not be run.
     """
-    return _exit_code(_BROKEN, str(number)) == _FAILED
+    return _exit_code(_BROKEN, str(number), patience=_PATIENCE_SECONDS) == _FAILED
 
 
-def _exit_code(*arguments: str) -> int:
+def _exit_code(*arguments: str, patience: int = SECONDS) -> int:
     command = [sys.executable, "-m", "tests.mutations.tested", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "COORD_TEST_PATIENCE": str(patience)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (_PASSED, _FAILED):
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return done.returncode

@@ -190,6 +190,16 @@ class Claim:
         if not self.is_current():
             raise self.fenced(job)
 
+    def verify_recent(self, job: str) -> None:
+        """Check that this driver still owned the job a moment ago (:meth:`is_fresh`); reads nothing if it knows.
+
+        Raises:
+            Fenced: it does not own it any more.
+            StoreUnavailable: the storage cannot say.
+        """
+        if not self.is_fresh():
+            self.verify(job)
+
     def is_fresh(self) -> bool:
         """Return whether the last check found it current and began at most :data:`LEASE_SECONDS` ago.
 

@@ -324,8 +324,14 @@ class JobDriver:
         self.queries.append(query, records)
 
     def verify(self) -> None:
+        self._verified(self.claim.verify)
+
+    def verify_recent(self) -> None:
+        self._verified(self.claim.verify_recent)
+
+    def _verified(self, check: Callable[[str], None]) -> None:
         try:
-            self.claim.verify(self._name)
+            check(self._name)
         except Fenced as error:
             self.fenced(error)
             raise

@@ -195,7 +195,7 @@ class ManagedQuery:
             epoch = self._own.look(epoch)
             if epoch <= self.last_committed:
                 return
-            self._owner.verify()
+            self._owner.verify_recent()
         except Fenced as error:
             self.fail(error)
             return

@@ -49,6 +49,16 @@ class QueryOwner(Protocol):
             Fenced: a newer driver has claimed the job.
         """
 
+    def verify_recent(self) -> None:
+        """Check that the job was this driver's a moment ago, without reading the storage if it was just read.
+
+        A successor waits for longer than that before it reads or runs anything, so what this driver's own run has
+        committed by now is not the successor's.
+
+        Raises:
+            Fenced: a newer driver has claimed the job.
+        """
+
     def start_coordinators(self, operators: Sequence[OperatorUid]) -> None:
         """Start them: the core has recovered, and Spark starts next."""
 

@@ -90,6 +90,29 @@ class TestLease:
         now[0] += 0.01
         assert not mine.is_fresh()
 
+    def test_what_was_checked_a_moment_ago_is_not_read_again(self) -> None:
+        disk, now, reads = MemoryFiles(), [128.0], list[str]()
+
+        class Counting(MemoryFiles):
+            def read(self, path: str) -> bytes:
+                reads.append(path)
+                return super().read(path)
+
+        counting = Counting()
+        counting._disk = disk._disk
+        mine = generations.claim(counting, "/job/generations", Holder.of([]), clock=lambda: now[0])
+        mine.verify_recent("job")
+        reads.clear()
+        for _ in range(8):
+            now[0] += LEASE_SECONDS / 8
+            mine.verify_recent("job")
+        assert not reads
+        generations.claim(disk, "/job/generations", Holder.of([]))
+        mine.verify_recent("job")  # the successor waits for longer than this
+        now[0] += 0.01
+        with pytest.raises(Fenced):
+            mine.verify_recent("job")
+
     def test_a_check_that_finds_a_newer_driver_ends_it_at_once(self) -> None:
         disk = MemoryFiles()
         mine = generations.claim(disk, "/job/generations", Holder.of([]))
