@@ -18,6 +18,7 @@ NAMES: Final = (
     "dagster_sensor",
     "dagster_savepoint",
     "metrics",
+    "objects",
 )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from coord_control.exit_codes import ExitCode
 from scripts.connectors import jars
 from tests.patience import SECONDS, eventually
 from tests.spark.jobs import rows
@@ -85,6 +86,10 @@ class Drivers:
 
         eventually(are_there, self.log, pause=0.3)
 
+    def await_end_of_one(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Wait until one of the drivers has ended."""
+        eventually(lambda: any(process.poll() is not None for process in processes), self.log, pause=0.3)
+
     def finish(self) -> None:
         """Let one more driver process what there is, and check that each row was written once."""
         process = self.start("--finish")
@@ -111,4 +116,19 @@ def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(drivers: Drive
         drivers.wait_for(files)
         drivers.kill(driver)
     drivers.add(2)
+    drivers.finish()
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
+def test_of_two_drivers_that_start_at_once_one_owns_the_job(drivers: Drivers, rounds: int) -> None:
+    for number in range(rounds):
+        drivers.add(1)
+        both = [drivers.start(), drivers.start()]
+        drivers.wait_for(number + 1)
+        drivers.await_end_of_one(both)
+        [loser] = [one.returncode for one in both if one.poll() is not None]
+        assert loser == ExitCode.FENCED, drivers.log()
+        for one in both:
+            drivers.kill(one)
+    drivers.add(1)
     drivers.finish()
