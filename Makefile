@@ -51,6 +51,7 @@ demo: setup ## a year of flights through a coordinated streaming job
 # first (tests/conftest.py orders them); the tests of a file stay in one process.
 test: test-requirements setup check ## static checks, then every tier of tests
 	@$(BIN)/python -m scripts.connectors $(if $(filter required,$(COORD_CONNECTORS)),,--optional)
+	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 connectors: setup ## fetch the jars for the tests of connectors (Kafka, S3, HDFS), once, through mvn
@@ -91,9 +92,11 @@ mutations: setup ## break the core on purpose, and see that a test notices each 
 	@$(BIN)/python -m tests.mutations.run
 
 kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
+	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow -s tests/kill $(PYTEST_ARGS)
 
 nightly: setup simulate mutations compat ## all that takes long: simulation, mutations, every PySpark, long versions of tests
+	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 bench: setup ## the benchmarks, as JSON

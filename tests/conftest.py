@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from scripts.connectors import ConnectorsMissing, jars, sets
+from tests import jvm
 
 TESTS: Final = Path(__file__).resolve().parent
 
@@ -23,9 +24,8 @@ pytest_plugins = ["tests.spark_session"]
 
 # No test finds, or fills, the control database of whoever runs it; those that want one name their own.
 os.environ["COORD_CONTROL"] = "none"
-# JVMs that live for seconds: see there.
-os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "spark_conf"))
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+for _name, _value in jvm.environment().items():
+    os.environ.setdefault(_name, _value)
 
 #: Folders below `tests`, cheap tiers first. A folder that is not here comes last.
 TIERS: Final = (
@@ -61,7 +61,6 @@ LONGEST: Final = (
     "spark/test_driver_end.py",
     "spark/test_stops.py",
     "acceptance/test_flights_prometheus.py",
-    "spark/test_job_cluster.py",
     "acceptance/test_coordctl_detached_job.py",
 )
 
@@ -111,7 +110,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     reason = _no_connectors()
-    return [f"The connectors are not tested: {reason}"] if reason else []
+    lines = [f"The connectors are not tested: {reason}"] if reason else []
+    if not jvm.ARCHIVE.exists():
+        lines.append("JVMs start slowly: their archive of classes is made by python -m tests.jvm")
+    return lines
 
 
 # First, because pytest's own -m must already see the markers that are added here.

@@ -59,6 +59,8 @@ _CODE: Final = f"""
 """
 #: From the request to end to the kill of the driver and all that it has started.
 _GRACE_SECONDS: Final = 60.0
+#: An epoch a second, not one after the other: the tests look at pages most of the time.
+_EPOCH_SECONDS: Final = 1.0
 #: A driver that does not run by then fails its test.
 
 
@@ -145,7 +147,7 @@ def _job(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     run = [sys.executable, "-m", "coord_control.cli", "run", "--backoff-initial", "10ms"]
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
-            [*keeper, *run, delays_job.__file__, str(folder)],
+            [*keeper, *run, delays_job.__file__, str(folder), str(_EPOCH_SECONDS)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -124,7 +124,10 @@ def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(
     assert rig.made(run) == [savepoint]
 
 
-@pytest.mark.parametrize("is_complete_before", [False, True], ids=["under-way", "complete-by-then"])
+# One that is still under way is found by the retry that Dagster starts, below.
+@pytest.mark.parametrize(
+    "is_complete_before", [pytest.param(False, marks=pytest.mark.slow), True], ids=["under-way", "complete-by-then"]
+)
 def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failure(
     rig: DeploymentRig, *, is_complete_before: bool
 ) -> None:
@@ -183,6 +186,8 @@ def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(rig: Deplo
     assert rig.made(again) == [second]
 
 
+# As the next test, where the first attempt ends in another way.
+@pytest.mark.slow
 def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(rig: DeploymentRig) -> None:
     run = rig.dagster.materialize(_SAVEPOINT, config=_config(timeout_seconds=3.0))
     rig.dagster.wait_message(run, "An earlier attempt has sent the request")

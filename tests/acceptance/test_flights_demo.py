@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ def start(tmp_path: Path) -> Iterator[Run]:
     """Start the demo, with its JSON on standard output and its progress on standard error."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "examples.flights", "--json", "--no-dagster", *options]
+    def run(*options: str, dagster: Sequence[str] = ("--no-dagster",)) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "examples.flights", "--json", *dagster, *options]
         environment = {**os.environ, "TMPDIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
         pipe = subprocess.PIPE
         process = subprocess.Popen(
@@ -66,7 +67,7 @@ def await_line(process: subprocess.Popen[str], text: str) -> None:
     raise AssertionError("the demo has ended: " + "".join(said))
 
 
-def await_epoch(process: subprocess.Popen[str], epoch: int) -> None:
+def await_epoch(process: subprocess.Popen[str], epoch: int) -> str:
     """Read the progress until query `alerts` has committed an epoch; the demo is at work on the next ones then."""
     assert process.stderr is not None
     said = []
@@ -74,7 +75,7 @@ def await_epoch(process: subprocess.Popen[str], epoch: int) -> None:
         said.append(line)
         _, _, rest = line.partition("alerts running, epoch ")
         if rest and int(rest.split(",")[0]) >= epoch:
-            return
+            return "".join(said)
     raise AssertionError("the demo has ended: " + "".join(said))
 
 
@@ -141,11 +142,16 @@ def test_ten_days_come_out_as_they_went_in_also_when_spark_has_not_committed_wha
 # What Ctrl-C does is seen at a terminal (test_flights_dagster.py), and when it comes twice, below.
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_demo_stops_between_epochs_and_checks_what_is_there(start: Run, number: signal.Signals) -> None:
-    interrupted = start("--days-per-epoch", "1")
-    await_epoch(interrupted, 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # and a port that Dagster cannot have costs one line
+        port = server.getsockname()[1]
+        interrupted = start("--days-per-epoch", "1", dagster=("--dagster-port", str(port)))
+        said = await_epoch(interrupted, 1)
+    assert f"port {port} cannot be used" in said
+    assert "the demo continues without it" in said
     interrupted.send_signal(number)
     result, err = finish(interrupted)
     assert_right(result)
+    assert result["dagster"] is None
     assert not result["complete"]
     assert 0 < result["alerts"]["days"] < 365
     assert "Traceback" not in err

@@ -42,6 +42,7 @@ def service(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         "PYTHONPATH": str(CHECKOUT),
         "PYSPARK_SUBMIT_ARGS": " ".join([*settings, "pyspark-shell"]),
         "SPARK_CONF_DIR": str(DEPLOY / "compose/spark"),
+        "SPARK_SUBMIT_OPTS": "",  # none of the tests' own (tests/jvm.py)
         "COORD_CONTROL": f"sqlite:///{tmp_path / 'control.db'}",
         "COORD_METRICS": "127.0.0.1:0",
     }

@@ -245,7 +245,7 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.driver.memory": "600m",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
     }
     master = f"local[2,{_ATTEMPTS}]"
     if _CLUSTER:
@@ -262,7 +262,6 @@ def session(folder: Path) -> SparkSession:
 def on_a_cluster() -> dict[str, str]:
     return {
         "spark.executor.memory": "600m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.task.maxFailures": str(_ATTEMPTS),
         # Any free executor takes any task, and rows that a killed one held are not asked for again and again.
@@ -334,6 +333,8 @@ def main(folder: Path, seed: int, *, finish: bool, saving: bool, restore: str | 
         job.start("ledger", output)
         counts = query(rows().groupBy("key").count()).outputMode("complete").foreachBatch(count_into(story / "counts"))
         job.start("counts", counts)
+        if _CLUSTER and job._driver.runtime.endpoint.address.certificate is None:
+            raise violated(folder / "violations", "TLS is off, and the master is not local")
         if saving:
             threading.Thread(target=save_again_and_again, args=(job, folder), daemon=True).start()
         job.await_termination()

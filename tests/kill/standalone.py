@@ -17,6 +17,7 @@ from typing import Final
 import psutil
 import pyspark
 
+from tests import jvm
 from tests.patience import SECONDS
 
 __all__ = ["MEGABYTES", "Standalone", "Worker"]
@@ -70,9 +71,9 @@ class Standalone:
         self._environment = {
             **os.environ,
             **environment,
-            "SPARK_HOME": str(_home(folder / "home")),
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": jvm.options(),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
         }
         self.workers: list[Worker] = []
@@ -128,14 +129,6 @@ class Standalone:
                 cwd=self._folder,
                 start_new_session=True,  # as on machines of their own: nothing reaches them but by their ids
             )
-
-
-def _home(folder: Path) -> Path:
-    """Spark's own home, with the program that starts executors in a place where pip does not put it."""
-    folder.mkdir()
-    for path in Path(pyspark.__file__).parent.iterdir():
-        (folder / path.name).symlink_to(path)
-    return folder
 
 
 def _is_executor(process: psutil.Process) -> bool:

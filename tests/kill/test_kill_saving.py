@@ -41,7 +41,7 @@ _SAVING = tuple(step for step in Step if step not in _RESTORING)
 def test_what_is_complete_can_be_restored_whenever_the_driver_is_killed(trial: Trial) -> None:
     _run(
         trial,
-        saving=[Step.METADATA_IN_PLACE, Step.FILES_NOT_REMOVED, None],
+        saving=[Step.METADATA_IN_PLACE, Step.FILES_NOT_REMOVED],
         restoring=[Step.LINEAGE_FILLED, Step.RESTORE_COMMITTED],
     )
 

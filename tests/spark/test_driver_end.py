@@ -173,7 +173,7 @@ def test_the_second_interrupt_does_not_wait(start: Callable[..., EndingDriver]) 
     assert driver.process.wait() == -signal.SIGINT
 
 
-@pytest.mark.parametrize("is_restart", [False, True])
+@pytest.mark.parametrize("is_restart", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_program_that_waits_for_a_savepoint_when_a_command_ends_its_job_has_not_failed(
     start: Callable[..., EndingDriver], *, is_restart: bool
 ) -> None:
@@ -254,8 +254,15 @@ def _restart(driver: EndingDriver) -> CommandRecord:
     return driver.client.restart("job")
 
 
+# The other ends are seen above: a stop that meets a savepoint, a signal in the last moments.
 @pytest.mark.parametrize(
-    ("request_end", "code"), [(_terminate, 143), (_stop, 0), (_restart, 76)], ids=["signal", "stop", "restart"]
+    ("request_end", "code"),
+    [
+        pytest.param(_terminate, 143, marks=pytest.mark.slow),
+        pytest.param(_stop, 0, marks=pytest.mark.slow),
+        (_restart, 76),
+    ],
+    ids=["signal", "stop", "restart"],
 )
 def test_a_program_that_still_starts_queries_when_its_end_was_requested_ends_in_order(
     start: Callable[[str], EndingDriver], request_end: Callable[[EndingDriver], CommandRecord | None], code: int

@@ -172,8 +172,8 @@ def references() -> dict[tuple[Build, bool], Results]:
     return {}
 
 
-#: Each stands beside one with an operator, which does all that it does; the plain ones that cost least always run.
-SLOW: Final = ("aggregation-rocksdb", "transform-with-state")
+#: Each stands beside one with an operator, which does all that it does; the plain one that costs least always runs.
+SLOW: Final = ("aggregation-hdfs", "aggregation-rocksdb", "dedup-hdfs", "join-rocksdb", "transform-with-state")
 
 
 @pytest.mark.parametrize(
