@@ -32,12 +32,14 @@ from typing import Final
 from coord_control.supervisor import DriverEnded, StopRequested
 
 __all__ = [
+    "ACCEPT_SKIPPED_VARIABLE",
     "ALLOW_MISSING_INPUT_VARIABLE",
     "ALLOW_VARIABLE",
     "GRACE_VARIABLE",
     "LIFELINE_VARIABLE",
     "LOG_FILE_VARIABLE",
     "RESTORE_VARIABLE",
+    "ROLL_BACK_VARIABLE",
     "SUPERVISED_VARIABLE",
     "DriverProcess",
     "QueueInbox",
@@ -50,6 +52,8 @@ GRACE_VARIABLE: Final = "COORD_GRACE_SECONDS"  #: tells the driver how long a st
 RESTORE_VARIABLE: Final = "COORD_RESTORE_FROM"  #: tells the driver's job which checkpoint to restore
 ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that queries and operators may differ from it
 ALLOW_MISSING_INPUT_VARIABLE: Final = "COORD_ALLOW_MISSING_INPUT"  #: ... and that files of its sources may be missing
+ROLL_BACK_VARIABLE: Final = "COORD_ROLL_BACK_SINKS"  #: ... and that the sinks go back too
+ACCEPT_SKIPPED_VARIABLE: Final = "COORD_ACCEPT_SKIPPED_EPOCHS"  #: ... and that sinks may skip epochs
 SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that a supervisor restarts it, and which one
 LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver the file that its output goes to, if any
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for

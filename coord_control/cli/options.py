@@ -8,7 +8,7 @@ import typer
 
 from coord_control.cli.completion import complete_job
 from coord_control.cli.duration_parser import parse_seconds
-from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE
+from coord_control.driver_process import ACCEPT_SKIPPED_VARIABLE, ALLOW_MISSING_INPUT_VARIABLE, ROLL_BACK_VARIABLE
 
 __all__ = [
     "AllowMissingInput",
@@ -66,6 +66,22 @@ AllowMissingInput: TypeAlias = Annotated[
         "--allow-missing-input",
         envvar=ALLOW_MISSING_INPUT_VARIABLE,
         help="Restore even if files that a source would read again are gone; their rows are lost.",
+    ),
+]
+RollBackSinks: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--roll-back-sinks",
+        envvar=ROLL_BACK_VARIABLE,
+        help="Set the sinks back to REF too (Spark's file sink, Delta, Iceberg), before a query starts.",
+    ),
+]
+AcceptSkippedEpochs: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-skipped-epochs",
+        envvar=ACCEPT_SKIPPED_VARIABLE,
+        help="Restore even if a sink skips epochs that it has received; what they produce differently is lost.",
     ),
 ]
 Control: TypeAlias = Annotated[

@@ -7,7 +7,19 @@ from typing import Annotated, Final
 import typer
 
 from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_way
-from coord_control.cli.options import AllowMissingInput, AnyRoot, Control, Force, JobName, Json, Key, Timeout, Wait
+from coord_control.cli.options import (
+    AcceptSkippedEpochs,
+    AllowMissingInput,
+    AnyRoot,
+    Control,
+    Force,
+    JobName,
+    Json,
+    Key,
+    RollBackSinks,
+    Timeout,
+    Wait,
+)
 from coord_control.cli.output import checks_table, human_bytes, print_json, reported, say
 from coord_control.cli.requests import finish
 from coord_control.cli.spark_commands import repartition_states
@@ -67,6 +79,8 @@ def restore(
         ),
     ] = False,
     allow_missing_input: AllowMissingInput = False,
+    roll_back_sinks: RollBackSinks = False,
+    accept_skipped_epochs: AcceptSkippedEpochs = False,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
@@ -96,6 +110,9 @@ def restore(
     without REF, undoes the restore. The restore is refused if files that its sources would read again are gone, unless
     --allow-missing-input is given. --shuffle-partitions starts a local Spark.
 
+    A sink that skips epochs that it has received would lose what the restored job writes in them. Such a restore is
+    refused, unless --roll-back-sinks sets the sinks back as well, or --accept-skipped-epochs is given.
+
     Exit codes: 0 done (or would work), 65 damaged, 75 the job has a driver, 78 refused.
     """
     with reported(as_json):
@@ -110,6 +127,8 @@ def restore(
             ref=reference(ref),
             allow_non_restored_state=allow_non_restored_state,
             allow_missing_input=allow_missing_input,
+            roll_back_sinks=roll_back_sinks,
+            accept_skipped_epochs=accept_skipped_epochs,
             verify=verify,
             force=force,
             as_name=fork,

@@ -21,14 +21,16 @@ import typer
 
 from coord_control.cli.detach import default_log_file, detach
 from coord_control.cli.duration_parser import parse_seconds
-from coord_control.cli.options import AllowMissingInput
+from coord_control.cli.options import AcceptSkippedEpochs, AllowMissingInput, RollBackSinks
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
 from coord_control.driver_process import (
+    ACCEPT_SKIPPED_VARIABLE,
     ALLOW_MISSING_INPUT_VARIABLE,
     ALLOW_VARIABLE,
     LOG_FILE_VARIABLE,
     RESTORE_VARIABLE,
+    ROLL_BACK_VARIABLE,
     SUPERVISED_VARIABLE,
     DriverProcess,
     QueueInbox,
@@ -111,6 +113,8 @@ def run(
         ),
     ] = False,
     allow_missing_input: AllowMissingInput = False,
+    roll_back_sinks: RollBackSinks = False,
+    accept_skipped_epochs: AcceptSkippedEpochs = False,
     detached: Annotated[
         bool,
         typer.Option("--detach", envvar="COORD_DETACH", help="Run in the background, with a log file."),
@@ -163,6 +167,8 @@ def run(
         environment[RESTORE_VARIABLE] = reference(restore_from)
         environment[ALLOW_VARIABLE] = "1" if allow_non_restored_state else "0"
         environment[ALLOW_MISSING_INPUT_VARIABLE] = "1" if allow_missing_input else "0"
+        environment[ROLL_BACK_VARIABLE] = "1" if roll_back_sinks else "0"
+        environment[ACCEPT_SKIPPED_VARIABLE] = "1" if accept_skipped_epochs else "0"
     driver = DriverProcess(command, environment, inbox)
 
     def request_stop(signum: int, frame: FrameType | None) -> None:

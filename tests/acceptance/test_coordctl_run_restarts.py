@@ -13,6 +13,7 @@ def test_every_driver_is_told_what_to_restore(script: Write, start: Run, tmp_pat
     path = script("""
         import os, pathlib
         names = ("RESTORE_FROM", "ALLOW_NON_RESTORED_STATE", "ALLOW_MISSING_INPUT")
+        names += ("ROLL_BACK_SINKS", "ACCEPT_SKIPPED_EPOCHS")
         print(*(os.environ[f"COORD_{name}"] for name in names), flush=True)
         mark = pathlib.Path("mark")
         if not mark.exists():
@@ -20,10 +21,11 @@ def test_every_driver_is_told_what_to_restore(script: Write, start: Run, tmp_pat
             raise ValueError("boom")
     """)
 
-    out, _ = start(path, options=[*FAST, "--restore-from", "savepoints/./one", "--allow-missing-input"]).communicate()
+    options = [*FAST, "--restore-from", "savepoints/./one", "--allow-missing-input", "--roll-back-sinks"]
+    out, _ = start(path, options=options).communicate()
 
     # A path is made absolute: the driver may change its directory. The job applies it once.
-    assert out.splitlines() == [f"{tmp_path}/savepoints/one 0 1"] * 2
+    assert out.splitlines() == [f"{tmp_path}/savepoints/one 0 1 1 0"] * 2
 
 
 def test_a_script_that_fails_is_restarted_with_the_reason_in_the_log(script: Write, start: Run, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
+from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink
+from coord_control.durable.offline.offline_savepoint import save
 from coord_control.storage.records import CheckpointState
 from tests.agent_kit import ScriptedDriver
 from tests.control_kit import put_job
@@ -140,6 +142,43 @@ def test_a_restore_whose_input_is_gone_is_refused_unless_that_is_allowed(
     found = restored(plane)
     assert found is not None
     assert found.allow_missing_input
+
+
+def file_sink_goes_on(plane: Plane) -> str:
+    """A savepoint of a query with a file sink, which receives an epoch after it; returns where it lies."""
+    lineage = plane.root / "flights/queries/counts/lineage-000001"
+    log = plane.root / "out" / "_spark_metadata"
+    log.mkdir(parents=True)
+    for epoch in range(5):
+        (log / str(epoch)).write_text("v1\n")
+    run_spark(LocalFiles(), str(lineage / "spark"), 4)
+    write_sink(LocalFiles(), str(lineage), SinkRecord(kind="file", place=str(log.parent)))
+    path = save(LocalFiles(), str(plane.root / "flights"), label="with-sink").path
+    (log / "5").write_text("v1\n")
+    return path
+
+
+def test_a_restore_that_would_lose_rows_asks_what_becomes_of_the_sinks(
+    plane: Plane, actions: Actions, dead: str
+) -> None:
+    path = file_sink_goes_on(plane)
+
+    ended = actions.run(RESTORE, ref=path)
+
+    assert not ended.is_success
+    assert "| refused | sink | counts |" in ended.metadata["preflight"]
+    assert "--roll-back-sinks (roll_back_sinks=True)" in ended.description
+    assert restored(plane) is None
+    assert actions.run(RESTORE, ref=path, accept_skipped_epochs=True).is_success
+    found = restored(plane)
+    assert found is not None
+    assert not found.roll_back_sinks
+    rolled = actions.run(RESTORE, ref=path, roll_back_sinks=True)
+    assert rolled.is_success
+    assert "is set back to epoch 4 before a query starts" in rolled.metadata["preflight"]
+    found = restored(plane)
+    assert found is not None
+    assert found.roll_back_sinks
 
 
 def test_a_damaged_savepoint_is_not_restored(plane: Plane, actions: Actions, dead: str) -> None:

@@ -319,7 +319,16 @@ def main(folder: Path, seed: int, *, finish: bool, saving: bool, restore: str | 
     if _CLUSTER:
         ports = {"port": int(_CLUSTER[1]), "advertised_port": int(_CLUSTER[2])}
     root = str(folder / "jobs")
-    with cc.Job("killed", spark, root=root, checkpoints=checkpoints, restore_from=restore, **ports) as job:
+    # Restored, it writes elsewhere: the sink of the story before keeps what it has.
+    with cc.Job(
+        "killed",
+        spark,
+        root=root,
+        checkpoints=checkpoints,
+        restore_from=restore,
+        accept_skipped_epochs=True,
+        **ports,
+    ) as job:
         worker = Worker(story, seed)
         accountant = job.operator(
             "accountant", Accountant(story), parallelism=PARTICIPANTS, state=Ledger, down=[Order], up=[Report]

@@ -44,6 +44,10 @@ class Step(enum.Enum):
     RESTORE_NOT_COMMITTED = ("create", False, r"restores/\d+\.json$")
     RESTORE_COMMITTED = ("create", True, r"restores/\d+\.json$")
     SEEDED = ("create", True, r"lineage-00000[2-9]/epochs/\d+/[^/]+$")
+    # A restore with its sinks.
+    SINKS_MARKED = ("create", True, r"lineage-00000[2-9]/sinks_set_back$")
+    LATER_ENTRY_REMOVED = ("delete", True, r"_spark_metadata/\d+(\.compact)?$")
+    ENTRY_PUT_BACK = ("link_all", True, r"/_spark_metadata$")
 
 
 def paused_mark(folder: Path) -> Path:

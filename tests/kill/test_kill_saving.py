@@ -35,7 +35,8 @@ _RESTORING = (
     Step.RESTORE_COMMITTED,
     Step.SEEDED,
 )
-_SAVING = tuple(step for step in Step if step not in _RESTORING)
+_SINKS = (Step.SINKS_MARKED, Step.LATER_ENTRY_REMOVED, Step.ENTRY_PUT_BACK)
+_SAVING = tuple(step for step in Step if step not in (*_RESTORING, *_SINKS))
 
 
 def test_what_is_complete_can_be_restored_whenever_the_driver_is_killed(trial: Trial) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from coord_control.protocol import query_state
+from coord_control.spark.checkpoints.sink_position import sink_at
+from coord_control.spark.queries.query import ManagedQuery
 from coord_control.storage import jobs
 from tests.mutations.mutation import Mutation
 
@@ -36,5 +38,23 @@ QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "return TRANSITIONS.get((state, input_), QueryState.RUNNING)",
         ),
         "tests/unit/protocol/test_query_state.py",
+    ),
+    (
+        Mutation(
+            "write elsewhere than to the table",
+            ManagedQuery._start_spark,
+            "self._writer.start() if self._table is None else self._writer.toTable(self._table)",
+            "self._writer.start()",
+        ),
+        "tests/spark/test_tables.py::test_a_query_writes_to_a_table_with_all_that_was_set_on_its_writer",
+    ),
+    (
+        Mutation(
+            "fail a checkpoint because a sink does not answer",
+            sink_at,
+            "except Exception as error:",
+            "except KeyError as error:",
+        ),
+        "tests/unit/spark/test_sink_position.py",
     ),
 )

@@ -10,9 +10,11 @@ from typing import Final
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
-from coord_control.durable.restore import prepared_restore
+from coord_control.durable.restore import file_sink, preflight_sinks, prepared_restore, reached
+from coord_control.durable.spark_layout import file_sink_log
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
+from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.queries import kafka_offsets
 from tests.mutations.mutation import Mutation
 
@@ -24,6 +26,9 @@ _SEEDS: Final = "tests/unit/durable/test_seeds.py"
 _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
+_SINKS: Final = "tests/unit/durable/test_preflight_sinks.py"
+_LOG: Final = "tests/unit/durable/test_file_sink.py"
+_ROLLING_BACK: Final = "tests/unit/spark/test_sink_rollback_order.py"
 _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
 
 #: Each with the tests that catch it.
@@ -171,5 +176,140 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "max(found.get(key, int(position)), int(position))",
         ),
         "tests/unit/spark/test_kafka_offsets.py",
+    ),
+    (
+        Mutation(
+            "restore behind a sink that skips epochs",
+            preflight_sinks._SinkCheck._loss,
+            "Verdict.WARNING if self.options.accept_skipped else Verdict.REFUSED",
+            "Verdict.WARNING",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "do not ask a file sink what it has",
+            preflight_sinks._SinkCheck._file_check,
+            "if newest > planned:",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "restore a checkpoint that a sink was set back behind",
+            preflight_sinks._SinkCheck.left,
+            "if behind is not None and behind < self.snapshot.epoch:",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "count epochs that a sink has forgotten",
+            reached.reached_here,
+            "if are_sinks_set_back(files, join(folder, name)):",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "roll back without knowing where the sink stood",
+            preflight_sinks._SinkCheck.rolled_back,
+            "if self.kind.has_versions or self.sink.unknown:",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "set a log back without the compacted entry it rests on",
+            file_sink_log.entries_up_to,
+            "first = compacted[-1][0] if compacted else 0",
+            "first = 0",
+        ),
+        "tests/unit/durable/test_file_sink_log.py",
+    ),
+    (
+        Mutation(
+            "take a log with a gap for a shorter one",
+            file_sink_log.entries_up_to,
+            "if number not in wanted:",
+            "if False:",
+        ),
+        "tests/unit/durable/test_file_sink_log.py",
+    ),
+    (
+        Mutation(
+            "leave entries of another history in the log of a file sink",
+            file_sink.set_back_file_sink,
+            "for name in _different(files, log, wanted):",
+            "for name in ():",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "remove later entries of the log oldest first",
+            file_sink.set_back_file_sink,
+            "key=lambda name: newest_entry([name]), reverse=True",
+            "key=lambda name: newest_entry([name])",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "leave the checksum of an entry that was replaced",
+            file_sink._remove_checksum,
+            "if isinstance(files, LocalFiles):",
+            "if False:",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "undo a restore whose sinks are back",
+            undo._check,
+            "if sinks_are_back(files, job_folder, newest):",
+            "if False:",
+        ),
+        _UNDOING,
+    ),
+    (
+        Mutation(
+            "touch a sink without a mark",
+            SinkRollback.carry_out,
+            "begin_setting_sinks_back(self.place.files, sink.lineage)",
+            "pass",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "set sinks back as a driver that was fenced",
+            SinkRollback.carry_out,
+            "self.verify()",
+            "pass",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "ask no table before the restore takes place",
+            SinkRollback.check,
+            "if not restore.record.roll_back_sinks:",
+            "if True:",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "start a query before the sinks are back",
+            QueryStarts._begin,
+            "self._sinks.carry_out(self._restore)",
+            "pass",
+        ),
+        "tests/spark/test_sink_rollback.py::test_a_file_sink_goes_back_with_its_job",
     ),
 )

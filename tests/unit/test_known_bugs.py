@@ -28,7 +28,7 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Holder
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, spark_position
 from coord_control.durable.restore.checks import Verdict
-from coord_control.durable.restore.preflight import check_sinks
+from coord_control.durable.restore.preflight_sinks import SinkOptions, check_sinks
 from coord_control.durable.restore.prepared_restore import applied_restore
 from coord_control.errors import CheckpointInUse, DamagedRecord, MissingRecord, StateFileMissing, StoreUnavailable
 from coord_control.ids import CheckpointId, CheckpointKind, QueryName
@@ -289,7 +289,8 @@ def test_delta_1813_a_restore_says_which_epochs_a_sink_will_skip(files: MemoryFi
     restore_kit.run_before(files)
     source = restore_kit.put_checkpoint(files, "/savepoints/one")
     for is_fork in (False, True):
-        checks = check_sinks(files, restore_kit.JOB, source, is_fork=is_fork)
+        options = SinkOptions(is_fork=is_fork)
+        checks = check_sinks(files, restore_kit.JOB, source, lambda path: files, options)
         assert {check.verdict for check in checks} == {Verdict.WARNING}
         assert all("skip" in check.found.lower() for check in checks)
         assert all(check.way_out for check in checks)

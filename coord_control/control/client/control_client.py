@@ -155,6 +155,8 @@ class ControlClient(ControlReader):
         *,
         allow_non_restored_state: bool = False,
         allow_missing_input: bool = False,
+        roll_back_sinks: bool = False,
+        accept_skipped_epochs: bool = False,
         verify: bool = True,
         force: bool = False,
         as_name: str | None = None,
@@ -167,6 +169,9 @@ class ControlClient(ControlReader):
             ref: an id, a label, ``latest``, or a path.
             allow_non_restored_state: allow queries and operators to differ from those of the checkpoint.
             allow_missing_input: restore even if files that a source would read again are missing; their rows are lost.
+            roll_back_sinks: set the sinks back to the checkpoint too, before a query starts.
+            accept_skipped_epochs: restore even if a sink skips epochs that it has received; what they now produce
+                differently is lost.
             verify: read all files and compare their checksums, not only their sizes.
             force: proceed even if a driver of the restored job may run on a host that the running driver cannot check,
                 as for a fork whose name another machine has used. That driver is fenced off.
@@ -180,6 +185,8 @@ class ControlClient(ControlReader):
             ref=ref,
             allow_non_restored_state=allow_non_restored_state,
             allow_missing_input=allow_missing_input,
+            roll_back_sinks=roll_back_sinks,
+            accept_skipped_epochs=accept_skipped_epochs,
             verify=verify,
             force=force,
             as_name=as_name,

@@ -40,6 +40,17 @@ _Allow = Annotated[
 _AllowMissing = Annotated[
     bool, Field(description="Restore even if files that a source would read again are missing; their rows are lost.")
 ]
+_RollBack = Annotated[
+    bool,
+    Field(description="Set the sinks back to the checkpoint too: Spark's file sink, Delta and Iceberg tables."),
+]
+_AcceptSkipped = Annotated[
+    bool,
+    Field(
+        description="Restore even if a sink skips epochs that it has received; what they now produce differently is "
+        "lost."
+    ),
+]
 _Verify = Annotated[
     bool, Field(description="Read all files of the checkpoint and compare their checksums, not only their sizes.")
 ]
@@ -82,6 +93,8 @@ class RestoreConfig(ActionConfig):
     ref: _Ref = "latest"
     allow_non_restored_state: _Allow = False
     allow_missing_input: _AllowMissing = False
+    roll_back_sinks: _RollBack = False
+    accept_skipped_epochs: _AcceptSkipped = False
     start: bool = Field(
         default=False,
         description="Start the job afterwards if it is not running. A running job is always restarted.",

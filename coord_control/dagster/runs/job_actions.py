@@ -207,6 +207,8 @@ def _restored(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str |
         ref=_reference(config.ref),
         allow_non_restored_state=config.allow_non_restored_state,
         allow_missing_input=config.allow_missing_input,
+        roll_back_sinks=isinstance(config, RestoreConfig) and config.roll_back_sinks,
+        accept_skipped_epochs=isinstance(config, RestoreConfig) and config.accept_skipped_epochs,
         verify=config.verify,
         force=config.force,
         as_name=as_name,

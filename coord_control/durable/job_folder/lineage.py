@@ -16,11 +16,13 @@ Threads: any; of one query, one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage_record import (
@@ -53,6 +55,8 @@ __all__ = [
     "FORMAT_VERSION",
     "Lineage",
     "LineageOperator",
+    "are_sinks_set_back",
+    "begin_setting_sinks_back",
     "current_lineage",
     "has_location",
     "is_same_place",
@@ -64,6 +68,9 @@ __all__ = [
     "spark_position",
     "write_query_id",
 ]
+
+
+_SINKS_BACK: Final = "sinks_set_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,21 @@ def seeded(files: Files, lineage: Lineage) -> None:
     if restored is not None and restored.has_planned:
         changed = record.model_copy(update={"restored_from": restored.model_copy(update={"is_seeded": True})})
         files.replace(record_path(folder, name), encode_record(changed))
+
+
+def begin_setting_sinks_back(files: Files, lineage: str) -> None:
+    """Note that the sink of a query is set back with its restored lineage, before it is touched. Repeatable.
+
+    Args:
+        lineage: its folder.
+    """
+    with contextlib.suppress(AlreadyExists):
+        files.create(join(lineage, _SINKS_BACK), b"")
+
+
+def are_sinks_set_back(files: Files, lineage: str) -> bool:
+    """Return whether the sink of a query was set back with a restored lineage, in whole or in part."""
+    return files.exists(join(lineage, _SINKS_BACK))
 
 
 def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:

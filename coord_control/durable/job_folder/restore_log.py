@@ -4,6 +4,9 @@ A restore builds its lineages next to the old ones, which can take long and be i
 at which this file is created, and only if it names them: so either all queries stand where they stood, or all stand
 where the checkpoint was. What an uncommitted restore has left is ignored, and removed by the next one.
 
+Format 2 added ``roll_back_sinks``. An older release refuses it, because it would start queries before their sinks are
+set back.
+
 Threads: any.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pydantic
 
@@ -23,7 +26,7 @@ from coord_control.ids import CheckpointId, Generation
 
 __all__ = ["RestoreRecord", "commit_restore", "find_restore", "newest_restore", "read_restore", "standing_restores"]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 _NAME: Final = re.compile(r"([1-9]\d*)\.json")
 
@@ -42,6 +45,7 @@ class RestoreRecord(pydantic.BaseModel):
         generation: whose work it is.
         committed_at: for people; by the clock of the machine that did it.
         allow_missing_input: files that a source was to read again could be gone.
+        roll_back_sinks: the sinks of these lineages are set back before a query starts.
         queries: the lineages that were built, by query.
         begun: lineages that are to begin empty: their queries existed, but not in the checkpoint.
         replaced: the lineages that counted before, by query; None if unknown, or if the record undoes a restore.
@@ -49,7 +53,7 @@ class RestoreRecord(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True)
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     number: int
     id: str
     path: str
@@ -62,6 +66,7 @@ class RestoreRecord(pydantic.BaseModel):
     committed_at: datetime.datetime
     is_fork: bool = False
     allow_missing_input: bool = False
+    roll_back_sinks: bool = False
     queries: dict[str, str]
     begun: dict[str, str] = {}
     replaced: dict[str, str] | None = None
@@ -117,7 +122,7 @@ def read_restore(files: Files, job_folder: str, number: int) -> RestoreRecord | 
     Raises:
         DamagedRecord, UnsupportedFormat: it cannot be read.
     """
-    return read_json_record(files, _path(job_folder, number), RestoreRecord, FORMAT_VERSION)
+    return read_json_record(files, _path(job_folder, number), RestoreRecord, FORMAT_VERSION, _upgraded)
 
 
 def commit_restore(files: Files, job_folder: str, job: str, record: RestoreRecord) -> None:
@@ -137,6 +142,11 @@ def _newest_first(files: Files, job_folder: str) -> Iterator[RestoreRecord]:
     for number in sorted(numbers, reverse=True):
         if (record := read_restore(files, job_folder, number)) is not None:
             yield record
+
+
+def _upgraded(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    # The second version has one field more, which may be left out.
+    return {**fields, "format_version": FORMAT_VERSION} if version == 1 else fields
 
 
 def _folder(job_folder: str) -> str:

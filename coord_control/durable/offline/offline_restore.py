@@ -127,6 +127,7 @@ def restore_job(
                 is_fork=source.metadata.job != target,
                 allow_non_restored_state=request.allow_non_restored_state,
                 allow_missing_input=request.allow_missing_input,
+                roll_back_sinks=request.roll_back_sinks,
             )
             if shuffle_partitions is not None:
                 assert repartition is not None, "another number of partitions needs the function"

@@ -12,15 +12,15 @@ from __future__ import annotations
 import datetime
 import uuid
 
-from coord_control.durable.files.filesystem import Files
-from coord_control.durable.job_folder.lineage import spark_position
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import are_sinks_set_back, spark_position
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record
 from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
 from coord_control.durable.offline.offline_savepoint import own_job
 from coord_control.errors import RestoreNotUndone
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
 
-__all__ = ["query_that_ran", "undo_restore"]
+__all__ = ["query_that_ran", "sinks_are_back", "undo_restore"]
 
 
 def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> RestoreRecord:
@@ -54,7 +54,7 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
             "key": None,
         }
         if before is None:  # no checkpoint is what the job stands at
-            nothing = {"path": "", "ref": "", "is_fork": False, "allow_missing_input": False}
+            nothing = {"path": "", "ref": "", "is_fork": False, "allow_missing_input": False, "roll_back_sinks": False}
             fields |= {**nothing, "checkpoint": NO_CHECKPOINT, "job": job}
         claim.verify(job)
         commit_restore(files, job_folder, job, (before or undone).model_copy(update=fields))
@@ -77,10 +77,18 @@ def query_that_ran(files: Files, job_folder: str, restore: RestoreRecord) -> str
     return None
 
 
+def sinks_are_back(files: Files, job_folder: str, restore: RestoreRecord) -> bool:
+    """Return whether sinks were set back with a restore, in whole or in part: then it cannot be undone."""
+    lineages = (join(query_folder(job_folder, query), name) for query, name in restore.queries.items())
+    return any(are_sinks_set_back(files, lineage) for lineage in lineages)
+
+
 def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
     newest = newest_restore(files, job_folder)
     if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
         raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
     if (query := query_that_ran(files, job_folder, newest)) is not None:
         raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
+    if sinks_are_back(files, job_folder, newest):
+        raise RestoreNotUndone(job, f"its sinks are being set back to {newest.path}, or have been")
     return newest

@@ -12,12 +12,18 @@ from typing import Any, Final, Self
 
 from coord_control.errors import RestoreRefused
 
-__all__ = ["ALLOW", "ALLOW_MISSING_INPUT", "Check", "Verdict", "refusal", "refuse"]
+__all__ = ["ALLOW", "ALLOW_MISSING_INPUT", "ROLL_BACK_SINKS", "SKIP_EPOCHS", "Check", "Verdict", "refusal", "refuse"]
 
 #: The way out when operators or queries have come or gone.
 ALLOW: Final = "restore with --allow-non-restored-state (allow_non_restored_state=True)"
 #: The way out when the rows of files that are gone may be lost.
 ALLOW_MISSING_INPUT: Final = "continue without their rows: --allow-missing-input (allow_missing_input=True)"
+#: The way out when a sink holds what a restore would write again.
+ROLL_BACK_SINKS: Final = "set the sinks back too: --roll-back-sinks (roll_back_sinks=True)"
+#: The way out when the rows of epochs that a sink skips may be lost.
+SKIP_EPOCHS: Final = (
+    "accept that these epochs are not written again: --accept-skipped-epochs (accept_skipped_epochs=True)"
+)
 
 
 class Verdict(enum.Enum):

@@ -35,6 +35,7 @@ class LineageBuilder:
 
     Attributes:
         files: the job's storage.
+        roll_back_sinks: keep what it takes to set the sinks back.
     """
 
     files: Files
@@ -44,6 +45,7 @@ class LineageBuilder:
     restore_id: str
     is_fork: bool
     allow_non_restored_state: bool
+    roll_back_sinks: bool
     placed: SparkFiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ class LineageBuilder:
         write_seed(self.files, join(folder, name), self.source.metadata, query)
         write_query_id(self.files, record.checkpoint_location, record.query_id)
         self.placed.put(query, record.checkpoint_location)
+        if self.roll_back_sinks:  # here, because the checkpoint may be gone when the driver sets the sinks back
+            self.placed.put_sink_log(query, join(folder, name))
 
     def _record(self, query: QueryName, snapshot: QuerySnapshot, checkpoint: str) -> LineageRecord:
         operators = operator_records(self.source.metadata, query)
@@ -89,6 +93,8 @@ class LineageBuilder:
         )
 
     def _reached(self, query: QueryName, snapshot: QuerySnapshot) -> Reached:
+        if self.roll_back_sinks and snapshot.sink is not None and snapshot.sink.position is not None:
+            return Reached(committed=snapshot.epoch, planned=snapshot.planned)
         return reached_with(snapshot, reached_here(self.files, self.job_folder, query))
 
 

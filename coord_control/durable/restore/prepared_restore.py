@@ -147,6 +147,7 @@ def prepare_restore(
     is_fork: bool,
     allow_non_restored_state: bool = False,
     allow_missing_input: bool = False,
+    roll_back_sinks: bool = False,
 ) -> PreparedRestore:
     """Build the lineages of a restore; they have no effect before they are committed.
 
@@ -160,6 +161,7 @@ def prepare_restore(
         is_fork: give the queries new ids.
         allow_non_restored_state: let operators come and go when the queries start.
         allow_missing_input: what was allowed by the check, for the record.
+        roll_back_sinks: let the driver that starts the queries set their sinks back before.
 
     Raises:
         DamagedRecord, MissingRecord: a file of the checkpoint is not what its manifest says.
@@ -175,7 +177,9 @@ def prepare_restore(
         query: next_name(lineage_names(files, query_folder(job_folder, query)))
         for query in sorted({*source.metadata.queries, *begun})
     }
-    builder = LineageBuilder(files, job_folder, source, number, restore_id, is_fork, allow_non_restored_state)
+    builder = LineageBuilder(
+        files, job_folder, source, number, restore_id, is_fork, allow_non_restored_state, roll_back_sinks
+    )
     for query in source.metadata.queries:
         verify_claim()
         builder.build(query, names[query])
@@ -192,6 +196,7 @@ def prepare_restore(
         committed_at=datetime.datetime.now(datetime.UTC),
         is_fork=is_fork,
         allow_missing_input=allow_missing_input,
+        roll_back_sinks=roll_back_sinks,
         queries={query: names[query] for query in source.metadata.queries},
         begun={query: names[query] for query in sorted(begun)},
         replaced={

@@ -1,18 +1,19 @@
 """How far a query has run in all its lineages, and so what its sinks may have received, despite later restores.
 
-A restore sets back Spark and the operators, and no sink. So the lineage that counts now does not say what the sinks
-have seen: an earlier one may have run farther. Each restore therefore records how far the query had run by then, and
-each checkpoint takes that along, also to a place where the other lineages are not known.
+A restore sets back Spark and the operators, and the sinks only if that was asked for. So the lineage that counts now
+does not say what the sinks have seen: an earlier one may have run farther. Each restore therefore records how far the
+query had run by then, and each checkpoint takes that along, also to a place where the other lineages are not known.
 """
 
 from __future__ import annotations
 
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.lineage import are_sinks_set_back
 from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
 from coord_control.ids import NO_EPOCH, Epoch, QueryName
 
-__all__ = ["reached_here", "reached_with"]
+__all__ = ["reached_here", "reached_with", "set_back_to"]
 
 
 def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | None:
@@ -26,9 +27,26 @@ def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | N
         record = read_record(files, folder, name)
         if record is None:
             continue
+        if are_sinks_set_back(files, join(folder, name)):
+            found = None  # the sink forgot what it had received
         reached = _position(files, record.checkpoint_location).joined(found)
         found = reached if record.restored_from is None else reached.joined(record.restored_from.reached)
     return found
+
+
+def set_back_to(files: Files, job_folder: str, query: QueryName, lineage: str) -> Epoch | None:
+    """Return the epoch to which the sink of a query was set back in lineages after this one; None if it was not.
+
+    Raises:
+        DamagedRecord, UnsupportedFormat: the record of a lineage cannot be used.
+    """
+    folder, epochs = query_folder(job_folder, query), []
+    names = lineage_names(files, folder)
+    for name in names[names.index(lineage) + 1 :] if lineage in names else ():
+        record = read_record(files, folder, name)
+        if record is not None and record.restored_from is not None and are_sinks_set_back(files, join(folder, name)):
+            epochs.append(record.restored_from.epoch)
+    return min(epochs, default=None)
 
 
 def reached_with(snapshot: QuerySnapshot, found: Reached | None) -> Reached:

@@ -11,7 +11,8 @@ from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.restore.checks import Check
-from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.restore.preflight import check_files, check_job, check_spark_version
+from coord_control.durable.restore.preflight_sinks import SinkOptions, check_sinks
 from coord_control.durable.restore.preflight_sources import check_sources
 
 __all__ = ["RestoreRequest", "check_request"]
@@ -24,6 +25,8 @@ class RestoreRequest(BaseModel):
         ref: an id, a label, ``latest``, or a path.
         allow_non_restored_state: let queries and operators differ from those of the checkpoint.
         allow_missing_input: restore even if files that a source would read again are missing; their rows are lost.
+        roll_back_sinks: set the sinks back to the checkpoint too.
+        accept_skipped_epochs: restore even if a sink skips epochs that it has received; what they produce now is lost.
         verify: read all files and compare their checksums, not only their sizes.
         force: proceed even if a driver of the restored job may run on a host that cannot be checked.
         as_name: fork a new job with this name instead of restoring the job itself.
@@ -34,6 +37,8 @@ class RestoreRequest(BaseModel):
     ref: str
     allow_non_restored_state: bool = False
     allow_missing_input: bool = False
+    roll_back_sinks: bool = False
+    accept_skipped_epochs: bool = False
     verify: bool = True
     force: bool = False
     as_name: str | None = None
@@ -56,10 +61,11 @@ def check_request(
     """
     root, _, job = job_folder.rstrip("/").rpartition("/")
     is_fork, allow = source.metadata.job != job, request.allow_non_restored_state
+    sinks = SinkOptions(is_fork, request.roll_back_sinks, request.accept_skipped_epochs)
     return [
         *check_files(source, verify=request.verify),
         *check_spark_version(source.metadata, spark_version),
         *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
         *check_sources(files, storage, root, source, allow_missing_input=request.allow_missing_input),
-        *check_sinks(files, job_folder, source, is_fork=is_fork),
+        *check_sinks(files, job_folder, source, storage, sinks),
     ]

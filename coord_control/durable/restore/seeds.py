@@ -54,10 +54,11 @@ Rescale: TypeAlias = Callable[[Redistribution, int], Redistribution]
 
 
 def write_seed(files: Files, lineage: str, metadata: CheckpointMetadata, query: QueryName) -> None:
-    """Keep the operators' part of a checkpoint next to a new lineage, without the manifest of files."""
+    """Keep the operators' part of a checkpoint next to a new lineage; of the files only the log of a file sink."""
+    snapshot = metadata.queries[query]
     part = metadata.model_copy(
         update={
-            "queries": {query: metadata.queries[query].model_copy(update={"files": ()})},
+            "queries": {query: snapshot.model_copy(update={"files": snapshot.sink_files})},
             "operators": {uid: one for uid, one in metadata.operators.items() if one.query == query},
             "statistics": {},
         }

@@ -97,6 +97,10 @@ class Job:
             begin empty. If queries are left out, the restore takes place when the program waits for the job's end or
             requests a checkpoint.
         allow_missing_input: restore although files that a source would read again are gone; their rows are lost.
+        roll_back_sinks: set the sinks of all queries back to the checkpoint too, before a query starts
+            (docs/operations/tables.md).
+        accept_skipped_epochs: restore although a sink skips epochs that it has received; what they now produce
+            differently is lost.
         control: the control database: ``sqlite:///path``, ``postgresql://user@host/name``, or ``none``. Default:
             ``COORD_CONTROL``, otherwise the user's embedded database. A job also runs while its database is
             unreachable.
@@ -133,6 +137,8 @@ class Job:
         restore_from: str | None = None,
         allow_non_restored_state: bool = False,
         allow_missing_input: bool = False,
+        roll_back_sinks: bool = False,
+        accept_skipped_epochs: bool = False,
         control: str | None = None,
         metrics: str | None = None,
     ) -> None:
@@ -146,7 +152,11 @@ class Job:
         self._spark = spark
         root = absolute(root)
         request = requested_restore(
-            restore_from, allow_non_restored_state=allow_non_restored_state, allow_missing_input=allow_missing_input
+            restore_from,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_missing_input=allow_missing_input,
+            roll_back_sinks=roll_back_sinks,
+            accept_skipped_epochs=accept_skipped_epochs,
         )
         restore = None if request is None else JobRestore.wanted(name, spark, root, request)
         self._driver = JobDriver(

@@ -22,7 +22,13 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-from coord_control.driver_process import ALLOW_MISSING_INPUT_VARIABLE, ALLOW_VARIABLE, RESTORE_VARIABLE
+from coord_control.driver_process import (
+    ACCEPT_SKIPPED_VARIABLE,
+    ALLOW_MISSING_INPUT_VARIABLE,
+    ALLOW_VARIABLE,
+    RESTORE_VARIABLE,
+    ROLL_BACK_VARIABLE,
+)
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
 from coord_control.durable.files.filesystem import Files, join
@@ -116,6 +122,7 @@ class JobRestore(PendingRestore):
                 is_fork=self.metadata.job != self.job,
                 allow_non_restored_state=request.allow_non_restored_state,
                 allow_missing_input=request.allow_missing_input,
+                roll_back_sinks=request.roll_back_sinks,
             )
 
     @property
@@ -138,19 +145,28 @@ class JobRestore(PendingRestore):
 
 
 def requested_restore(
-    restore_from: str | None, *, allow_non_restored_state: bool, allow_missing_input: bool
+    restore_from: str | None,
+    *,
+    allow_non_restored_state: bool,
+    allow_missing_input: bool,
+    roll_back_sinks: bool,
+    accept_skipped_epochs: bool,
 ) -> RestoreRequest | None:
     """Return what the program requests, or else the environment."""
     if restore_from is None:
         restore_from = os.environ.get(RESTORE_VARIABLE) or None
         allow_non_restored_state = allow_non_restored_state or _is_set(ALLOW_VARIABLE)
         allow_missing_input = allow_missing_input or _is_set(ALLOW_MISSING_INPUT_VARIABLE)
+        roll_back_sinks = roll_back_sinks or _is_set(ROLL_BACK_VARIABLE)
+        accept_skipped_epochs = accept_skipped_epochs or _is_set(ACCEPT_SKIPPED_VARIABLE)
     if restore_from is None:
         return None
     return RestoreRequest(
         ref=absolute(restore_from) if "/" in restore_from else restore_from,
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_input=allow_missing_input,
+        roll_back_sinks=roll_back_sinks,
+        accept_skipped_epochs=accept_skipped_epochs,
     )
 
 

@@ -22,7 +22,7 @@ from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, open_prepared
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
-from coord_control.durable.offline.undo import query_that_ran
+from coord_control.durable.offline.undo import query_that_ran, sinks_are_back
 from coord_control.durable.restore.checks import Check, Verdict, refuse
 from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
 from coord_control.durable.restore.seeds import read_seed
@@ -44,8 +44,11 @@ class PendingRestore(abc.ABC):
 
     Attributes:
         path: the folder of the checkpoint.
-        metadata: of the checkpoint; of an applied restore without the files and states of its queries.
+        metadata: of the checkpoint; of an applied restore without the states of its queries, and of their files only
+            the logs of file sinks.
         is_committed: it has taken place, and all queries of the checkpoint may start.
+        has_touched_sinks: a driver has begun to set the sinks back, so it cannot be undone.
+        is_rolled_back: this driver has set the sinks back.
     """
 
     is_applied: ClassVar[bool]  #: It took place without the program.
@@ -56,6 +59,8 @@ class PendingRestore(abc.ABC):
     metadata: CheckpointMetadata
     allow_non_restored_state: bool
     is_committed: bool = False
+    has_touched_sinks: bool = False
+    is_rolled_back: bool = False
 
     @property
     @abc.abstractmethod
@@ -65,7 +70,7 @@ class PendingRestore(abc.ABC):
     @property
     def can_undo(self) -> bool:
         """Whether it can be undone once it has taken place, until a query runs: not a fork, nor an undo."""
-        return bool(self.record.replaced)
+        return bool(self.record.replaced) and not self.has_touched_sinks
 
     @abc.abstractmethod
     def commit(self) -> None:
@@ -184,6 +189,7 @@ class AppliedRestore(PendingRestore):
             metadata=_joined(parts),
             allow_non_restored_state=allows,
             applied=newest,
+            has_touched_sinks=sinks_are_back(files, job_folder, newest),
         )
 
     @property

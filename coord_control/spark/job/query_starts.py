@@ -2,7 +2,8 @@
 
 While a restore is pending, starting a query only checks it: its declaration against the checkpoint, its states against
 the models, its plan by Spark itself, in lineages that are not in use yet. When all queries of the checkpoint have been
-checked the restore is committed, and they start. So whatever is refused before has changed nothing. A restore that took
+checked the restore is committed, the sinks are set back if that was asked for, and the queries start. So whatever is
+refused before has changed nothing. A restore that took
 place without the program is pending until a query has run in one of its lineages, so it can be undone after a refusal.
 Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
 others: by waiting for the job's end, or by asking for a checkpoint.
@@ -45,6 +46,7 @@ from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
 from coord_control.spark.job.query_launch import QueryLaunch
+from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.queries.plan_check import check_plan
 from coord_control.spark.queries.writers import own_checkpoint, spark_name
 
@@ -82,6 +84,7 @@ class QueryStarts:
         self._life = life
         self._wanted = restore
         self._place, self._declared, self._queries = launch.place, launch.declared, launch.queries
+        self._sinks = SinkRollback(launch.place, launch.spark, launch.owner.verify)
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
 
     @functools.cached_property
@@ -142,6 +145,7 @@ class QueryStarts:
         return check_plan(self._place.files, start.writer, lineage, name)
 
     def _take_place(self, restore: PendingRestore) -> None:
+        self._sinks.check(restore)
         restore.commit()
         waiting, self._waiting = self._waiting, {}
         try:
@@ -174,6 +178,8 @@ class QueryStarts:
         return lineage
 
     def _begin(self, start: QueryStart, lineage: Lineage) -> StreamingQuery:
+        if self._restore is not None:
+            self._sinks.carry_out(self._restore)
         return self._launch.start(start.name, start.writer, start.table, start.operators, lineage)
 
     def _records(self, start: QueryStart) -> dict[OperatorUid, LineageOperator]:

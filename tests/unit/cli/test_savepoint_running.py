@@ -158,7 +158,12 @@ def test_a_running_job_is_restored_by_its_driver(tmp_path: Path, root: str) -> N
         shown = run(tmp_path, "restore", "flights", "7", "--allow-non-restored-state")
         one = ("restore", "flights", "./savepoints/one", "--as", "other")
         run(tmp_path, *one, "--allow-missing-input", "--no-verify", "--force")
+        run(tmp_path, "restore", "flights", "7", "--roll-back-sinks")
+        run(tmp_path, "restore", "flights", "7", "--accept-skipped-epochs")
 
+    sinks = [(payload["roll_back_sinks"], payload["accept_skipped_epochs"]) for _, payload in _asked(taken)]
+    assert sinks == [(False, False), (False, False), (True, False), (False, True)]
+    del taken[2:]
     assert "job flights: running, asking its driver" in shown
     assert "job flights resumes from checkpoint 7" in shown
     kinds = [(kind, payload["ref"], payload["as_name"]) for kind, payload in _asked(taken)]

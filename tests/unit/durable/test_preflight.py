@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -10,18 +9,15 @@ import pytest
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.checkpoints.metadata_file import PlannedEpoch, StateOperator
 from coord_control.durable.job_folder.lineage import open_lineage
-from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
-from coord_control.durable.offline.offline_restore import restore_job
-from coord_control.durable.offline.offline_savepoint import save
+from coord_control.durable.job_folder.lineage_record import LineageOperator
 from coord_control.durable.restore.checks import Check, Verdict, refuse
-from coord_control.durable.restore.preflight import check_files, check_job, check_sinks, check_spark_version
+from coord_control.durable.restore.preflight import check_files, check_job, check_spark_version
 from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
-from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import MissingRecord, RestoreRefused
 from coord_control.ids import Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.records import EventBatch
 from tests.simulation.memory_files import MemoryFiles
-from tests.unit.durable.restore_kit import JOB, OP, QUERIES, RECORD, put_checkpoint, run_before, run_spark
+from tests.unit.durable.restore_kit import JOB, OP, QUERIES, RECORD, put_checkpoint, run_before
 
 OK, WARNING, REFUSED = Verdict.OK, Verdict.WARNING, Verdict.REFUSED
 SAVEPOINT = "/savepoints/one"
@@ -96,94 +92,6 @@ def test_a_query_id_that_another_job_has_is_pointed_out(files: MemoryFiles, sour
     assert (check.name, check.verdict) == ("query id", WARNING)
     assert "query 'x' of job 'other'" in check.found
     assert "--as NAME" in check.way_out
-
-
-def test_what_the_sinks_will_do_is_said(files: MemoryFiles, source: CheckpointSource) -> None:
-    run_before(files)
-    checks = check_sinks(files, JOB, source, is_fork=False)
-    assert set(verdicts(checks).values()) == {WARNING}
-    delays = checks[0].found
-    assert "epochs 42 to 99 were committed after the checkpoint" in delays
-    assert "SKIP" in delays
-    assert "_spark_metadata" in delays
-    fork = check_sinks(files, JOB, source, is_fork=True)
-    assert set(verdicts(fork).values()) == {WARNING}
-    assert "new id" in fork[0].found
-
-
-def test_advice_for_the_file_sink_is_for_no_other_sink(files: MemoryFiles, source: CheckpointSource) -> None:
-    """Bug: a fork advised a foreachBatch query, like all others, to copy the log of the file sink."""
-    run_before(files)
-    back, fork = (check_sinks(files, JOB, source, is_fork=is_fork)[0] for is_fork in (False, True))
-    sentences = re.split(r"[.;] ", f"{back.found}. {back.way_out}. {fork.found}. {fork.way_out}")
-    special = [sentence for sentence in sentences if "_spark_metadata" in sentence]
-    assert len(special) == 3
-    assert all("Spark's file sink" in sentence for sentence in special)
-    assert "That is all for foreachBatch and Delta" in fork.way_out
-
-
-def test_sinks_of_a_job_that_is_not_known_here_are_not_said_to_be_fine(
-    files: MemoryFiles, source: CheckpointSource
-) -> None:
-    checks = check_sinks(files, "/elsewhere/flights", source, is_fork=False)
-    assert [check.verdict for check in checks] == [WARNING, WARNING]
-    assert "not known here" in checks[0].found
-    assert "nothing after epoch 41 has been planned when the checkpoint was taken" in checks[0].found
-    assert "compare the newest batch id in the sink with 41" in checks[0].way_out
-
-
-def ran_to(files: MemoryFiles, query: QueryName, epoch: int, *, planned: bool = False) -> None:
-    lineage = open_lineage(files, f"{JOB}/queries/{query}", query, {OP: RECORD} if query == QUERIES[0] else {})
-    run_spark(files, lineage.checkpoint, epoch, planned=planned)
-
-
-def sink_check(files: MemoryFiles, path: str, query: QueryName, job_folder: str = JOB) -> Check:
-    with open_checkpoint(files, path) as source:
-        [check] = [each for each in check_sinks(files, job_folder, source, is_fork=False) if each.subject == query]
-    return check
-
-
-def test_sinks_that_an_earlier_lineage_has_carried_farther_are_pointed_out(files: MemoryFiles) -> None:
-    """Fault: "nothing after epoch 7 has run" after a restore to 3 of a job that was at 11."""
-    query = QUERIES[1]
-    ran_to(files, query, 3)
-    early = save(files, JOB).path
-    ran_to(files, query, 11, planned=True)
-    restore_job(files, lambda path: files, RestoreRequest(ref=early), root="/jobs", job="flights")
-    ran_to(files, query, 7)
-    later = save(files, JOB)
-    assert later.metadata.queries[query].reached == Reached(committed=Epoch(11), planned=Epoch(12))
-    for job_folder in (JOB, "/elsewhere/flights"):  # the savepoint takes it along
-        check = sink_check(files, later.path, query, job_folder)
-        assert check.verdict is WARNING
-        assert (
-            "epochs 8 to 11 were committed after the checkpoint; epoch 12 was planned after it and not" in check.found
-        )
-    # Also when the earlier lineage is removed, and after another restore.
-    files.delete(f"{JOB}/queries/{query}/lineage-000001")
-    restore_job(files, lambda path: files, RestoreRequest(ref=later.path), root="/jobs", job="flights")
-    assert "epochs 8 to 11 were committed" in sink_check(files, later.path, query).found
-
-
-def test_an_epoch_that_was_only_planned_is_not_said_to_have_run(files: MemoryFiles) -> None:
-    """Fault: "epoch 8 has run" after every stop with a savepoint of a busy query."""
-    query = QUERIES[1]
-    ran_to(files, query, 7)
-    taken = save(files, JOB)
-    assert sink_check(files, taken.path, query).verdict is OK
-    ran_to(files, query, 7, planned=True)
-    check = sink_check(files, taken.path, query)
-    assert check.verdict is WARNING
-    assert check.found.startswith("epoch 8 was planned after it and not committed: a sink may have received it")
-    # What is planned in the checkpoint too is the same epoch.
-    whole = save(files, JOB)
-    check = sink_check(files, whole.path, query)
-    assert (check.verdict, check.found) == (
-        OK,
-        "epoch 8 is run again with the same rows and events; nothing after it has been planned",
-    )
-    ran_to(files, query, 8)
-    assert sink_check(files, whole.path, query).verdict is OK, "it was committed with the same rows"
 
 
 def test_a_planned_epoch_fixes_the_parallelism(source: CheckpointSource) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from coord_control.durable.job_folder.lineage import current_lineage
+from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, current_lineage
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.prepared_restore import applied_restore
 from coord_control.errors import RestoreNotUndone
@@ -46,6 +49,45 @@ def test_the_job_stands_where_it_stood_and_the_same_checkpoint_can_be_restored_a
     assert current(files) == dict.fromkeys(QUERIES, "lineage-000003")
     undo_restore(files, JOB)
     assert current(files) == OLD
+
+
+def test_a_restore_whose_sinks_are_being_set_back_is_not_undone(files: MemoryFiles) -> None:
+    """The old lineages would resume behind sinks that lack their epochs."""
+    source = put_checkpoint(files, SAVEPOINT)
+    prepared(files, source, roll_back_sinks=True).commit()
+    undo_restore(files, JOB)
+    assert current(files) == OLD
+    newest = newest_restore(files, JOB)
+    assert newest is not None
+    assert not newest.roll_back_sinks, "the old lineages do not want their sinks back"
+    done = prepared(files, source, roll_back_sinks=True)
+    done.commit()
+    begin_setting_sinks_back(files, f"{folder(QUERIES[1])}/{done.record.queries[QUERIES[1]]}")
+    with pytest.raises(RestoreNotUndone, match="its sinks are being set back"):
+        undo_restore(files, JOB)
+    assert current(files) == done.record.queries
+
+
+def test_a_restore_that_another_one_has_overtaken_still_sets_its_sinks_back_when_that_is_undone(
+    files: MemoryFiles,
+) -> None:
+    prepared(files, put_checkpoint(files, SAVEPOINT), roll_back_sinks=True).commit()
+    prepared(files, put_checkpoint(files, "/savepoints/two", checkpoint=8)).commit()
+    undo_restore(files, JOB)
+    newest = newest_restore(files, JOB)
+    assert newest is not None
+    assert newest.roll_back_sinks
+
+
+def test_a_record_of_an_older_release_sets_no_sink_back(files: MemoryFiles) -> None:
+    prepared(files, put_checkpoint(files, SAVEPOINT)).commit()
+    [path] = [path for path in files.paths() if path.startswith(f"{JOB}/restores/")]
+    fields = json.loads(files.read(path))
+    del fields["roll_back_sinks"]
+    files.replace(path, json.dumps({**fields, "format_version": 1}).encode())
+    newest = newest_restore(files, JOB)
+    assert newest is not None
+    assert not newest.roll_back_sinks
 
 
 def test_what_is_undone_may_have_followed_another_restore(files: MemoryFiles) -> None:

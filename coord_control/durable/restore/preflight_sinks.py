@@ -1,0 +1,229 @@
+"""The check of the sinks before a restore: what they hold, and what they will do with the epochs that run again.
+
+A sink that skips epochs that it has received would lose what they now produce. So a restore behind them is refused,
+unless the sinks go back as well (``roll_back_sinks``), or that loss is accepted. A sink that writes such epochs twice,
+and one whose kind is not known, is only reported. A file sink is asked here; tables are asked by the driver
+(``spark/job/sink_rollback.py``), and until then how far the query has run says what they may hold.
+
+Threads: reads; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+from coord_control.durable.checkpoints.checkpoint_folder import Storage
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot, SinkSnapshot
+from coord_control.durable.files.filesystem import Files
+from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.restore.checks import ROLL_BACK_SINKS, SKIP_EPOCHS, Check, Verdict
+from coord_control.durable.restore.file_sink import newest_epoch
+from coord_control.durable.restore.reached import reached_here, reached_with, set_back_to
+from coord_control.durable.restore.sink_kinds import Repeated, SinkKind, kind_of
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
+from coord_control.ids import Epoch, QueryName
+
+__all__ = ["SinkOptions", "check_sinks"]
+
+_FORK: Final = "restore as a fork (--as NAME) with a separate output"
+_NO_LOG: Final = "it has no log there: the check assumes that the query writes elsewhere now"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What is to happen to the sinks.
+
+    Attributes:
+        is_fork: the checkpoint is restored as another job.
+        roll_back: set them back.
+        accept_skipped: restore although they skip epochs, or lack some.
+    """
+
+    is_fork: bool = False
+    roll_back: bool = False
+    accept_skipped: bool = False
+
+
+def check_sinks(
+    files: Files, job_folder: str, source: CheckpointSource, storage: Storage, options: SinkOptions
+) -> list[Check]:
+    """Report what the sinks of each query will do.
+
+    Args:
+        files: the storage of the restored job.
+        storage: returns the storage of a file sink.
+    """
+    checks = []
+    for query, snapshot in source.metadata.queries.items():
+        if options.is_fork:
+            checks.append(_fork_check(query, snapshot, options))
+        else:
+            found = _SinkCheck(files, job_folder, query, snapshot, storage, options)
+            checks.append(found.rolled_back() if options.roll_back else found.left())
+    return checks
+
+
+@dataclass(frozen=True, slots=True)
+class _SinkCheck:
+    files: Files
+    job_folder: str
+    query: QueryName
+    snapshot: QuerySnapshot
+    storage: Storage
+    options: SinkOptions
+
+    @property
+    def sink(self) -> SinkSnapshot:
+        return self.snapshot.sink or SinkSnapshot(kind="unknown", unknown="an older release has taken the checkpoint")
+
+    @property
+    def kind(self) -> SinkKind:
+        return kind_of(self.sink.kind)
+
+    def rolled_back(self) -> Check:
+        if self.sink.position is not None:
+            found = f"{_named(self.sink)} is set back to {_position(self.sink)} before a query starts"
+            return self._check(Verdict.OK, found)
+        if self.kind.has_versions or self.sink.unknown:
+            found = f"where {_named(self.sink)} stood is not known: {self.sink.unknown or 'it was not recorded'}"
+            return self._check(Verdict.REFUSED, found, "restore another checkpoint, or without --roll-back-sinks")
+        check = self.left()
+        return dataclasses.replace(check, found=f"{_named(self.sink)} cannot be set back. {check.found}")
+
+    def left(self) -> Check:
+        here = reached_here(self.files, self.job_folder, self.query)
+        behind = set_back_to(self.files, self.job_folder, self.query, self.snapshot.lineage)
+        if behind is not None and behind < self.snapshot.epoch:
+            found = f"{_named(self.sink)} was set back to epoch {behind} after the checkpoint, which is of epoch "
+            return self._loss(f"{found}{self.snapshot.epoch}: it lacks the epochs from {behind + 1} on")
+        reached = reached_with(self.snapshot, here)
+        if self.sink.kind == FILE_SINK and (newest := self._newest()) is not None:
+            return self._file_check(newest)
+        if reached.planned > self.snapshot.planned:
+            return self._back_check(_seen(self.snapshot.planned, reached), reached.planned)
+        if here is None:
+            return self._check(Verdict.WARNING, *_unknown_note(self.snapshot))
+        return self._check(Verdict.OK, _same_note(self.snapshot))
+
+    def _newest(self) -> Epoch | None:
+        assert self.sink.place is not None, "a file sink has a folder"
+        try:
+            return newest_epoch(self.storage(self.sink.place), self.sink.place)
+        except Exception:  # a storage that cannot be reached from here, or only with Spark
+            return None
+
+    def _file_check(self, newest: Epoch) -> Check:
+        planned, sink = self.snapshot.planned, self.sink
+        if newest > planned:
+            return self._back_check(f"{_epochs(planned + 1, newest)} received after the checkpoint", newest)
+        if sink.position is not None and newest < int(sink.position):
+            found = f"{_named(sink)} ends at epoch {newest}, and held {sink.position} when the checkpoint was taken"
+            return self._loss(found)
+        return self._check(Verdict.OK, f"the log of {_named(sink)} has nothing after epoch {planned}")
+
+    def _back_check(self, seen: str, newest: Epoch) -> Check:
+        found = f"{seen}. These epochs run again with the same numbers and query id. "
+        match self.kind.repeated:
+            case Repeated.SKIPPED:
+                found += f"{_named(self.sink)} skips them: what they now produce differently is lost, and rows are "
+                return self._loss(f"{found}written again from epoch {newest + 1} on")
+            case Repeated.TWICE:
+                return self._check(Verdict.WARNING, f"{found}{_named(self.sink)} gets their rows twice")
+            case Repeated.UNKNOWN:
+                found += (
+                    "A foreachBatch function or Delta sink that remembers (query id, batch id) SKIPS them; so does "
+                    "Spark's file sink, which remembers batch ids in _spark_metadata. What they now produce "
+                    f"differently is then lost; data is written again from epoch {newest + 1} on. Any other sink or "
+                    "foreachBatch function gets these epochs twice"
+                )
+                way_out = "fine if these epochs produce the same rows again; if not, set the sink back as well, or "
+                return self._check(Verdict.WARNING, found, way_out + _FORK)
+
+    def _loss(self, found: str) -> Check:
+        verdict = Verdict.WARNING if self.options.accept_skipped else Verdict.REFUSED
+        back = ROLL_BACK_SINKS
+        if self.sink.position is None:
+            back = f"where it stood is not known ({self.sink.unknown or 'it was not recorded'})"
+        elif self.kind.command is not None and self.sink.place is not None:
+            back += f", which runs {self.kind.command(self.sink.place, self.sink.position)}"
+        return self._check(verdict, found, f"{back}; or {_FORK}; or {SKIP_EPOCHS}")
+
+    def _check(self, verdict: Verdict, found: str, way_out: str = "") -> Check:
+        return Check("sink", self.query, verdict, found, way_out)
+
+
+def _named(sink: SinkSnapshot) -> str:
+    return kind_of(sink.kind).title + (f" {sink.place}" if sink.place else "")
+
+
+def _position(sink: SinkSnapshot) -> str:
+    assert sink.position is not None, "it is known"
+    if sink.kind == FILE_SINK:
+        return f"epoch {sink.position}"
+    command = kind_of(sink.kind).command
+    shown = "" if command is None or sink.place is None else f": {command(sink.place, sink.position)}"
+    return f"version {sink.position}{shown}"
+
+
+def _seen(planned: Epoch, reached: Reached) -> str:
+    seen = []
+    if reached.committed > planned:
+        seen.append(f"{_epochs(planned + 1, reached.committed)} committed after the checkpoint")
+    if reached.planned > max(planned, reached.committed):
+        seen.append(
+            f"epoch {reached.planned} was planned after it and not committed: a sink may have received it, in whole "
+            "or in part"
+        )
+    return "; ".join(seen)
+
+
+def _epochs(first: int, last: int) -> str:
+    return f"epoch {first} was" if first == last else f"epochs {first} to {last} were"
+
+
+def _same_note(snapshot: QuerySnapshot) -> str:
+    if snapshot.planned == snapshot.epoch:
+        return f"nothing after epoch {snapshot.epoch} has been planned"
+    return f"epoch {snapshot.planned} is run again with the same rows and events; nothing after it has been planned"
+
+
+def _unknown_note(snapshot: QuerySnapshot) -> tuple[str, str]:
+    found = (
+        f"not known here: the query has no lineage in this job's folder. {_same_note(snapshot)} when the checkpoint "
+        "was taken; the sinks may have received later epochs from elsewhere"
+    )
+    way_out = (
+        "fine if the query has not run since; otherwise repeat the check where it has run (--root), or compare the "
+        f"newest batch id in the sink with {snapshot.planned}"
+    )
+    return found, way_out
+
+
+def _fork_check(query: QueryName, snapshot: QuerySnapshot, options: SinkOptions) -> Check:
+    if options.roll_back:
+        found = "a fork writes to a separate place, and the sinks belong to the original"
+        return Check("sink", query, Verdict.REFUSED, found, "leave --roll-back-sinks out")
+    found = f"the query gets a new id and resumes after epoch {snapshot.epoch}. "
+    kind = None if snapshot.sink is None else snapshot.sink.kind
+    way_out = "write the fork's output to a separate place; the original may keep running"
+    copied = (
+        "Spark's file sink cannot start in an empty folder at a later epoch: copy the entries of the original's "
+        f"_spark_metadata up to {snapshot.epoch} there first"
+    )
+    if kind == FILE_SINK:
+        found += (
+            "Spark's file sink remembers batch ids only (_spark_metadata) and skips those that the original has written"
+        )
+        way_out += f". {copied}"
+    elif kind is not None and kind_of(kind).repeated is not Repeated.UNKNOWN:
+        found += "Its sink takes every epoch"
+    else:
+        found += (
+            "A foreachBatch function or Delta sink that remembers (query id, batch id) takes every epoch; Spark's file "
+            "sink remembers batch ids only (_spark_metadata) and skips those that the original has written"
+        )
+        way_out += f". That is all for foreachBatch and Delta. Only {copied}"
+    return Check("sink", query, Verdict.WARNING, found, way_out)

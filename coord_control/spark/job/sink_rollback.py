@@ -1,0 +1,117 @@
+"""Setting the sinks of a restored job back, before a query starts.
+
+The restore takes place first, and its record says that the sinks are to follow. So it is what a driver finds that
+starts after a crash, in whatever state the sinks are then: until a query has run, every driver sets all of them back,
+and no query of the old lineages runs. Setting a sink back may be repeated.
+
+Everything that can be refused is refused before: while the record does not exist, or can still be undone. A mark in
+each lineage, written before its sink is touched, ends that. The claim is verified after the marks: who undoes the
+restore claims first and looks for marks then, so either the marks are found, or this driver stops.
+
+Threads: those of the job's methods, which take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
+from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder.lineage import begin_setting_sinks_back
+from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.restore.checks import Check, Verdict, refuse
+from coord_control.durable.restore.file_sink import set_back_file_sink
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
+from coord_control.ids import QueryName
+from coord_control.spark.job.job_place import JobPlace
+from coord_control.spark.job.pending_restore import PendingRestore
+from coord_control.spark.sinks.table_format import FORMATS
+
+__all__ = ["SinkRollback"]
+
+_log = logging.getLogger("coord_control.job")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRollback:
+    """Sets the sinks of one job back.
+
+    Attributes:
+        verify: raises Fenced when a newer driver owns the job.
+    """
+
+    place: JobPlace
+    spark: SparkSession
+    verify: Callable[[], None]
+
+    def check(self, restore: PendingRestore) -> None:
+        """Ask every table whether it can go back; nothing was changed yet.
+
+        Raises:
+            RestoreRefused: one cannot.
+        """
+        if not restore.record.roll_back_sinks:
+            return
+        checks = [found for each in self._sinks(restore) if (found := self._missing(each)) is not None]
+        refuse(restore.path, checks, is_applied=restore.is_applied, can_undo=restore.is_applied and restore.can_undo)
+
+    def carry_out(self, restore: PendingRestore) -> None:
+        """Set all sinks back, unless this driver has done so; the restore has taken place. Repeatable.
+
+        Raises:
+            Fenced: a newer driver owns the job; no sink was touched.
+            Exception: a sink did not go back. No query may start.
+        """
+        if not restore.record.roll_back_sinks or restore.is_rolled_back:
+            return
+        sinks = list(self._sinks(restore))
+        for sink in sinks:
+            begin_setting_sinks_back(self.place.files, sink.lineage)
+        restore.has_touched_sinks = True
+        self.verify()
+        for sink in sinks:
+            self._set_back(sink)
+            _log.info("= query %s: its sink %s is back at %s", sink.query, sink.place, sink.position)
+        restore.is_rolled_back = True
+
+    def _sinks(self, restore: PendingRestore) -> Iterator[_Sink]:
+        for query, snapshot in restore.metadata.queries.items():
+            sink = snapshot.sink
+            if sink is not None and sink.position is not None and sink.place is not None:
+                lineage = join(query_folder(self.place.folder, query), restore.record.queries[query])
+                yield _Sink(query, snapshot, lineage, sink.kind, sink.place, sink.position)
+
+    def _missing(self, sink: _Sink) -> Check | None:
+        if sink.kind == FILE_SINK:
+            return None  # its log is in the checkpoint
+        table, why = FORMATS.get(sink.kind), "this release cannot set such a table back"
+        if table is not None:
+            try:
+                if table.exists(self.spark, sink.place, sink.position):
+                    return None
+                why = "the table has removed that version"
+            except Exception as error:
+                why = str(error)
+        found = f"{sink.place} cannot go back to version {sink.position}: {why}"
+        return Check("sink", sink.query, Verdict.REFUSED, found, "restore a newer checkpoint, or as a fork (--as NAME)")
+
+    def _set_back(self, sink: _Sink) -> None:
+        if sink.kind == FILE_SINK:
+            storage, entries = self.place.storage(sink.place), sink.snapshot.sink_files
+            set_back_file_sink(storage, sink.place, self.place.files, sink.lineage, entries)
+        else:
+            FORMATS[sink.kind].roll_back(self.spark, sink.place, sink.position)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    query: QueryName
+    snapshot: QuerySnapshot
+    lineage: str  # its folder
+    kind: str
+    place: str
+    position: str
