@@ -25,7 +25,33 @@ CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 #: The sets of scripts/connectors.toml that the session has on its class path, by the release of PySpark for which
 #: they are made.
-SESSION_SETS: Final = {"4.3": ("kafka", "s3a")}
+SESSION_SETS: Final = {"4.1": ("iceberg",), "4.2": ("delta",), "4.3": ("kafka", "s3a")}
+
+
+def session_sets() -> tuple[str, ...]:
+    """Return those sets that are made for this PySpark."""
+    return SESSION_SETS.get(importlib.metadata.version("pyspark").rpartition(".")[0], ())
+
+
+def table_settings(directory: Path) -> dict[str, str]:
+    """Return the settings of the table format that the session has; its tables lie below a folder."""
+    match session_sets():
+        case ("delta",):
+            return {
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                # Tables are small, and each of the 50 partitions of their logs would be a task.
+                "spark.databricks.delta.snapshotPartitions": "2",
+            }
+        case ("iceberg",):
+            return {
+                "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+                "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+                "spark.sql.catalog.lake.type": "hadoop",
+                "spark.sql.catalog.lake.warehouse": str(directory / "lake"),
+            }
+        case _:
+            return {}
 
 
 def spark_environment() -> dict[str, str]:
@@ -41,9 +67,8 @@ def spark_environment() -> dict[str, str]:
 
 def session_jars() -> str:
     """Return the value of `spark.jars`; empty when the jars were not fetched, or are not for this PySpark."""
-    release = importlib.metadata.version("pyspark").rpartition(".")[0]
     try:
-        return ",".join(str(path) for name in SESSION_SETS.get(release, ()) for path in jars(name))
+        return ",".join(str(path) for name in session_sets() for path in jars(name))
     except ConnectorsMissing:
         return ""
 
@@ -76,6 +101,8 @@ def _start(directory: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
         "spark.jars": session_jars(),
     }
+    if settings["spark.jars"]:
+        settings.update(table_settings(directory))
     builder = SparkSession.builder.master("local[2,3]").appName("coord_control tests")
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -186,9 +186,9 @@ def test_a_plain_job_is_killed_saved_stopped_and_restored(service: Service) -> N
     eventually(lambda: not _processes_in(service.folder))
     assert service.rows() == list(range(8 * 11))
 
-    # Back: what comes after the savepoint is computed again.
-    service.type("restore", "service", "early", "--check")
-    service.type("restore", "service", "early")
+    # Back, with the table: what comes after the savepoint is computed and written again.
+    service.type("restore", "service", "early", "--roll-back-sinks", "--check")
+    service.type("restore", "service", "early", "--roll-back-sinks")
     before = {path.name: path.stat().st_mtime_ns for path in (service.folder / "sums").glob("*.json")}
     service.start()
     service.feed(1)
@@ -196,4 +196,5 @@ def test_a_plain_job_is_killed_saved_stopped_and_restored(service: Service) -> N
     after = {path.name: path.stat().st_mtime_ns for path in (service.folder / "sums").glob("*.json")}
     assert [name for name in before if before[name] != after[name]]
     assert service.sums() == service.expected_sums()
+    assert service.rows() == list(range(8 * 12))
     assert early in service.type("savepoint", "list", "service")

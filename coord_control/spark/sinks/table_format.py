@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 from pyspark.sql import SparkSession
 
 from coord_control.ids import Epoch
+from coord_control.spark.sinks.delta import Delta
+from coord_control.spark.sinks.iceberg import Iceberg
 
 __all__ = ["FORMATS", "TableFormat"]
 
@@ -45,4 +47,4 @@ class TableFormat(Protocol):
 
 
 #: By the kind of the sink.
-FORMATS: Final[dict[str, TableFormat]] = {}
+FORMATS: Final[dict[str, TableFormat]] = {"delta": Delta(), "iceberg": Iceberg()}

@@ -1,0 +1,276 @@
+"""What every table format with versions must do as the sink of a job; each has a test module that inherits this.
+
+Rows carry the release of the program that has written them. Going back and running a newer release must leave what the
+old one had written up to the checkpoint, and behind it what the new one writes: no row lost, and none twice.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import coord_control as cc
+from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
+from coord_control.durable.checkpoints.metadata_file import SinkSnapshot
+from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.errors import RestoreRefused
+from coord_control.ids import Epoch, QueryName
+from coord_control.spark.sinks.table_format import FORMATS
+from tests.patience import SECONDS, eventually
+from tests.spark.conftest import MakeStream
+from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, apply, rows, talk
+from tests.spark.streams import FileStream
+from tests.spark_session import session_jars, spark_environment, table_settings
+
+__all__ = ["TableContract"]
+
+_QUERY: Final = QueryName("q")
+_DRIVER: Final = Path(__file__).with_name("table_driver.py")
+_names: Final = (f"t{number}" for number in itertools.count())
+
+Rows = list[tuple[int, str]]
+
+
+class TableContract(abc.ABC):
+    """The tests; a subclass says what its format needs."""
+
+    kind: str
+
+    @abc.abstractmethod
+    def create(self, session: SparkSession, name: str) -> str:
+        """Create an empty table with the columns value and release, and return its name in SQL."""
+
+    @abc.abstractmethod
+    def remove_history(self, session: SparkSession, table: str) -> None:
+        """Remove all versions but the newest one."""
+
+    @pytest.fixture
+    def table(self, own_session: SparkSession) -> str:
+        return self.create(own_session, next(_names))
+
+    @pytest.fixture
+    def source(self, file_stream: MakeStream, own_session: SparkSession) -> FileStream:
+        return file_stream(SCHEMA, session=own_session)
+
+    def start(
+        self,
+        job: cc.Job,
+        source: FileStream,
+        session: SparkSession,
+        table: str,
+        release: str,
+        *,
+        operator: bool = False,
+    ) -> None:
+        frame = source.read(session)
+        if operator:
+            frame = apply(talk(job, Dialogue()), frame)
+        marked = frame.select("value", sf.lit(release).alias("release"))
+        job.start("q", marked.writeStream.format(self.kind).outputMode("append"), table=table)
+
+    @pytest.mark.parametrize("operator", [False, True], ids=["plain", "operator"])
+    def test_a_job_goes_back_with_its_table(
+        self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str, *, operator: bool
+    ) -> None:
+        def run(release: str, **options: Any) -> str:
+            job = make_job(session=own_session, **options)
+            self.start(job, source, own_session, table, release, operator=operator)
+            eventually(lambda: job.status().queries and job.status().queries[0].committed == epochs - 1)
+            path = job.trigger_savepoint().wait(SECONDS).path
+            job.stop()
+            return path
+
+        for epoch in range(3):
+            source.add(rows(epoch))
+        epochs = 3
+        early = run("one")
+        for epoch in range(3, 5):
+            source.add(rows(epoch))
+        epochs = 5
+        run("one")
+        assert found(own_session, table) == written("one", 0, 5)
+
+        with pytest.raises(RestoreRefused, match="skips them"):
+            run("two", restore_from=early)
+        run("two", restore_from=early, roll_back_sinks=True)
+        assert found(own_session, table) == written("one", 0, 3) + written("two", 3, 5)
+
+        # It goes on from there, and back once more.
+        source.add(rows(5))
+        epochs = 6
+        run("three", restore_from=early, roll_back_sinks=True)
+        assert found(own_session, table) == [*written("one", 0, 3), *written("two", 3, 5), *written("three", 5, 6)]
+
+    def test_a_checkpoint_records_the_version_at_its_boundary(
+        self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str
+    ) -> None:
+        """Also when later epochs, and others' rows, are in the table already."""
+        for epoch in range(3):
+            source.add(rows(epoch))
+        job = make_job(session=own_session)
+        self.start(job, source, own_session, table, "one")
+        eventually(lambda: job.status().queries[0].committed == 2)
+        sink = sink_of(job.trigger_checkpoint().wait(SECONDS).path)
+        assert (sink.kind, sink.unknown) == (self.kind, "")
+        assert sink.place is not None
+        assert sink.position is not None
+        assert found(own_session, table, sink.position) == written("one", 0, 3)
+
+        identifier = str(next(iter(own_session.streams.active)).id)
+        table_format = FORMATS[self.kind]
+        for epoch in (0, 1):
+            position = table_format.position(own_session, sink.place, identifier, Epoch(epoch))
+            assert found(own_session, table, position) == written("one", 0, epoch + 1)
+            assert table_format.exists(own_session, sink.place, position)
+        own_session.sql(f"INSERT INTO {table} VALUES (-1, 'other')")
+        position = table_format.position(own_session, sink.place, identifier, Epoch(2))
+        assert found(own_session, table, position) == [(-1, "other"), *written("one", 0, 3)]
+
+    def test_a_version_that_the_table_has_removed_is_refused(
+        self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str
+    ) -> None:
+        for epoch in range(2):
+            source.add(rows(epoch))
+        with make_job(session=own_session) as job:
+            self.start(job, source, own_session, table, "one")
+            eventually(lambda: job.status().queries[0].committed == 1)
+            early = job.trigger_savepoint().wait(SECONDS).path
+            source.add(rows(2))
+            eventually(lambda: job.status().queries[0].committed == 2)
+        self.remove_history(own_session, table)
+        again = make_job(session=own_session, restore_from=early, roll_back_sinks=True)
+        with pytest.raises(RestoreRefused, match="cannot go back to version"):
+            self.start(again, source, own_session, table, "two")
+        assert found(own_session, table) == written("one", 0, 3)
+
+    def test_a_fork_writes_to_its_own_table(
+        self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str
+    ) -> None:
+        for epoch in range(2):
+            source.add(rows(epoch))
+        with make_job(session=own_session) as job:
+            self.start(job, source, own_session, table, "one")
+            eventually(lambda: job.status().queries[0].committed == 1)
+            early = job.trigger_savepoint().wait(SECONDS).path
+        source.add(rows(2))
+        separate = self.create(own_session, next(_names))
+        with make_job("fork", session=own_session, restore_from=early) as job:
+            self.start(job, source, own_session, separate, "two")
+            eventually(lambda: job.status().queries[0].committed == 2)
+        assert found(own_session, separate) == written("two", 2, 3)
+        assert found(own_session, table) == written("one", 0, 2)
+
+    def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(self, tmp_path: Path) -> None:
+        """A stream into a table, and a foreachBatch function that merges into another one, once per epoch."""
+        drivers = Drivers(self.kind, tmp_path)
+        try:
+            for files in (2, 4):
+                drivers.add(2)
+                driver = drivers.start()
+                drivers.wait_for(files, driver)
+                drivers.kill(driver)
+            drivers.add(2)
+            last = drivers.start("--finish")
+            assert last.wait(SECONDS) == 0, drivers.log()
+        finally:
+            drivers.clean_up()
+        result = json.loads((tmp_path / "result.json").read_text())
+        assert result["appended"] == list(range(8 * 6))
+        sums: dict[str, int] = {}
+        for row in (row for file in range(6) for row in rows(file)):
+            sums[row["key"]] = sums.get(row["key"], 0) + row["value"]
+        assert result["merged"] == sums
+
+
+def written(release: str, begin: int, end: int) -> Rows:
+    """The rows of these epochs."""
+    return [(value, release) for value in range(8 * begin, 8 * end)]
+
+
+def found(session: SparkSession, table: str, version: str | None = None) -> Rows:
+    """The rows of a table, by value."""
+    suffix = "" if version is None else f" VERSION AS OF {version}"
+    return sorted((row.value, row.release) for row in session.sql(f"SELECT * FROM {table}{suffix}").collect())
+
+
+def sink_of(path: str) -> SinkSnapshot:
+    metadata = read_metadata(LocalFiles(), path)
+    assert metadata is not None
+    sink = metadata.queries[_QUERY].sink
+    assert sink is not None
+    return sink
+
+
+class Drivers:
+    """The drivers of one job, which are killed."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.folder = folder
+        settings = {"spark.jars": session_jars(), **table_settings(folder)}
+        settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
+        settings["spark.driver.extraJavaOptions"] = f"-Dderby.system.home={folder}"
+        (folder / "settings.json").write_text(json.dumps({"kind": kind, "settings": settings}))
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._added = 0
+        (folder / "in").mkdir()
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **spark_environment()}
+        with (self.folder / f"driver-{len(self._running)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(_DRIVER), str(self.folder), *options],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End the driver and its JVM at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(SECONDS)
+
+    def clean_up(self) -> None:
+        for process in self._running:
+            self.kill(process)
+
+    def add(self, count: int) -> None:
+        """Give the job so many epochs more."""
+        for _ in range(count):
+            hidden = self.folder / "in" / f".{self._added:05}"
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows(self._added)))
+            # Spark orders files by modification time.
+            moment = time.time() - 86_400 + self._added
+            os.utime(hidden, (moment, moment))
+            hidden.rename(self.folder / "in" / f"{self._added:05}.json")
+            self._added += 1
+
+    def wait_for(self, files: int, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the function has merged that many files; it may be killed while it commits the last one."""
+
+        def is_there() -> bool:
+            assert process.poll() is None, self.log()
+            return len(list(self.folder.glob("merged-*"))) >= files
+
+        eventually(is_there, self.log, pause=0.1)
+
+    def log(self) -> str:
+        """What all drivers have said."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("driver-*.log")))
