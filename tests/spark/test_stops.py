@@ -30,7 +30,7 @@ from tests.spark.streams import FileStream
 pytestmark = pytest.mark.spark
 
 #: Of three jobs each.
-STOPS: Final = 4
+STOPS: Final = 7
 STOPS_LONG: Final = 67
 
 
