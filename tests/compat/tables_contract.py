@@ -139,6 +139,30 @@ class TableContract(abc.ABC):
         position = table_format.position(own_session, sink.place, identifier, Epoch(2))
         assert found(own_session, table, position) == [(-1, "other"), *written("one", 0, 3)]
 
+    def test_an_epoch_that_runs_again_after_a_way_back_and_forward_is_not_doubled(
+        self, own_session: SparkSession, source: FileStream, table: str, tmp_path: Path
+    ) -> None:
+        """Fault: of Delta's transactions only those of later epochs were set, going back; forward they stayed."""
+
+        def run() -> str:
+            frame = source.read(own_session).select("value", sf.lit("one").alias("release"))
+            writer = frame.writeStream.format(self.kind).outputMode("append").trigger(availableNow=True)
+            query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(table)
+            assert query.awaitTermination(SECONDS)
+            return str(query.id)
+
+        for epoch in range(3):
+            source.add(rows(epoch))
+        identifier, table_format = run(), FORMATS[self.kind]
+        early, late = (table_format.position(own_session, table, identifier, Epoch(epoch)) for epoch in (0, 2))
+        for position, epochs in ((early, 1), (late, 3)):
+            table_format.roll_back(own_session, table, position)
+            assert found(own_session, table) == written("one", 0, epochs)
+        for name in ("2", ".2.crc"):  # it was planned, and not committed
+            (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+        assert run() == identifier
+        assert found(own_session, table) == written("one", 0, 3)
+
     def test_a_version_that_the_table_has_removed_is_refused(
         self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str
     ) -> None:

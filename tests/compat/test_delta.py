@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
+from coord_control.ids import Epoch
+from coord_control.spark.sinks.sink_of import sink_of
+from coord_control.spark.sinks.table_format import FORMATS
 from tests.compat.tables_contract import TableContract
+from tests.patience import SECONDS
+from tests.spark.jobs import rows
+from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
 
@@ -21,3 +30,15 @@ class TestDelta(TableContract):
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         session.sql(f"OPTIMIZE {table}")
         session.sql(f"VACUUM {table} RETAIN 0 HOURS")
+
+    def test_a_table_with_a_relative_path_is_not_taken_for_a_name(
+        self, own_session: SparkSession, source: FileStream, tmp_path: Path
+    ) -> None:
+        source.add(rows(0))
+        writer = source.read(own_session).select("value").writeStream.format("delta").trigger(availableNow=True)
+        checkpoint, path = str(tmp_path / "checkpoint"), os.path.relpath(tmp_path / "late")
+        query = writer.option("checkpointLocation", checkpoint).option("path", path).start()
+        assert query.awaitTermination(SECONDS)
+        place = sink_of(own_session, query).place
+        assert place == f"file:{tmp_path}/late"
+        assert FORMATS["delta"].position(own_session, place, str(query.id), Epoch(0)) == "0"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from coord_control.ids import Epoch
+from coord_control.spark.sinks.qualified_path import qualified
 
 __all__ = ["Commit", "Delta", "epoch_at", "epochs_at", "newest_version"]
 
@@ -42,11 +43,11 @@ class Commit:
 class Delta:
     """Delta tables, as :class:`~coord_control.spark.sinks.table_format.TableFormat`."""
 
-    def place(self, sink: Any) -> str | None:
+    def place(self, spark: SparkSession, sink: Any) -> str | None:
         table = _field(sink, "catalogTable")
         if table is not None and table.isDefined():
             return str(table.get().identifier().unquotedString())
-        return str(_field(sink, "path").toString())
+        return qualified(spark, _field(sink, "path"))
 
     def position(self, spark: SparkSession, place: str, query_id: str, epoch: Epoch) -> str:
         for limit in (f" LIMIT {_RECENT}", ""):
@@ -87,11 +88,19 @@ def newest_version(history: Sequence[Commit], query_id: str, epoch: Epoch) -> in
 
 
 def epochs_at(history: Sequence[Commit], version: int) -> dict[str, int]:
-    """Return the newest epoch that a version holds of each query that has written behind it; -1: none."""
-    queries = {commit.query for commit in history if commit.query is not None and commit.version > version}
-    held = {query: epoch_at(history, query, version) for query in queries}
-    # What the history does not say: the query has not written for as long as it reaches back.
-    return {query: -1 if epoch is None else epoch for query, epoch in held.items()}
+    """Return the newest epoch that a version holds of each query; -1: none.
+
+    Also of those that have not written behind it: going back before may have set their transactions to less.
+    """
+    newest = {commit.query: commit.version for commit in reversed(history) if commit.query is not None}
+    held = {query: epoch_at(history, query, version) for query in newest}
+    # What the history does not say: the query has not written for as long as it reaches back. If it has not written
+    # behind the version either, it keeps its transaction.
+    return {
+        query: -1 if epoch is None else epoch
+        for query, epoch in held.items()
+        if epoch is not None or newest[query] > version
+    }
 
 
 def epoch_at(history: Sequence[Commit], query_id: str, version: int) -> int | None:

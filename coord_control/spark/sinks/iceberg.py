@@ -37,7 +37,7 @@ class Snapshot:
 class Iceberg:
     """Iceberg tables, as :class:`~coord_control.spark.sinks.table_format.TableFormat`."""
 
-    def place(self, sink: Any) -> str | None:
+    def place(self, spark: SparkSession, sink: Any) -> str | None:
         return str(sink.name())
 
     def position(self, spark: SparkSession, place: str, query_id: str, epoch: Epoch) -> str:

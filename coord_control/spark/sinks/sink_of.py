@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coord_control.durable.job_folder.sink_record import SinkRecord
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
+from coord_control.spark.sinks.qualified_path import qualified
 from coord_control.spark.sinks.table_format import FORMATS
 
 __all__ = ["sink_of"]
@@ -42,12 +43,10 @@ def sink_of(spark: SparkSession, query: StreamingQuery) -> SinkRecord:
     kind = _KINDS.get(simple) or _KINDS.get(str(java_class.getName())) or simple
     if kind == FILE_SINK:
         return SinkRecord(kind=kind, place=_path_of(spark, sink))
-    return SinkRecord(kind=kind, place=FORMATS[kind].place(sink) if kind in FORMATS else None)
+    return SinkRecord(kind=kind, place=FORMATS[kind].place(spark, sink) if kind in FORMATS else None)
 
 
 def _path_of(spark: SparkSession, sink: Any) -> str:
     field = sink.getClass().getDeclaredField("logPath")
     field.setAccessible(True)
-    session: Any = spark._jsparkSession
-    path = field.get(sink).getParent()
-    return str(path.getFileSystem(session.sessionState().newHadoopConf()).makeQualified(path).toString())
+    return qualified(spark, field.get(sink).getParent())

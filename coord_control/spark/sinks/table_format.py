@@ -22,8 +22,8 @@ __all__ = ["FORMATS", "TableFormat"]
 class TableFormat(Protocol):
     """A format whose tables have versions. Every method may raise anything; the text of the error is the reason."""
 
-    def place(self, sink: Any) -> str | None:
-        """Return what a table is called in SQL, or its path.
+    def place(self, spark: SparkSession, sink: Any) -> str | None:
+        """Return what a table is called in SQL, or its path with the scheme.
 
         Args:
             sink: Spark's object in the JVM.
