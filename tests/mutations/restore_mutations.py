@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.durable.checkpoints.pins import LiveFiles
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
@@ -16,6 +17,7 @@ from coord_control.spark.job.pending_restore import AppliedRestore, PendingResto
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.queries import kafka_offsets
+from coord_control.spark.sinks import delta
 from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS"]
@@ -208,10 +210,28 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "count epochs that a sink has forgotten",
             reached.reached_here,
-            "if are_sinks_set_back(files, join(folder, name)):",
+            "if is_sink_back(files, join(folder, name)):",
             "if False:",
         ),
         _SINKS,
+    ),
+    (
+        Mutation(
+            "take a sink that a driver began to set back for one that is back",
+            reached.reached_here,
+            "if is_sink_back(files, join(folder, name)):",
+            "if are_sinks_set_back(files, join(folder, name)):",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "take the log of an output that is away for an empty one",
+            vars(LiveFiles)["of_sink_log"].__func__,
+            "if (newest := newest_entry(names)) < boundary:",
+            "if (newest := newest_entry(names)) < -1:",
+        ),
+        "tests/unit/durable/test_offline_savepoint.py::test_a_log_that_cannot_be_seen_is_not_taken_for_an_empty_one",
     ),
     (
         Mutation(
@@ -269,6 +289,33 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "remove an entry of the log before its checksum",
+            file_sink._remove,
+            "_remove_checksum(files, log, name)\n    files.delete(join(log, name))",
+            "files.delete(join(log, name))\n    _remove_checksum(files, log, name)",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "remove entries of the log as a driver that was fenced meanwhile",
+            file_sink.set_back_file_sink,
+            "if newest_entry([name]) > newest:\n            verify()",
+            "if newest_entry([name]) > newest:",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "leave transactions where going back has set them",
+            delta.epochs_at,
+            "if epoch is not None or newest[query] > version",
+            "if newest[query] > version",
+        ),
+        "tests/unit/spark/test_table_positions.py",
+    ),
+    (
+        Mutation(
             "undo a restore whose sinks are back",
             undo._check,
             "if sinks_are_back(files, job_folder, newest):",
@@ -290,6 +337,24 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "set sinks back as a driver that was fenced",
             SinkRollback.carry_out,
             "self.verify()",
+            "pass",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "set further sinks back as a driver that was fenced meanwhile",
+            SinkRollback.carry_out,
+            "self.verify()",
+            "sink is sinks[0] and self.verify()",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "start a query although an older driver has written to its sink",
+            SinkRollback.carry_out,
+            "self._check_untouched(sink)",
             "pass",
         ),
         _ROLLING_BACK,

@@ -234,24 +234,31 @@ class CheckpointStore:
             return self._pin(checkpoint, record, query, live)
 
     def pin_sink_log(
-        self, checkpoint: CheckpointId, query: QueryName, lineage: str, sink: str, epoch: Epoch
+        self,
+        checkpoint: CheckpointId,
+        query: QueryName,
+        lineage: str,
+        sink: str,
+        boundary: Epoch,
+        planned: Epoch | None = None,
     ) -> tuple[Epoch, tuple[FileEntry, ...]]:
         """Make the log of a query's file sink part of a claimed checkpoint, after the query's files.
 
         Args:
             sink: the folder of the output.
-            epoch: the last epoch in the checkpoint.
+            boundary, planned: as for :meth:`pin`.
 
         Returns:
-            The newest entry of the log up to that epoch, -1 if there is none; and the files.
+            The newest entry of the log in the checkpoint, -1 if no epoch is committed; and the files.
 
         Raises:
+            MissingRecord: the log ends before the boundary, or is not to be seen from here.
             StateFileMissing: Spark has removed a file of it.
             StoreUnavailable: the storage.
         """
         record = self._pending[checkpoint]
         folder = join(sink, LOG_NAME)
-        live = LiveFiles.of_sink_log(self._storage(folder), folder, epoch, lineage)
+        live = LiveFiles.of_sink_log(self._storage(folder), folder, boundary, lineage, planned)
         pinned = self._pin(checkpoint, record, query, live, SINK_LOG)
         entries = tuple(msgspec.structs.replace(each, path=f"{SINK_LOG}/{each.path}") for each in pinned.entries)
         return live.layout.epoch, entries

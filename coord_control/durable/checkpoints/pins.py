@@ -25,7 +25,7 @@ from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Li
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.spark_layout.file_sink_log import entries_up_to, newest_entry
 from coord_control.durable.spark_layout.layout import EpochLayout, layout_of
-from coord_control.errors import StateFileMissing
+from coord_control.errors import MissingRecord, StateFileMissing
 from coord_control.ids import CheckpointId, Epoch
 
 __all__ = ["MANY_FILES", "LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
@@ -83,23 +83,34 @@ class LiveFiles:
         return cls(files, folder, infos, layout, lineage)
 
     @classmethod
-    def of_sink_log(cls, files: Files, folder: str, epoch: Epoch, lineage: str) -> LiveFiles:
-        """List the files of a file sink's log from which an epoch is read.
+    def of_sink_log(
+        cls, files: Files, folder: str, boundary: Epoch, lineage: str, planned: Epoch | None = None
+    ) -> LiveFiles:
+        """List the files of a file sink's log from which an epoch is read: the planned one, or the boundary.
+
+        The log may have later entries; without that of the planned epoch it ends at the boundary. The newest entry is
+        in ``layout``.
 
         Args:
-            epoch: the newest one wanted; the log may have later ones, or fewer. Its newest entry is in ``layout``.
+            planned: see :func:`layout_of`.
 
         Raises:
+            MissingRecord: the log ends before the boundary, or is not to be seen from here.
             StateFileMissing: Spark has removed a file of it.
             StoreUnavailable: the storage.
         """
         listing = files.listing(folder)
-        names = entries_up_to(listing.names, epoch)
+        names = entries_up_to(listing.names, boundary if planned is None else planned)
+        # Each committed epoch has an entry. A folder that is away, or listed while Spark compacts, must not pass for a
+        # log that ends earlier: setting the sink back to that would take rows out of the output.
+        if (newest := newest_entry(names)) < boundary:
+            why = f"epoch {boundary} is committed, and the log has no entry after {newest} that can be seen from here"
+            raise MissingRecord(join(folder, str(boundary)), why, "Is the output of the query where it was?")
         try:
             infos = listing.infos(names)
         except FileNotFoundError as error:
             raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
-        return cls(files, folder, infos, EpochLayout(newest_entry(names)), lineage)
+        return cls(files, folder, infos, EpochLayout(newest), lineage)
 
     @property
     def size(self) -> int:

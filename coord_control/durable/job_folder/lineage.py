@@ -60,17 +60,20 @@ __all__ = [
     "current_lineage",
     "has_location",
     "is_same_place",
+    "is_sink_back",
     "open_lineage",
     "open_prepared",
     "read_query_id",
     "recorded_lineage",
     "seeded",
+    "sink_is_back",
     "spark_position",
     "write_query_id",
 ]
 
 
 _SINKS_BACK: Final = "sinks_set_back"
+_SINK_IS_BACK: Final = "sink_is_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,17 @@ def begin_setting_sinks_back(files: Files, lineage: str) -> None:
 def are_sinks_set_back(files: Files, lineage: str) -> bool:
     """Return whether the sink of a query was set back with a restored lineage, in whole or in part."""
     return files.exists(join(lineage, _SINKS_BACK))
+
+
+def sink_is_back(files: Files, lineage: str) -> None:
+    """Note that the sink of a query is back where its restored lineage begins. Repeatable."""
+    with contextlib.suppress(AlreadyExists):
+        files.create(join(lineage, _SINK_IS_BACK), b"")
+
+
+def is_sink_back(files: Files, lineage: str) -> bool:
+    """Return whether the sink of a query is back as a whole: it holds nothing that the lineage does not."""
+    return files.exists(join(lineage, _SINK_IS_BACK))
 
 
 def current_lineage(files: Files, folder: str, query: QueryName) -> Lineage | None:

@@ -318,7 +318,7 @@ class _Saver:
         snapshot = pinned.snapshot(
             query_id=lineage.query_id, spark_version=installed_spark() or "", earlier=lineage.earlier
         )
-        self._queries[lineage.query] = with_sink(snapshot, *self._sink(lineage, planned))
+        self._queries[lineage.query] = with_sink(snapshot, *self._sink(lineage, committed, planned))
         self._linked += pinned.linked_bytes
         self._copied += pinned.copied_bytes
         if lineage.restored is not None:
@@ -327,7 +327,7 @@ class _Saver:
         elif record.operators:
             self._add_operators(lineage, record.operators, committed, planned)
 
-    def _sink(self, lineage: Lineage, epoch: Epoch) -> tuple[SinkSnapshot, tuple[FileEntry, ...]]:
+    def _sink(self, lineage: Lineage, committed: Epoch, planned: Epoch) -> tuple[SinkSnapshot, tuple[FileEntry, ...]]:
         # Only a driver can ask a table for its version, and only Spark may reach the storage of a sink.
         kind, place = "unknown", None
         try:
@@ -336,7 +336,9 @@ class _Saver:
                 return SinkSnapshot(kind=kind, unknown="the query has not run since sinks are recorded"), ()
             kind, place = sink.kind, sink.place
             if kind == FILE_SINK and place is not None:
-                newest, files = self._store.pin_sink_log(self._checkpoint, lineage.query, lineage.name, place, epoch)
+                newest, files = self._store.pin_sink_log(
+                    self._checkpoint, lineage.query, lineage.name, place, committed, planned
+                )
                 return SinkSnapshot(kind=kind, place=place, position=str(newest)), files
         except Exception as error:
             return SinkSnapshot(kind=kind, place=place, unknown=str(error)), ()

@@ -16,7 +16,7 @@ Threads: the one that restores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coord_control.durable.checkpoints.metadata_file import SINK_LOG, FileEntry
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
@@ -38,14 +38,19 @@ def newest_epoch(files: Files, sink: str) -> Epoch | None:
     return None if not names and not files.exists(log) else newest_entry(names)
 
 
-def set_back_file_sink(files: Files, sink: str, kept: Files, folder: str, entries: Sequence[FileEntry]) -> None:
+def set_back_file_sink(
+    files: Files, sink: str, kept: Files, folder: str, entries: Sequence[FileEntry], verify: Callable[[], None]
+) -> None:
     """Set the log of a file sink to these entries. Repeatable.
 
     Args:
         files: the storage of ``sink``, the folder of the output.
         kept: the storage of ``folder``, which holds the entries under their paths.
+        verify: raises Fenced when a newer driver owns the job; called before each change, because that driver may have
+            set the sink back meanwhile, and its queries write entries with the names of those that were found here.
 
     Raises:
+        Fenced: a newer driver owns the job.
         MissingRecord: an entry is not in the folder.
         StoreUnavailable: the log may be set back in part; repeat it.
     """
@@ -55,14 +60,18 @@ def set_back_file_sink(files: Files, sink: str, kept: Files, folder: str, entrie
     newest = newest_entry(wanted)
     for name in wanted:
         if name not in found:
+            verify()
             _put(files, log, kept, folder, name)
     for name in sorted(found, key=lambda name: newest_entry([name]), reverse=True):
         if newest_entry([name]) > newest:
+            verify()
             _remove(files, log, name)
     for name in _different(files, log, wanted):
+        verify()
         _put(files, log, kept, folder, name)
     for name in found:
         if name not in wanted and newest_entry([name]) <= newest:
+            verify()
             _remove(files, log, name)
 
 
@@ -88,8 +97,9 @@ def _put(files: Files, log: str, kept: Files, folder: str, name: str) -> None:
 
 
 def _remove(files: Files, log: str, name: str) -> None:
-    files.delete(join(log, name))
+    # The checksum first: without its entry nothing would remove it, and it does not fit the next entry of that name.
     _remove_checksum(files, log, name)
+    files.delete(join(log, name))
 
 
 def _remove_checksum(files: Files, log: str, name: str) -> None:

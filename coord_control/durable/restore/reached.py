@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import are_sinks_set_back
+from coord_control.durable.job_folder.lineage import are_sinks_set_back, is_sink_back
 from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
 from coord_control.ids import NO_EPOCH, Epoch, QueryName
 
@@ -27,7 +27,7 @@ def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | N
         record = read_record(files, folder, name)
         if record is None:
             continue
-        if are_sinks_set_back(files, join(folder, name)):
+        if is_sink_back(files, join(folder, name)):  # begun is not enough: it may hold everything still
             found = None  # the sink forgot what it had received
         reached = _position(files, record.checkpoint_location).joined(found)
         found = reached if record.restored_from is None else reached.joined(record.restored_from.reached)

@@ -6,7 +6,10 @@ and no query of the old lineages runs. Setting a sink back may be repeated.
 
 Everything that can be refused is refused before: while the record does not exist, or can still be undone. A mark in
 each lineage, written before its sink is touched, ends that. The claim is verified after the marks: who undoes the
-restore claims first and looks for marks then, so either the marks are found, or this driver stops.
+restore claims first and looks for marks then, so either the marks are found, or this driver stops. It is verified
+again before each sink, and before each change of a file sink's log: a newer driver may have set the sinks back
+meanwhile, and its queries write to them. A second mark, written when a sink is back, says that it has forgotten the
+epochs after the checkpoint.
 
 Threads: those of the job's methods, which take turns.
 """
@@ -21,12 +24,13 @@ from pyspark.sql import SparkSession
 
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import join
-from coord_control.durable.job_folder.lineage import begin_setting_sinks_back
+from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, sink_is_back
 from coord_control.durable.job_folder.lineage_record import query_folder
 from coord_control.durable.restore.checks import Check, Verdict, refuse
-from coord_control.durable.restore.file_sink import set_back_file_sink
-from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
-from coord_control.ids import QueryName
+from coord_control.durable.restore.file_sink import newest_epoch, set_back_file_sink
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK, LOG_NAME
+from coord_control.errors import DamagedRecord
+from coord_control.ids import NO_EPOCH, QueryName
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.pending_restore import PendingRestore
 from coord_control.spark.sinks.table_format import FORMATS
@@ -63,7 +67,8 @@ class SinkRollback:
         """Set all sinks back, unless this driver has done so; the restore has taken place. Repeatable.
 
         Raises:
-            Fenced: a newer driver owns the job; no sink was touched.
+            Fenced: a newer driver owns the job; it sets the sinks back.
+            DamagedRecord: an older driver has written to a file sink meanwhile.
             Exception: a sink did not go back. No query may start.
         """
         if not restore.record.roll_back_sinks or restore.is_rolled_back:
@@ -72,10 +77,13 @@ class SinkRollback:
         for sink in sinks:
             begin_setting_sinks_back(self.place.files, sink.lineage)
         restore.has_touched_sinks = True
-        self.verify()
         for sink in sinks:
+            self.verify()
             self._set_back(sink)
+            sink_is_back(self.place.files, sink.lineage)
             _log.info("= query %s: its sink %s is back at %s", sink.query, sink.place, sink.position)
+        for sink in sinks:
+            self._check_untouched(sink)
         restore.is_rolled_back = True
 
     def _sinks(self, restore: PendingRestore) -> Iterator[_Sink]:
@@ -102,9 +110,22 @@ class SinkRollback:
     def _set_back(self, sink: _Sink) -> None:
         if sink.kind == FILE_SINK:
             storage, entries = self.place.storage(sink.place), sink.snapshot.sink_files
-            set_back_file_sink(storage, sink.place, self.place.files, sink.lineage, entries)
+            set_back_file_sink(storage, sink.place, self.place.files, sink.lineage, entries, self.verify)
         else:
             FORMATS[sink.kind].roll_back(self.spark, sink.place, sink.position)
+
+    def _check_untouched(self, sink: _Sink) -> None:
+        # A query of a driver that was fenced may have ended its epoch late.
+        if sink.kind != FILE_SINK:
+            return
+        found = newest_epoch(self.place.storage(sink.place), sink.place)
+        newest = NO_EPOCH if found is None else found
+        if newest != int(sink.position):
+            why = (
+                f"its newest entry is {newest}, and it was just set back to {sink.position}: another driver has written"
+            )
+            remedy = "Nothing was started; when that driver has ended, start the job again: it sets the sink back again"
+            raise DamagedRecord(join(sink.place, LOG_NAME), why, remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ def _put(files: MemoryFiles, folder: str, contents: dict[str, bytes]) -> list[Fi
     return [FileEntry(f"_sink/{name}", len(data), f"{zlib.crc32(data):08x}") for name, data in contents.items()]
 
 
+def owned() -> None:
+    """No newer driver owns the job."""
+
+
 def _log(files: MemoryFiles) -> dict[str, bytes]:
     return {name: files.read(f"{LOG}/{name}") for name in files.list(LOG)}
 
@@ -50,12 +54,12 @@ def test_a_log_is_set_back_whenever_the_driver_dies(before: str, wanted: dict[st
         entries = _put(files, f"{KEPT}/_sink", wanted)
         dying = files.seen_by(CrashAt(point))
         try:
-            set_back_file_sink(dying, OUT, dying, KEPT, entries)
+            set_back_file_sink(dying, OUT, dying, KEPT, entries, owned)
         except Crash:
             pass
         else:
             break
-        set_back_file_sink(files, OUT, files, KEPT, entries)
+        set_back_file_sink(files, OUT, files, KEPT, entries, owned)
         assert _log(files) == wanted
     assert _log(files) == wanted
     assert point > 1 or LOGS[before] == wanted
@@ -64,7 +68,7 @@ def test_a_log_is_set_back_whenever_the_driver_dies(before: str, wanted: dict[st
 def test_what_is_no_entry_stays() -> None:
     files = MemoryFiles()
     _put(files, LOG, {"9": b"9", "note.txt": b"mine"})
-    set_back_file_sink(files, OUT, files, KEPT, [])
+    set_back_file_sink(files, OUT, files, KEPT, [], owned)
     assert _log(files) == {"note.txt": b"mine"}
 
 
@@ -80,7 +84,7 @@ def test_readers_meet_a_log_that_is_whole_as_long_as_spark_has_removed_nothing()
         entries = _put(files, f"{KEPT}/_sink", WANTED)
         dying = files.seen_by(CrashAt(point))
         try:
-            set_back_file_sink(dying, OUT, dying, KEPT, entries)
+            set_back_file_sink(dying, OUT, dying, KEPT, entries, owned)
             done = True
         except Crash:
             pass
@@ -96,15 +100,74 @@ def test_a_sink_on_another_storage_gets_copies_and_no_stale_checksum(tmp_path: P
     log.mkdir(parents=True)
     for name in ("7", ".7.crc", "8.compact", ".8.compact.crc"):
         (log / name).write_bytes(b"old")
-    set_back_file_sink(out, str(tmp_path / "out"), kept, KEPT, entries)
+    set_back_file_sink(out, str(tmp_path / "out"), kept, KEPT, entries, owned)
     assert {path.name: path.read_bytes() for path in log.iterdir()} == WANTED
     assert newest_epoch(out, str(tmp_path / "out")) == 7
+
+
+class _Dying(LocalFiles):
+    """Dies when it has removed a file."""
+
+    def delete(self, path: str) -> None:
+        was_there = self.exists(path)
+        super().delete(path)
+        if was_there:
+            raise Crash(path)
+
+
+def test_no_checksum_outlives_its_entry_whenever_the_driver_dies(tmp_path: Path) -> None:
+    """Fault: the checksum of an entry that was removed stayed, and Spark could not read its next entry of that name."""
+    kept = MemoryFiles()
+    entries = _put(kept, f"{KEPT}/_sink", WANTED)
+    log = tmp_path / "out" / "_spark_metadata"
+    log.mkdir(parents=True)
+    for name in (*WANTED, "8.compact", ".8.compact.crc", "9", ".9.crc"):
+        (log / name).write_bytes(WANTED.get(name, b"old"))
+    deaths = 0
+    while True:
+        try:
+            set_back_file_sink(_Dying(), str(tmp_path / "out"), kept, KEPT, entries, owned)
+            break
+        except Crash:
+            deaths += 1
+    assert {path.name: path.read_bytes() for path in log.iterdir()} == WANTED
+    assert deaths == 4
+
+
+class _Asked:
+    """Notices a change before which the claim was not verified."""
+
+    def __init__(self) -> None:
+        self.is_fresh = False
+        self.changes = 0
+
+    def verify(self) -> None:
+        self.is_fresh = True
+
+    def before_write(self, path: str) -> None:
+        assert self.is_fresh, path
+        self.is_fresh = False
+        self.changes += 1
+
+    def after_write(self, path: str) -> None: ...
+
+
+@pytest.mark.parametrize("before", [name for name, log in LOGS.items() if log != WANTED])
+def test_the_claim_is_verified_before_each_change(before: str) -> None:
+    """Fault: a driver that was fenced removed entries of its successor, by the names that it had listed."""
+    files, asked = MemoryFiles(), _Asked()
+    _put(files, LOG, LOGS[before])
+    entries = _put(files, f"{KEPT}/_sink", WANTED)
+    watched = files.seen_by(asked)
+    set_back_file_sink(watched, OUT, watched, KEPT, entries, asked.verify)
+    assert _log(files) == WANTED
+    assert asked.changes
 
 
 def test_a_log_that_was_not_kept_is_an_error() -> None:
     files = MemoryFiles()
     with pytest.raises(MissingRecord, match="/job/lineage/_sink/3"):
-        set_back_file_sink(files, OUT, files, KEPT, [FileEntry("_sink/3", 1, "00000000")])
+        set_back_file_sink(files, OUT, files, KEPT, [FileEntry("_sink/3", 1, "00000000")], owned)
 
 
 def test_a_folder_without_a_log_has_no_newest_epoch() -> None:

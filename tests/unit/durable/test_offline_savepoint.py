@@ -20,6 +20,7 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Holder, Process
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink
 from coord_control.durable.offline.offline_restore import check_restore, restore_job
 from coord_control.durable.offline.offline_savepoint import adopt, own_job, save
 from coord_control.durable.offline.undo import undo_restore
@@ -103,6 +104,27 @@ def test_a_dead_job_is_saved_with_the_epoch_that_it_died_in(files: MemoryFiles) 
     assert {"offsets/4", "sources/0/4"} <= {entry.path for entry in query.files}
     assert (query.epoch, query.planned, query.planned_offsets) == (3, 4, ({"logOffset": 4},))
     assert query.reached == Reached(committed=Epoch(3), planned=Epoch(4))
+
+
+@pytest.mark.parametrize(
+    ("entries", "planned", "position"),
+    [(4, False, "3"), (5, False, "3"), (5, True, "4"), (4, True, "3"), (3, False, None), (0, False, None)],
+)
+def test_a_log_that_cannot_be_seen_is_not_taken_for_an_empty_one(
+    files: MemoryFiles, entries: int, planned: bool, position: str | None
+) -> None:
+    """Fault: of an output that was away a savepoint recorded that it was empty, and going back there emptied it."""
+    ran(files, planned=planned)
+    lineage = current_lineage(files, folder(DELAYS), DELAYS)
+    assert lineage is not None
+    write_sink(files, lineage.folder, SinkRecord(kind="file", place="/out"))
+    for epoch in range(entries):
+        files.replace(f"/out/_spark_metadata/{epoch}", b"v1")
+    query = saved(files).queries[DELAYS]
+    assert query.sink is not None
+    assert query.sink.position == position
+    assert len(query.sink_files) == int(position or -1) + 1
+    assert ("/out/_spark_metadata/3 is missing: epoch 3 is committed" in query.sink.unknown) == (position is None)
 
 
 def recovered_in(files: MemoryFiles, generation: int) -> RecoveredOperator:

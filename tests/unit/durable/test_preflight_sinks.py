@@ -9,7 +9,7 @@ import pytest
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.checkpoints.metadata_file import FileEntry, SinkSnapshot
 from coord_control.durable.files.filesystem import join
-from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, open_lineage
+from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, open_lineage, sink_is_back
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
@@ -269,6 +269,12 @@ def test_a_checkpoint_that_a_sink_has_been_set_back_behind_needs_its_sink_as_wel
     assert check.verdict is REFUSED
     assert "set back to epoch 30 after the checkpoint, which is of epoch 41" in check.found
     assert {each.verdict for each in sink_checks(files, newer, roll_back=True)} == {OK}
+    # A driver has begun, and nothing says that it got anywhere: the sink may hold everything still.
+    [check] = [each for each in sink_checks(files, older) if each.subject == "delays"]
+    assert check.verdict is REFUSED
+    assert "epochs 31 to 99 were committed after the checkpoint" in check.found
     # What the sink has forgotten counts no more.
+    sink_is_back(files, lineage)
+    sink_is_back(files, lineage)
     [check] = [each for each in sink_checks(files, older) if each.subject == "delays"]
     assert (check.verdict, check.found) == (OK, "nothing after epoch 30 has been planned")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from coord_control.durable.checkpoints.metadata_file import SinkSnapshot
 from coord_control.durable.files.filesystem import join
-from coord_control.durable.job_folder.lineage import are_sinks_set_back
-from coord_control.errors import Fenced, RestoreRefused
+from coord_control.durable.job_folder.lineage import are_sinks_set_back, is_sink_back
+from coord_control.errors import DamagedRecord, Fenced, RestoreRefused
 from coord_control.ids import Generation, QueryName
 from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.sinks.table_format import FORMATS
@@ -54,14 +55,14 @@ def _restore(*, rolls_back: bool = True) -> Any:
 
 def _rollback(files: MemoryFiles, tables: Any, monkeypatch: pytest.MonkeyPatch, verify: Any = None) -> SinkRollback:
     monkeypatch.setitem(FORMATS, "table", tables)
-    place: Any = SimpleNamespace(files=files, folder=JOB)
+    place: Any = SimpleNamespace(files=files, folder=JOB, storage=lambda path: files)
     spark: Any = None
     return SinkRollback(place, spark, verify or (lambda: None))
 
 
-def _marked(files: MemoryFiles) -> list[str]:
+def _marked(files: MemoryFiles, is_marked: Callable[..., bool] = are_sinks_set_back) -> list[str]:
     lineages = {query: join(JOB, "queries", query, "lineage-000002") for query in "abc"}
-    return [query for query, lineage in lineages.items() if are_sinks_set_back(files, lineage)]
+    return [query for query, lineage in lineages.items() if is_marked(files, lineage)]
 
 
 def test_all_tables_are_asked_before_one_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +93,7 @@ def test_sinks_that_have_versions_go_back_once(monkeypatch: pytest.MonkeyPatch) 
         rollback.carry_out(restore)
     assert tables.calls == [("roll_back", "db.a", "3"), ("roll_back", "db.c", "5")]
     assert (restore.is_rolled_back, restore.has_touched_sinks, _marked(files)) == (True, True, ["a", "c"])
+    assert _marked(files, is_sink_back) == ["a", "c"]
 
 
 def test_after_a_failure_all_sinks_go_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +101,7 @@ def test_after_a_failure_all_sinks_go_back_again(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OSError, match="down"):
         _rollback(files, Tables(fails="db.c"), monkeypatch).carry_out(restore)
     assert (restore.is_rolled_back, restore.has_touched_sinks) == (False, True)
+    assert (_marked(files), _marked(files, is_sink_back)) == (["a", "c"], ["a"]), "begun is not back"
     again = Tables()
     _rollback(files, again, monkeypatch).carry_out(restore)
     assert again.calls == [("roll_back", "db.a", "3"), ("roll_back", "db.c", "5")]
@@ -115,6 +118,41 @@ def test_a_driver_that_was_fenced_touches_no_sink(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Fenced):
         _rollback(files, tables, monkeypatch, fenced).carry_out(_restore())
     assert tables.calls == []
+
+
+def test_a_driver_that_is_fenced_meanwhile_touches_no_further_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: it went on with a sink that its successor had set back, and wrote to."""
+    files, tables = MemoryFiles(), Tables()
+
+    def fenced() -> None:
+        if tables.calls:
+            raise Fenced("flights", Generation(3))
+
+    restore = _restore()
+    with pytest.raises(Fenced):
+        _rollback(files, tables, monkeypatch, fenced).carry_out(restore)
+    assert tables.calls == [("roll_back", "db.a", "3")]
+    assert not restore.is_rolled_back
+
+
+def test_an_entry_that_an_older_driver_writes_late_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, restore = MemoryFiles(), _restore()
+    sink = SinkSnapshot(kind="file", place="/out", position="-1")
+    restore.metadata.queries = {
+        QueryName("a"): SimpleNamespace(sink=sink, sink_files=()),
+        QueryName("c"): restore.metadata.queries[QueryName("c")],
+    }
+
+    class Late(Tables):
+        def roll_back(self, spark: Any, place: str, position: str) -> None:
+            files.replace("/out/_spark_metadata/4", b"v1")
+
+    with pytest.raises(DamagedRecord, match=r"_spark_metadata is damaged: its newest entry is 4, .* set back to -1"):
+        _rollback(files, Late(), monkeypatch).carry_out(restore)
+    assert not restore.is_rolled_back
+    _rollback(files, Tables(), monkeypatch).carry_out(restore)
+    assert restore.is_rolled_back
+    assert files.list("/out/_spark_metadata") == []
 
 
 def test_a_restore_without_its_sinks_leaves_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
