@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.control.commands.restore import _restored_by_others
 from coord_control.durable.checkpoints.pins import LiveFiles
+from coord_control.durable.job_folder import sink_record
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
-from coord_control.durable.offline import undo
+from coord_control.durable.offline import offline_restore, offline_savepoint, undo
 from coord_control.durable.restore import file_sink, preflight_sinks, prepared_restore, reached
 from coord_control.durable.spark_layout import file_sink_log
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
@@ -29,6 +31,7 @@ _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
 _SINKS: Final = "tests/unit/durable/test_preflight_sinks.py"
+_OFFLINE_SINKS: Final = "tests/unit/durable/test_offline_sinks.py"
 _LOG: Final = "tests/unit/durable/test_file_sink.py"
 _ROLLING_BACK: Final = "tests/unit/spark/test_sink_rollback_order.py"
 _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
@@ -376,5 +379,77 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "pass",
         ),
         "tests/spark/test_sink_rollback.py::test_a_file_sink_goes_back_with_its_job",
+    ),
+    (
+        Mutation(
+            "set a sink of several queries back for each of them",
+            preflight_sinks._SinkCheck.rolled_back,
+            "if len(same) > 1:",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "set sinks back without a word although the job may run elsewhere",
+            preflight_sinks._SinkCheck.rolled_back,
+            "if self.current is None:",
+            "if False:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "look at the sink of the checkpoint although the query writes elsewhere now",
+            vars(preflight_sinks._SinkCheck)["sink"].fget,
+            "if now is None or (now.kind, now.place) == (then.kind, then.place):",
+            "if True:",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "let a query begin empty with a full sink",
+            preflight_sinks._begun_check,
+            "Verdict.WARNING if options.accept_skipped else Verdict.REFUSED",
+            "Verdict.WARNING",
+        ),
+        _SINKS,
+    ),
+    (
+        Mutation(
+            "take the lineage that counts for the only one that knows its sink",
+            sink_record.newest_sink,
+            "for name in reversed(names))",
+            "for name in names[-1:])",
+        ),
+        "tests/unit/durable/test_sink_record.py",
+    ),
+    (
+        Mutation(
+            "look at the sinks before the claim alone",
+            offline_restore.restore_job,
+            "refuse(path, check_request_sinks(request, source, files, folder, storage))",
+            "pass",
+        ),
+        _OFFLINE_SINKS,
+    ),
+    (
+        Mutation(
+            "forget where sinks go back to in an offline savepoint",
+            offline_savepoint._Saver._sink,
+            "if lineage.restored is not None:",
+            "if False:",
+        ),
+        _OFFLINE_SINKS,
+    ),
+    (
+        Mutation(
+            "take a restore that left the sinks for one that sets them back",
+            _restored_by_others,
+            "if roll_back_sinks and not newest.roll_back_sinks:",
+            "if False:",
+        ),
+        "tests/unit/control/test_command_takeover.py",
     ),
 )

@@ -74,7 +74,7 @@ class Restore(RestoreRequest, Command[RestoreResult]):
     def take_over(self, command: CommandRecord, port: DriverPort, now: datetime.datetime) -> Takeover:
         job = self.as_name or port.facts.name
         folder = join(port.facts.root, job)
-        done = None if self.as_name else _restored_by_others(port, command, folder)
+        done = None if self.as_name else _restored_by_others(port, command, folder, self.roll_back_sinks)
         done = done or find_restore(port.files, folder, command_key(command))
         if done is None:
             return Again()
@@ -132,10 +132,18 @@ class RestoreExecution(ThreadedExecution):
         return completed(RestoreResult.of(done), done.record.checkpoint)
 
 
-def _restored_by_others(port: DriverPort, command: CommandRecord, folder: str) -> RestoreRecord | None:
-    """Return the newest restore if it went where this command wanted to go, after the driver that had claimed it."""
+def _restored_by_others(
+    port: DriverPort, command: CommandRecord, folder: str, roll_back_sinks: bool
+) -> RestoreRecord | None:
+    """Return the newest restore if it went where this command wanted to go, after the driver that had claimed it.
+
+    Args:
+        roll_back_sinks: the command wanted the sinks to go there too.
+    """
     assert command.generation is not None, "it was claimed"
     newest, path = newest_restore(port.files, folder), (command.progress or {}).get("path")
     if newest is None or path is None or newest.generation <= command.generation:
+        return None
+    if roll_back_sinks and not newest.roll_back_sinks:
         return None
     return newest if newest.path.rstrip("/") == str(path).rstrip("/") else None

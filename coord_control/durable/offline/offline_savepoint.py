@@ -43,7 +43,7 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
-from coord_control.durable.job_folder.sink_record import read_sink
+from coord_control.durable.job_folder.sink_record import newest_sink
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.seeds import read_seed
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
@@ -331,7 +331,7 @@ class _Saver:
         # Only a driver can ask a table for its version, and only Spark may reach the storage of a sink.
         kind, place = "unknown", None
         try:
-            sink = read_sink(self._files, lineage.folder)
+            sink = newest_sink(self._files, self._job_folder, lineage.query)
             if sink is None:
                 return SinkSnapshot(kind=kind, unknown="the query has not run since sinks are recorded"), ()
             kind, place = sink.kind, sink.place
@@ -340,6 +340,11 @@ class _Saver:
                     self._checkpoint, lineage.query, lineage.name, place, committed, planned
                 )
                 return SinkSnapshot(kind=kind, place=place, position=str(newest)), files
+            if lineage.restored is not None:
+                # The query still stands where it was restored to, so what was recorded there holds.
+                then = read_seed(self._files, lineage.folder).queries[lineage.query].sink
+                if then is not None and (then.kind, then.place) == (kind, place):
+                    return then, ()
         except Exception as error:
             return SinkSnapshot(kind=kind, place=place, unknown=str(error)), ()
         return SinkSnapshot(kind=kind, place=place, unknown=_NOT_ASKED if place is not None else ""), ()

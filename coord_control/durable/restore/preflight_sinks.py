@@ -2,7 +2,8 @@
 
 A sink that skips epochs that it has received would lose what they now produce. So a restore behind them is refused,
 unless the sinks go back as well (``roll_back_sinks``), or that loss is accepted. A sink that writes such epochs twice,
-and one whose kind is not known, is only reported. A file sink is asked here; tables are asked by the driver
+and one whose kind is not known, is only reported. What counts is the sink to which the query wrote last: the one of the
+checkpoint can be another, or not be known. A file sink is asked here; tables are asked by the driver
 (``spark/job/sink_rollback.py``), and until then how far the query has run says what they may hold.
 
 Threads: reads; any thread.
@@ -11,6 +12,7 @@ Threads: reads; any thread.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +21,10 @@ from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot, SinkSnapshot
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
 from coord_control.durable.restore.checks import ROLL_BACK_SINKS, SKIP_EPOCHS, Check, Verdict
 from coord_control.durable.restore.file_sink import newest_epoch
+from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.reached import reached_here, reached_with, set_back_to
 from coord_control.durable.restore.sink_kinds import Repeated, SinkKind, kind_of
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
@@ -28,8 +32,14 @@ from coord_control.ids import Epoch, QueryName
 
 __all__ = ["SinkOptions", "check_sinks"]
 
+_NOT_RECORDED: Final = SinkSnapshot(kind="unknown", unknown="an older release has taken the checkpoint")
 _FORK: Final = "restore as a fork (--as NAME) with a separate output"
-_NO_LOG: Final = "it has no log there: the check assumes that the query writes elsewhere now"
+_BY_HAND: Final = (
+    "set it back yourself to a version that fits all of them, and restore with --accept-skipped-epochs instead of "
+    "--roll-back-sinks"
+)
+_ELSEWHERE: Final = "be sure that the job does not run elsewhere (--root), where it would keep writing to the sink"
+_EMPTY: Final = "empty the sink, or let the query write elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +66,18 @@ def check_sinks(
         files: the storage of the restored job.
         storage: returns the storage of a file sink.
     """
-    checks = []
-    for query, snapshot in source.metadata.queries.items():
-        if options.is_fork:
-            checks.append(_fork_check(query, snapshot, options))
-        else:
-            found = _SinkCheck(files, job_folder, query, snapshot, storage, options)
-            checks.append(found.rolled_back() if options.roll_back else found.left())
-    return checks
+    queries = source.metadata.queries
+    if options.is_fork:
+        return [_fork_check(query, snapshot, options) for query, snapshot in queries.items()]
+    found = [
+        _SinkCheck(files, job_folder, query, snapshot, newest_sink(files, job_folder, query), storage, options)
+        for query, snapshot in queries.items()
+    ]
+    begun = (query for query in queries_of(files, job_folder) if query not in queries)
+    return [
+        *(each.rolled_back(found) if options.roll_back else each.left() for each in found),
+        *(check for query in begun if (check := _begun_check(files, job_folder, query, options)) is not None),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +86,41 @@ class _SinkCheck:
     job_folder: str
     query: QueryName
     snapshot: QuerySnapshot
+    current: SinkRecord | None  # to which the query wrote last
     storage: Storage
     options: SinkOptions
 
     @property
     def sink(self) -> SinkSnapshot:
-        return self.snapshot.sink or SinkSnapshot(kind="unknown", unknown="an older release has taken the checkpoint")
+        """The sink that gets the epochs; where it stood is known only if the checkpoint is of the same one."""
+        then, now = self.snapshot.sink or _NOT_RECORDED, self.current
+        if now is None or (now.kind, now.place) == (then.kind, then.place):
+            return then
+        why = ""
+        if kind_of(now.kind).has_versions or kind_of(then.kind).has_versions:
+            is_known = then.kind != _NOT_RECORDED.kind
+            why = f"the query wrote to {_named(then)} when the checkpoint was taken" if is_known else then.unknown
+        return SinkSnapshot(kind=now.kind, place=now.place, unknown=why)
 
     @property
     def kind(self) -> SinkKind:
         return kind_of(self.sink.kind)
 
-    def rolled_back(self) -> Check:
+    def rolled_back(self, checks: Sequence[_SinkCheck]) -> Check:
+        """Check that the sink can be set back.
+
+        Args:
+            checks: those of all queries of the checkpoint.
+        """
         if self.sink.position is not None:
+            same = [str(each.query) for each in checks if _place(each.sink) == _place(self.sink)]
+            if len(same) > 1:
+                found = f"the queries {', '.join(same)} write to {_named(self.sink)}, which cannot go back for each"
+                return self._check(Verdict.REFUSED, found, f"{_BY_HAND}; or {_FORK}")
             found = f"{_named(self.sink)} is set back to {_position(self.sink)} before a query starts"
+            if self.current is None:
+                found += ". What the query writes to now is not known here: it has not run in this job's folder"
+                return self._check(Verdict.WARNING, found, _ELSEWHERE)
             return self._check(Verdict.OK, found)
         if self.kind.has_versions or self.sink.unknown:
             found = f"where {_named(self.sink)} stood is not known: {self.sink.unknown or 'it was not recorded'}"
@@ -153,6 +188,29 @@ class _SinkCheck:
 
     def _check(self, verdict: Verdict, found: str, way_out: str = "") -> Check:
         return Check("sink", self.query, verdict, found, way_out)
+
+
+def _begun_check(files: Files, job_folder: str, query: QueryName, options: SinkOptions) -> Check | None:
+    """Check the sink of a query that is not in the checkpoint, and begins again with epoch 0 and a new id."""
+    sink, reached = newest_sink(files, job_folder, query), reached_here(files, job_folder, query)
+    kind = kind_of(_NOT_RECORDED.kind if sink is None else sink.kind)
+    if reached is None or reached.planned < 0 or kind.repeated is Repeated.TWICE:
+        return None
+    what = kind.title if sink is None or sink.place is None else f"{kind.title} {sink.place}"
+    found = f"the query begins again with epoch 0; {what} has received its epochs up to {reached.planned}, and "
+    if not kind.has_versions:
+        return Check("sink", query, Verdict.WARNING, f"{found}skips these epochs or gets their rows twice", _EMPTY)
+    found += (
+        "skips these epochs"
+        if sink is not None and sink.kind == FILE_SINK
+        else "gets their rows twice, under the new id"
+    )
+    verdict = Verdict.WARNING if options.accept_skipped else Verdict.REFUSED
+    return Check("sink", query, verdict, found, f"{_FORK}; or {_EMPTY}, and {SKIP_EPOCHS}")
+
+
+def _place(sink: SinkSnapshot) -> tuple[str, str | None]:
+    return sink.kind, sink.place
 
 
 def _named(sink: SinkSnapshot) -> str:

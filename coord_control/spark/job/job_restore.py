@@ -87,6 +87,14 @@ class JobRestore(PendingRestore):
             if (applied := applied_restore(files, folder, ref, None)) is None:
                 raise
         _log.info("= job %s was restored from %s before, and resumes where it stands", job, applied.path)
+        if request.roll_back_sinks and not applied.roll_back_sinks:
+            _log.warning(
+                "= job %s: its sinks are NOT set back, because that restore did not ask for it; stop the job, and "
+                "restore it with coordctl restore %s %s --roll-back-sinks",
+                job,
+                job,
+                applied.path,
+            )
         return None
 
     @property

@@ -173,6 +173,22 @@ def test_a_restore_is_seen_by_its_record(tmp_path: Path) -> None:
     assert decide(ScriptedDriver(tmp_path), unknown) == Again()
 
 
+@pytest.mark.parametrize(("asked_for", "is_done"), [(False, True), (True, False)])
+def test_a_restore_that_left_the_sinks_is_not_one_that_sets_them_back(
+    tmp_path: Path, asked_for: bool, is_done: bool
+) -> None:
+    """Fault: a person had restored the same checkpoint without the sinks, and the command was said to be completed."""
+    first = ScriptedDriver(tmp_path)
+    saved = first.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT)).wait(0.0)
+    first.stop()
+    payload = {"ref": "latest", "roll_back_sinks": asked_for}
+    asked = command(CommandKind.RESTORE, payload=payload, progress={"path": saved.path})
+    files = LocalFiles()
+    restore_job(files, lambda path: files, RestoreRequest(ref=saved.path), root=str(tmp_path), job=JOB)
+    found = decide(ScriptedDriver(tmp_path), asked)
+    assert (found != Again()) is is_done
+
+
 #: Seconds by which the clock of a driver may differ from the database's, either way.
 SKEWS = st.floats(-1e6, 1e6)
 

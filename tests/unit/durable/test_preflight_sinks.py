@@ -11,6 +11,7 @@ from coord_control.durable.checkpoints.metadata_file import FileEntry, SinkSnaps
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, open_lineage, sink_is_back
 from coord_control.durable.job_folder.lineage_record import Reached
+from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.checks import Check, Verdict
@@ -24,6 +25,7 @@ from tests.unit.durable.restore_kit import (
     QUERIES,
     RECORD,
     folder,
+    opened,
     prepared,
     put_checkpoint,
     run_before,
@@ -54,6 +56,24 @@ def with_sink(source: CheckpointSource, sink: SinkSnapshot, *entries: FileEntry)
         query: snapshot.model_copy(update={"sink": sink, "files": (*snapshot.files, *entries)})
         for query, snapshot in source.metadata.queries.items()
     }
+    return CheckpointSource(source.path, source.metadata.model_copy(update={"queries": queries}), source.files)
+
+
+def writes_to(files: MemoryFiles, kind: str, place: str | None, *queries: QueryName, lineage: str = "000001") -> None:
+    """The queries have written to this sink in a lineage."""
+    for query in queries or QUERIES:
+        write_sink(files, join(folder(query), f"lineage-{lineage}"), SinkRecord(kind=kind, place=place))
+
+
+def check_of(checks: list[Check], query: QueryName) -> Check:
+    [check] = [each for each in checks if each.subject == query]
+    return check
+
+
+def places(source: CheckpointSource, **sinks: SinkSnapshot) -> CheckpointSource:
+    """The same checkpoint, whose queries have these sinks."""
+    found = source.metadata.queries.items()
+    queries = {query: snapshot.model_copy(update={"sink": sinks[query]}) for query, snapshot in found}
     return CheckpointSource(source.path, source.metadata.model_copy(update={"queries": queries}), source.files)
 
 
@@ -179,15 +199,18 @@ def test_the_command_that_sets_a_table_back_is_named(
     files: MemoryFiles, source: CheckpointSource, kind: str, command: str
 ) -> None:
     run_before(files)
-    source = with_sink(source, SinkSnapshot(kind=kind, place="db.t", position="12"))
-    assert all(command in check.way_out for check in sink_checks(files, source))
-    rolled = sink_checks(files, source, roll_back=True)
-    assert {check.verdict for check in rolled} == {OK}
-    assert all(command in check.found for check in rolled)
+    writes_to(files, kind, "db.t", QUERIES[0])
+    other = SinkSnapshot(kind="noop")
+    source = places(source, delays=SinkSnapshot(kind=kind, place="db.t", position="12"), raw=other)
+    assert command in check_of(sink_checks(files, source), QUERIES[0]).way_out
+    rolled = check_of(sink_checks(files, source, roll_back=True), QUERIES[0])
+    assert rolled.verdict is OK
+    assert command in rolled.found
 
 
 def test_a_delta_table_without_a_name_is_named_by_its_path(files: MemoryFiles, source: CheckpointSource) -> None:
-    source = with_sink(source, SinkSnapshot(kind="delta", place="file:/t", position="3"))
+    sink = SinkSnapshot(kind="delta", place="file:/t", position="3")
+    source = places(source, delays=sink, raw=SinkSnapshot(kind="noop"))
     assert "RESTORE TABLE delta.`file:/t` TO" in sink_checks(files, source, roll_back=True)[0].found
 
 
@@ -256,10 +279,12 @@ def test_a_checkpoint_that_a_sink_has_been_set_back_behind_needs_its_sink_as_wel
     """Otherwise the epochs between are in no table: it lacks them, and the query does not run them again."""
     run_before(files)
     sink = SinkSnapshot(kind="delta", place="t", position="3")
-    older = with_sink(put_checkpoint(files, "/savepoints/older", epochs={QUERIES[0]: 30, QUERIES[1]: 5}), sink)
+    writes_to(files, "delta", "t", QUERIES[0])
+    sinks = {"delays": sink, "raw": SinkSnapshot(kind="noop")}
+    older = places(put_checkpoint(files, "/savepoints/older", epochs={QUERIES[0]: 30, QUERIES[1]: 5}), **sinks)
     done = prepared(files, older, roll_back_sinks=True)
     done.commit()
-    newer = with_sink(source, sink)
+    newer = places(source, **sinks)
     lineage = join(folder(QUERIES[0]), done.record.queries[QUERIES[0]])
     before = verdicts(sink_checks(files, newer, accept_skipped=True))
     assert before["sink", "delays"] is WARNING, "the old lineage has run farther"
@@ -268,7 +293,7 @@ def test_a_checkpoint_that_a_sink_has_been_set_back_behind_needs_its_sink_as_wel
     [check] = [each for each in sink_checks(files, newer) if each.subject == "delays"]
     assert check.verdict is REFUSED
     assert "set back to epoch 30 after the checkpoint, which is of epoch 41" in check.found
-    assert {each.verdict for each in sink_checks(files, newer, roll_back=True)} == {OK}
+    assert check_of(sink_checks(files, newer, roll_back=True), QUERIES[0]).verdict is OK
     # A driver has begun, and nothing says that it got anywhere: the sink may hold everything still.
     [check] = [each for each in sink_checks(files, older) if each.subject == "delays"]
     assert check.verdict is REFUSED
@@ -278,3 +303,111 @@ def test_a_checkpoint_that_a_sink_has_been_set_back_behind_needs_its_sink_as_wel
     sink_is_back(files, lineage)
     [check] = [each for each in sink_checks(files, older) if each.subject == "delays"]
     assert (check.verdict, check.found) == (OK, "nothing after epoch 30 has been planned")
+
+
+def test_a_table_of_several_queries_goes_back_for_none(files: MemoryFiles, source: CheckpointSource) -> None:
+    """Fault: it was set back to the position of one query after the other, and rows were lost or doubled."""
+    run_before(files)
+    writes_to(files, "delta", "db.t")
+    one, other = (SinkSnapshot(kind="delta", place="db.t", position=position) for position in ("7", "9"))
+    checks = sink_checks(files, places(source, delays=one, raw=other), roll_back=True)
+    assert {check.verdict for check in checks} == {REFUSED}
+    assert all("the queries delays, raw write to a Delta table db.t" in check.found for check in checks)
+    assert all("--accept-skipped-epochs" in check.way_out for check in checks)
+    assert {each.verdict for each in sink_checks(files, places(source, delays=one, raw=other))} == {REFUSED}
+    elsewhere = SinkSnapshot(kind="delta", place="db.u", position="9")
+    writes_to(files, "delta", "db.u", QUERIES[1])
+    checks = sink_checks(files, places(source, delays=one, raw=elsewhere), roll_back=True)
+    assert {check.verdict for check in checks} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "found"),
+    [
+        ("file", REFUSED, "Spark's file sink file:/out has received its epochs up to 99, and skips these epochs"),
+        ("delta", REFUSED, "gets their rows twice, under the new id"),
+        ("iceberg", REFUSED, "gets their rows twice, under the new id"),
+        ("foreachBatch", WARNING, "a foreachBatch function file:/out has received"),
+        (None, WARNING, "skips these epochs or gets their rows twice"),
+        ("kafka", None, ""),
+    ],
+)
+def test_a_query_that_begins_empty_does_not_do_so_with_a_full_sink(
+    files: MemoryFiles, kind: str | None, verdict: Verdict | None, found: str
+) -> None:
+    """Fault: it began with epoch 0, and its file sink skipped what it wrote in the epochs that it had received."""
+    run_before(files)
+    late = QUERIES[1]
+    if kind is not None:
+        writes_to(files, kind, OUT, late)
+    source = put_checkpoint(files, SAVEPOINT, epochs={QUERIES[0]: 41})
+    for roll_back in (False, True):
+        checks = [each for each in sink_checks(files, source, roll_back=roll_back) if each.subject == late]
+        assert [each.verdict for each in checks] == ([] if verdict is None else [verdict])
+        assert all(found in each.found for each in checks), checks
+    if verdict is REFUSED:
+        assert "--as NAME" in checks[0].way_out
+        assert "empty the sink, or let the query write elsewhere, and accept" in checks[0].way_out
+    accepted = sink_checks(files, source, accept_skipped=True)
+    assert all(each.verdict is WARNING for each in accepted if each.subject == late)
+    assert not [each for each in sink_checks(files, source, is_fork=True) if each.subject == late]
+
+
+def test_a_query_that_has_never_run_begins_with_any_sink(files: MemoryFiles) -> None:
+    for query in QUERIES:
+        opened(files, query)
+    source = put_checkpoint(files, SAVEPOINT, epochs={QUERIES[0]: 41})
+    assert [each.subject for each in sink_checks(files, source)] == [QUERIES[0]]
+
+
+def test_the_sink_that_gets_the_epochs_is_the_one_to_which_the_query_wrote_last(
+    files: MemoryFiles, source: CheckpointSource
+) -> None:
+    """Fault: the output had changed since; the old one was set back, and the new one skipped what was written again."""
+    run_before(files)
+    writes_to(files, "file", "file:/out2")
+    source = file_sink(files, source, 5)
+    check = check_of(sink_checks(files, source, roll_back=True), QUERIES[1])
+    assert check.verdict is REFUSED
+    assert "Spark's file sink file:/out2 stood is not known" in check.found
+    assert "the query wrote to Spark's file sink file:/out when the checkpoint was taken" in check.found
+    for epoch in range(8):
+        files.replace(f"file:/out2/_spark_metadata/{epoch}", b"v1\n")
+    check = check_of(sink_checks(files, source), QUERIES[1])
+    assert (check.verdict, "epochs 6 to 7 were received" in check.found) == (REFUSED, True), check.found
+    # A versioned sink would stay where it is; of two without versions there is nothing to set back.
+    writes_to(files, "kafka", None)
+    assert check_of(sink_checks(files, source, roll_back=True), QUERIES[1]).verdict is REFUSED
+    writes_to(files, "foreachBatch", None)
+    source = places(source, delays=SinkSnapshot(kind="kafka"), raw=SinkSnapshot(kind="kafka"))
+    assert {check.verdict for check in sink_checks(files, source, roll_back=True)} == {WARNING}
+
+
+@pytest.mark.parametrize("kind", ["file", "delta"])
+def test_of_a_checkpoint_that_does_not_know_its_sink_the_job_does(
+    files: MemoryFiles, source: CheckpointSource, kind: str
+) -> None:
+    """Fault: checkpoints of older releases only got a warning, and Spark's file sink skipped rows."""
+    run_before(files)
+    writes_to(files, kind, OUT)
+    lineage = opened(files, QUERIES[0])
+    prepared(files, source).commit()  # its lineages have no record of a sink
+    assert opened(files, QUERIES[0]).folder != lineage.folder
+    for sink in (None, SinkSnapshot(kind="unknown", unknown="the JVM was gone")):
+        checks = sink_checks(files, places(source, delays=sink, raw=sink))  # type: ignore[arg-type]
+        assert {each.verdict for each in checks} == {REFUSED}, checks
+        assert all(f"{OUT} skips them" in each.found for each in checks)
+    writes_to(files, "kafka", None)
+    assert {each.verdict for each in sink_checks(files, source)} == {WARNING}
+    assert {each.verdict for each in sink_checks(files, source, roll_back=True)} == {WARNING}
+
+
+def test_sinks_of_a_job_that_may_run_elsewhere_go_back_with_a_warning(
+    files: MemoryFiles, source: CheckpointSource
+) -> None:
+    """Fault: the check said only that they go back, although the job may write to them from another root."""
+    sink = SinkSnapshot(kind="delta", place="t", position="3")
+    checks = sink_checks(files, places(source, delays=sink, raw=SinkSnapshot(kind="noop")), roll_back=True)
+    check = check_of(checks, QUERIES[0])
+    assert (check.verdict, "has not run in this job's folder" in check.found) == (WARNING, True), check.found
+    assert "--root" in check.way_out
