@@ -120,6 +120,7 @@ class Trial:
         self.late_commits = 0  #: epochs that a JVM committed when its Python was dead already
         self.longest_afterlife = 0.0  #: seconds that a JVM outlived its Python
         self._watchers: list[threading.Thread] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         self.script = Path(__file__).with_name("driver.py")
         self.environment: dict[str, str] = {}  #: of the drivers from now on, on top of the test's
         self.restore: str | None = None  #: what the job is restored from by each driver from now on
@@ -163,7 +164,7 @@ class Trial:
             environment[PAUSE_VARIABLE] = pause.name
             paused_mark(self.folder).unlink(missing_ok=True)
         with self.log(self.lives).open("wb") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *command, *script],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -172,6 +173,8 @@ class Trial:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def marked(self) -> dict[str, str]:
         """The environment by which :meth:`leftovers` finds a process; Python finds this checkout by it."""
@@ -266,6 +269,8 @@ class Trial:
         for process in self.leftovers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        for started in self._started:
+            started.wait(SECONDS)
 
     def _watch_afterlife(self, jvm: int, since: float) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):

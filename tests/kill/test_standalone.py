@@ -97,14 +97,14 @@ class ClusterRig:
 
     def kill_executor(self) -> None:
         """``kill -9`` of an executor; its worker starts another one."""
-        executor = self._executor()
+        _, executor = self._executor()
         os.kill(executor, signal.SIGKILL)
         self.trial.wait_for(lambda: executor not in self.network.executors(), "the executor's connections to end")
         self.get_on()
 
     def lose_worker(self) -> None:
         """``kill -9`` of a worker and its executor; another worker comes in its place."""
-        worker = self._worker_of(self._executor())
+        worker, _ = self._executor()
         worker.kill()
         self.cluster.add_worker()
         self.get_on()
@@ -112,7 +112,7 @@ class ClusterRig:
     def cut_network(self, how: Cut) -> None:
         """Cut one executor off from the driver for a while."""
         touched = self.network.touched
-        executor = self._executor()
+        _, executor = self._executor()
         self.network.cut(executor, how)
         self.trial.wait_for(lambda: self.network.touched > touched, "a connection that is cut")
         time.sleep(_SILENT_SECONDS)
@@ -176,9 +176,22 @@ class ClusterRig:
         self.trial.kill(Victim.PYTHON, self.driver, python, jvm)
         self.trial.await_afterlives()
 
-    def _executor(self) -> int:
-        at_work = self.network.executors() & self.cluster.executors()
-        return self.trial.random.choice(sorted(at_work))
+    def _executor(self) -> tuple[Worker, int]:
+        """Choose an executor that is at work, and say whose it is; one that was cut off may have to connect again."""
+        at_work: list[tuple[Worker, int]] = []
+
+        def are_at_work() -> bool:
+            connected = self.network.executors()
+            at_work.extend(
+                (worker, process.pid)
+                for worker in self.cluster.workers
+                for process in worker.executors()
+                if process.pid in connected
+            )
+            return bool(at_work)
+
+        self.trial.wait_for(are_at_work, "an executor at work")
+        return self.trial.random.choice(at_work)
 
     def _worker_of(self, executor: int) -> Worker:
         return next(
