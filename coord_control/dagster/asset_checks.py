@@ -21,7 +21,7 @@ from coord_control.dagster.runs.job_run import action_failure
 from coord_control.dagster.spec import CheckBounds, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.errors import CoordControlError
-from coord_control.storage.records import CheckpointRecord, JobOverview, JobState, Trend
+from coord_control.storage.records import CheckpointRecord, JobOverview, JobState, QueryRecord, Trend
 
 __all__ = ["ACTOR", "CHECKS", "CheckOutcome", "build_checks", "check_names", "evaluate"]
 
@@ -30,6 +30,8 @@ ACTOR: Final = "dagster:check"
 
 #: A backlog comes and goes with each batch; it grows when its average has become this many times as large.
 _GROWN: Final = 1.2
+#: Batches follow without a pause if rows arrive at least at this part of the rate at which they are processed.
+_BUSY: Final = 0.9
 
 _WARN, _ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
@@ -42,7 +44,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "blocked_time": "No gateway was closed for too long in the newest completed checkpoint.",
     "restart_rate": "The job, or a query of it, was not restarted too often within the last hour.",
     "lag": "No query is too far behind and falling further behind.",
-    "backlog": "No query has many unread records in its sources, and more and more of them.",
+    "backlog": "No query has more and more unread records in its sources, or works without a pause while nothing shows "
+    "whether it keeps up.",
 }
 
 
@@ -252,9 +255,14 @@ def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
 
 def _backlog(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
     known = [(trend.last, trend) for trend in overview.backlogs if trend.last is not None]
+    unseen = _unseen_and_busy(overview) if overview.job.is_alive else []
+    doubt = (
+        f"whether {', '.join(unseen)} keeps up cannot be seen: it works without a pause, has no watermark, and its "
+        "sources do not report what waits in them"
+    )
     if not known or not overview.job.is_alive:
-        text = "no source of a running query reports what waits in it"
-        return CheckOutcome("backlog", True, _WARN, text, entries({"bound": int(bound)}))
+        text = doubt if unseen else "no source of a running query reports what waits in it"
+        return CheckOutcome("backlog", not unseen, _WARN, text, entries({"bound": int(bound)}))
     bad = [(last, trend) for last, trend in known if last > bound and _grows(trend)]
     last, worst = max(bad or known, key=lambda each: each[0])
     size = f"{last:,.0f} records wait for {worst.query}"
@@ -262,8 +270,21 @@ def _backlog(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome
     how = "growing" if _grows(worst) else "large, but not growing" if last > bound else "small"
     limit = f"; the bound is {bound:,.0f}" if bad else ""
     text = f"{size}{before}: {how}{limit}{_also_unknown('that cannot be seen', overview.backlogs)}"
+    text += f"; {doubt}" if unseen else ""
     values = {"backlog": last, "backlog_before": worst.first, "query": worst.query, "bound": int(bound)}
-    return CheckOutcome("backlog", not bad, _WARN, text, entries(values))
+    return CheckOutcome("backlog", not bad and not unseen, _WARN, text, entries(values))
+
+
+def _unseen_and_busy(overview: JobOverview) -> list[str]:
+    """Return the running queries of which neither lag nor backlog is known, and that never pause."""
+    seen = {trend.query for trend in (*overview.lags, *overview.backlogs) if trend.last is not None}
+    return [each.name for each in overview.job.queries if each.name not in seen and _has_no_pause(each)]
+
+
+def _has_no_pause(query: QueryRecord) -> bool:
+    # Spark divides the rows of a batch by the time since the batch before it, and by the time that the batch took.
+    arriving, processed = query.input_rows_per_second, query.rows_per_second
+    return arriving is not None and processed is not None and 0 < _BUSY * processed <= arriving
 
 
 def _grows(trend: Trend) -> bool:

@@ -79,14 +79,14 @@ class Wish(enum.Enum):
 
 class WishInput(enum.Enum):
     PAUSE = "pause"
-    GO_ON = "go_on"
+    RESUME = "resume"
     STOP = "stop"
 
 
 class RunEnd(enum.Enum):
     """How a run of Spark has ended."""
 
-    TOLD = "told"  #: at the end of its epoch, on request
+    REQUESTED = "requested"  #: at the end of its epoch, on request
     FINISHED = "finished"  #: without an error, by itself
     FAILED = "failed"  #: another start may help
     FATAL = "fatal"  #: another start does not help
@@ -113,27 +113,27 @@ TRANSITIONS: Final[Mapping[tuple[QueryState, QueryInput], QueryState]] = {
 #: Every pair: a stop stays, whatever comes later.
 WISHES: Final[Mapping[tuple[Wish, WishInput], Wish]] = {
     (Wish.RUN, WishInput.PAUSE): Wish.PAUSE,
-    (Wish.RUN, WishInput.GO_ON): Wish.RUN,
+    (Wish.RUN, WishInput.RESUME): Wish.RUN,
     (Wish.RUN, WishInput.STOP): Wish.STOP,
     (Wish.PAUSE, WishInput.PAUSE): Wish.PAUSE,
-    (Wish.PAUSE, WishInput.GO_ON): Wish.RUN,
+    (Wish.PAUSE, WishInput.RESUME): Wish.RUN,
     (Wish.PAUSE, WishInput.STOP): Wish.STOP,
     (Wish.STOP, WishInput.PAUSE): Wish.STOP,
-    (Wish.STOP, WishInput.GO_ON): Wish.STOP,
+    (Wish.STOP, WishInput.RESUME): Wish.STOP,
     (Wish.STOP, WishInput.STOP): Wish.STOP,
 }
 
 #: Every pair.
 FOLLOWS: Final[Mapping[tuple[Wish, RunEnd], QueryInput]] = {
-    (Wish.RUN, RunEnd.TOLD): QueryInput.RUN,
+    (Wish.RUN, RunEnd.REQUESTED): QueryInput.RUN,
     (Wish.RUN, RunEnd.FINISHED): QueryInput.FINISH,
     (Wish.RUN, RunEnd.FAILED): QueryInput.RETRY,
     (Wish.RUN, RunEnd.FATAL): QueryInput.FAIL,
-    (Wish.PAUSE, RunEnd.TOLD): QueryInput.PAUSE,
+    (Wish.PAUSE, RunEnd.REQUESTED): QueryInput.PAUSE,
     (Wish.PAUSE, RunEnd.FINISHED): QueryInput.FINISH,
     (Wish.PAUSE, RunEnd.FAILED): QueryInput.RETRY,
     (Wish.PAUSE, RunEnd.FATAL): QueryInput.FAIL,
-    (Wish.STOP, RunEnd.TOLD): QueryInput.STOP,
+    (Wish.STOP, RunEnd.REQUESTED): QueryInput.STOP,
     (Wish.STOP, RunEnd.FINISHED): QueryInput.STOP,
     (Wish.STOP, RunEnd.FAILED): QueryInput.STOP,  # what was not committed is run again by the next driver
     (Wish.STOP, RunEnd.FATAL): QueryInput.FAIL,

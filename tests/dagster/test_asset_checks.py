@@ -254,6 +254,31 @@ def test_neither_lag_nor_backlog_is_claimed_of_a_query_that_reports_none() -> No
     assert _outcome("lag", some).description.endswith("without a watermark: q1")
 
 
+@pytest.mark.parametrize(
+    ("arriving", "processed", "lag", "passed"),
+    [
+        (100.0, 100.0, None, False),
+        (90.0, 100.0, None, False),
+        (50.0, 100.0, None, True),  # it waits for half of the time
+        (0.0, 0.0, None, True),
+        (None, None, None, True),
+        (100.0, 100.0, 5.0, True),  # its watermark says how far behind it is
+    ],
+)
+def test_a_query_that_never_pauses_and_shows_neither_lag_nor_backlog_does_not_pass(
+    arriving: float | None, processed: float | None, lag: float | None, passed: bool
+) -> None:
+    query = QueryRecord(name="q1", input_rows_per_second=arriving, rows_per_second=processed)
+    known = Trend(query="q2", first=1.0, last=2.0)
+    job = _job(queries=(query, QueryRecord(name="q2")))
+    for backlogs in ((Trend(query="q1"),), (Trend(query="q1"), known)):
+        outcome = _outcome("backlog", JobOverview(job=job, lags=(Trend(query="q1", last=lag),), backlogs=backlogs))
+
+        assert outcome.passed is passed
+        assert ("whether q1 keeps up cannot be seen" in outcome.description) is not passed
+    assert _outcome("backlog", JobOverview(job=_dead(queries=(query,)))).passed
+
+
 def test_the_backlog_of_a_dead_job_is_not_its_own() -> None:
     backlogs = (Trend(query="q1", first=10.0, last=80_000.0),)
 

@@ -15,7 +15,7 @@ import dagster as dg
 
 from coord_control.dagster.feed.cursor import Cursor
 from coord_control.dagster.feed.dagster_events import JobAssets
-from coord_control.dagster.feed.tick import Tick, TickLimits, Told
+from coord_control.dagster.feed.tick import Tick, TickLimits, TickResult
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
@@ -56,11 +56,11 @@ def build_sensor(
         try:
             with plane.client(ACTOR, retry_seconds=_RETRY_SECONDS) as client:
                 cursor = _cursor(context)
-                told = Tick(client, context.instance, assets, cursor, limits or TickLimits(), context.log).run()
+                result = Tick(client, context.instance, assets, cursor, limits or TickLimits(), context.log).run()
         except (CoordControlError, TimeoutError) as error:
             reason = f"the control database could not be read: {error}"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
-        return _result(told)
+        return _sensor_result(result)
 
     return dg.SensorDefinition(
         name=SENSOR_NAME,
@@ -82,8 +82,8 @@ def _cursor(context: dg.SensorEvaluationContext) -> Cursor | None:
         return None
 
 
-def _result(told: Told) -> dg.SensorResult:
-    said = f"{len(told.events)} events" if told.events else "nothing new"
-    if not told.is_all:
+def _sensor_result(result: TickResult) -> dg.SensorResult:
+    said = f"{len(result.events)} events" if result.events else "nothing new"
+    if not result.is_all:
         said += "; more changes follow with the next tick"
-    return dg.SensorResult(skip_reason=said, asset_events=told.events, cursor=told.cursor.encode())
+    return dg.SensorResult(skip_reason=said, asset_events=result.events, cursor=result.cursor.encode())

@@ -37,7 +37,7 @@ def check_jobs(
     cursor: Cursor,
     now: datetime,
     *,
-    told: Collection[str],
+    materialized: Collection[str],
     reported: Collection[str],
     most: int,
 ) -> tuple[list[AssetEvent], Cursor]:
@@ -45,7 +45,7 @@ def check_jobs(
 
     Args:
         now: the time by the clock of the control database.
-        told: jobs whose checkpoint asset gets a new materialization just before these results.
+        materialized: jobs whose checkpoint asset gets a new materialization just before these results.
         reported: jobs whose checkpoint asset has a new one from a run. Dagster compares the two times, and SQLite keeps
             that of a result only to the second, so their results are reported now and again with the next tick.
         most: how many jobs' unchanged results to repeat at most.
@@ -58,7 +58,7 @@ def check_jobs(
         mark = cursor.jobs.get(name, JobMark())
         outcomes = {each.name: each for each in evaluate(overviews.get(name), assets.spec.checks, now)}
         letters = "".join(_letter(outcomes.get(check)) for check in CHECKS)
-        is_new = name in told or name in reported
+        is_new = name in materialized or name in reported
         is_due = is_new or name in again
         before = _OFF * len(CHECKS) if is_due else mark.checks.ljust(len(CHECKS), _OFF)
         news = [check for check, was, is_ in zip(CHECKS, before, letters, strict=True) if is_ not in (was, _OFF)]
@@ -95,9 +95,9 @@ def observe_queries(
 
 
 def _longest_ago(jobs: Collection[str], cursor: Cursor, seconds: int, most: int) -> Collection[str]:
-    told_at = {name: cursor.jobs.get(name, JobMark()).checked_at for name in jobs}
-    due = [name for name, at in told_at.items() if not 0 <= seconds - at < _AGAIN_SECONDS]
-    return set(sorted(due, key=lambda name: told_at[name])[:most])
+    checked_at_by_job = {name: cursor.jobs.get(name, JobMark()).checked_at for name in jobs}
+    due = [name for name, at in checked_at_by_job.items() if not 0 <= seconds - at < _AGAIN_SECONDS]
+    return set(sorted(due, key=lambda name: checked_at_by_job[name])[:most])
 
 
 def _epoch(cursor: Cursor, job: str, query: str) -> int | None:

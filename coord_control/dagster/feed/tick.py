@@ -45,7 +45,7 @@ from coord_control.dagster.runs.own_runs import OwnRuns, is_own
 from coord_control.dagster.runs.patience import within
 from coord_control.storage.records import Change, CheckpointKind, CheckpointState, Fleet, JobOverview
 
-__all__ = ["Tick", "TickLimits", "Told"]
+__all__ = ["Tick", "TickLimits", "TickResult"]
 
 #: How far back history is reported when the sensor is first started or has lost its cursor.
 _HISTORY: Final = timedelta(hours=24)
@@ -72,7 +72,7 @@ class TickLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TickResult:
     """The result of a tick.
 
     Attributes:
@@ -91,13 +91,13 @@ class _Decided:
     Attributes:
         facts: the events to report.
         waiting: checkpoints that are left to our own runs.
-        told: jobs whose checkpoint asset gets a new materialization from this tick.
+        materialized: jobs whose checkpoint asset gets a new materialization from this tick.
         reported: jobs whose checkpoint asset has a new materialization from one of our runs.
     """
 
     facts: list[AssetFact] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    materialized: set[str] = field(default_factory=set)
     reported: set[str] = field(default_factory=set)
 
 
@@ -126,7 +126,7 @@ class Tick:
         self._is_careful = cursor is None  #: look up every event
         self._trusted_since: datetime | None = None  #: Dagster has no events of changes since then
 
-    def run(self) -> Told:
+    def run(self) -> TickResult:
         """Return the events to report, and the next cursor.
 
         Raises:
@@ -145,11 +145,11 @@ class Tick:
             overviews,
             cursor,
             fleet.now,
-            told=decided.told,
+            materialized=decided.materialized,
             reported=decided.reported,
             most=self._limits.repeats,
         )
-        return Told([*events, *observed, *checked], replace(cursor, at=fleet.now), is_all)
+        return TickResult([*events, *observed, *checked], replace(cursor, at=fleet.now), is_all)
 
     def _begin(self, newest: int, fleet: Fleet) -> Cursor:
         """Return the cursor to continue from, with the current jobs."""
@@ -243,7 +243,7 @@ class Tick:
             return
         decided.facts.extend(new)
         if _is_completed(change) and record is not None and record.kind is CheckpointKind.CHECKPOINT:
-            (decided.told if new else decided.reported).add(change.job)
+            (decided.materialized if new else decided.reported).add(change.job)
 
     def _events(self, decided: _Decided, overviews: Mapping[str, JobOverview]) -> Iterator[AssetEvent]:
         wanted = {(found.job, found.id) for fact in decided.facts if (found := fact.change.checkpoint) is not None}

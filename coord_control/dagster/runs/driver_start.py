@@ -158,13 +158,13 @@ def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -
         DatabaseError: the database cannot be read.
     """
     record = first = known_job(client, name)
-    told = JobState.RUNNING
+    said = JobState.RUNNING
     while record is not None and first is not None and record.is_alive:
         if record.state is JobState.RUNNING and record.heartbeat_at > first.heartbeat_at:
             break
-        if record.state is not told:
+        if record.state is not said:
             tell(f"job {name} is {record.state} on {record.host}, generation {record.generation}: waiting for it")
-            told = record.state
+            said = record.state
         if time.monotonic() >= deadline:
             raise dg.Failure(
                 f"the driver of job {name} on {record.host} is {record.state}, and its last heartbeat was at "

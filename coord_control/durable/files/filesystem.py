@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from coord_control.durable.files import posix
+from coord_control.durable.files.passed_on import PassedOn, guarded
 from coord_control.durable.files.posix import Checksum, FileInfo, Linked
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
@@ -272,7 +273,7 @@ class LocalFiles:
 
     def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
         with _reported(path, "replace"):
-            self._replace(_local(path), _guarded(chunks))
+            self._replace(_local(path), guarded(chunks))
 
     def link(self, source: str, target: str) -> bool:
         from_folder, _, from_name = source.rpartition("/")
@@ -357,26 +358,12 @@ def _local(path: str) -> str:
     return rest
 
 
-class _Other(Exception):
-    """Carries an error across the border that is not about the path at hand."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def _guarded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    try:
-        yield from chunks
-    except Exception as exc:
-        raise _Other(exc) from None
-
-
 @contextlib.contextmanager
 def _reported(path: str, action: str) -> Iterator[None]:
     """Translate errors of the operating system into ours; the only place that does."""
     try:
         yield
-    except _Other as other:
+    except PassedOn as other:
         raise other.error from None
     except FileNotFoundError:
         # Of the other verbs none lets it pass: they have made or forgiven what was absent.
@@ -396,7 +383,7 @@ def _missing_below(folder: str, path: str) -> Iterator[None]:
         if not str(exc.filename).startswith(folder + "/"):
             raise
         missing = join(path, str(exc.filename).removeprefix(folder + "/"))
-        raise _Other(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)) from None
+        raise PassedOn(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)) from None
 
 
 def _ignore_others(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:

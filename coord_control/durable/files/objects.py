@@ -26,6 +26,7 @@ from obstore.store import ObjectStore, from_url
 
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Linked, join
 from coord_control.durable.files.one_by_one import OneByOne
+from coord_control.durable.files.passed_on import PassedOn, guarded
 from coord_control.errors import AlreadyExists, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _pieces(store: ObjectStore, key: str) -> Iterator[bytes]:
 
 def _put_all(store: ObjectStore, key: str, chunks: Iterable[bytes]) -> None:
     writer = obstore.open_writer(store, key)
-    for chunk in _guarded(chunks):
+    for chunk in guarded(chunks):
         writer.write(chunk)
     # Without this the object does not appear: after an error there is nothing but parts, which the bucket's rule for
     # incomplete uploads removes.
@@ -245,26 +246,12 @@ def _delete(store: ObjectStore, keys: Sequence[str]) -> None:
             obstore.delete(store, key)
 
 
-class _Other(Exception):
-    """Carries an error across the border that is not about the path at hand."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def _guarded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    try:
-        yield from chunks
-    except Exception as error:
-        raise _Other(error) from None
-
-
 @contextlib.contextmanager
 def _reported(path: str, action: str) -> Iterator[None]:
     """Translate errors of the store into ours; the only place that does."""
     try:
         yield
-    except _Other as other:
+    except PassedOn as other:
         raise other.error from None
     except FileNotFoundError as error:
         if error.filename:

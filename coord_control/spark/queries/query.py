@@ -97,7 +97,7 @@ class ManagedQuery:
         self._wish = Wish.RUN
         self._wishes = threading.Condition()  # notified when the wish has changed, or the run has failed
         self._ending: StreamingQuery | None = None  # the run of Spark that is to end after its epoch
-        self._telling = threading.Lock()
+        self._end_request = threading.Lock()
         self._commits = threading.Lock()  # Spark's listener, the checkpoints and this query's thread all see commits
         self._committed_at_start = NO_EPOCH
         self._planned_at_start = NO_EPOCH
@@ -242,7 +242,7 @@ class ManagedQuery:
 
     def resume(self) -> None:
         """End a pause, or the request for one; a query that has been stopped meanwhile stays stopped."""
-        self._wants(WishInput.GO_ON)
+        self._wants(WishInput.RESUME)
 
     def request_stop(self, deadline: float) -> None:
         """Stop at the end of the running epoch, or at ``deadline`` (monotonic seconds) in the middle of it.
@@ -268,7 +268,7 @@ class ManagedQuery:
 
     def _end_after_epoch(self) -> bool:
         # Whether its run will end. Otherwise called again: an epoch may take long.
-        with self._telling:
+        with self._end_request:
             query = self._query
             if query is None or self._ending is query:
                 return query is not None
@@ -301,12 +301,12 @@ class ManagedQuery:
     def _run_until_end(self) -> None:
         while self.is_active:
             error = self._await_end()
-            was_told = error is None and self._ending is self._query
-            if was_told and self._has_gone_on():
+            was_requested = error is None and self._ending is self._query
+            if was_requested and self._has_gone_on():
                 continue
             self._finish_run(error)
             error = self._failure or error  # the last epoch may have been found wanting only now
-            self._conclude(RunEnd.TOLD if was_told else RunEnd.FINISHED, error)
+            self._conclude(RunEnd.REQUESTED if was_requested else RunEnd.FINISHED, error)
 
     def _has_gone_on(self) -> bool:
         # Whether Spark's run has ended for a pause only, which is over: then Spark runs again, on the same operators.
@@ -314,7 +314,7 @@ class ManagedQuery:
             return False
         self._settle_run()
         with self._wishes:
-            if not self._must_end() and FOLLOWS[self._wish, RunEnd.TOLD] is QueryInput.PAUSE:
+            if not self._must_end() and FOLLOWS[self._wish, RunEnd.REQUESTED] is QueryInput.PAUSE:
                 self._step(QueryInput.PAUSE)
         if self.state is QueryState.PAUSED:
             _log.info("= query %s pauses after epoch %d", self.name, self.last_committed)

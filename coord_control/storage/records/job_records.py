@@ -191,11 +191,12 @@ class OperatorRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRegistration(Record):
-    """What a driver reports when it starts.
+class _OfDriver(Record):
+    """What is known of a job from its driver.
 
     Attributes:
         lease_seconds: how long after a heartbeat the driver counts as alive.
+        is_supervised: whether a supervisor restarts the driver.
     """
 
     name: str
@@ -205,7 +206,6 @@ class JobRegistration(Record):
     host: str
     pid: int
     lease_seconds: float = 10.0
-    state: JobState = JobState.STARTING
     is_supervised: bool = False
     log_file: str | None = None
     spark_version: str = ""
@@ -215,41 +215,34 @@ class JobRegistration(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord(Record):
+class JobRegistration(_OfDriver):
+    """What a driver reports when it starts."""
+
+    state: JobState = JobState.STARTING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord(_OfDriver):
     """A job. Listings have no ``queries`` and no ``operators``.
 
     Attributes:
         is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
         is_restarting: by that clock, its driver died, failed or asked for a restart a moment ago, and its supervisor is
             expected to start it again; commands wait for the next driver.
-        is_supervised: whether a supervisor restarts its driver.
     """
 
     NOT_LISTED: ClassVar = ("queries", "operators")
 
-    name: str
-    root: str
-    folder: str
     state: JobState
-    generation: int
-    host: str
-    pid: int
     created_at: datetime
     driver_started_at: datetime
     heartbeat_at: datetime
-    lease_seconds: float
     is_alive: bool
     is_restarting: bool = False
     ended_at: datetime | None = None
     end_reason: str = ""
-    is_supervised: bool = False
-    log_file: str | None = None
-    spark_version: str = ""
-    version: str = ""
     live: LiveStatus | None = None
     agent: AgentMetrics | None = None
-    queries: tuple[QueryRecord, ...] = ()
-    operators: tuple[OperatorRecord, ...] = ()
 
     @property
     def dead_since(self) -> datetime | None:

@@ -130,7 +130,7 @@ def test_an_error_for_good_is_never_hidden(wish: Wish) -> None:
 
 
 def test_only_a_run_that_was_told_to_end_is_followed_by_a_pause() -> None:
-    assert [pair for pair, input_ in FOLLOWS.items() if input_ is QueryInput.PAUSE] == [(Wish.PAUSE, RunEnd.TOLD)]
+    assert [pair for pair, input_ in FOLLOWS.items() if input_ is QueryInput.PAUSE] == [(Wish.PAUSE, RunEnd.REQUESTED)]
 
 
 @pytest.mark.parametrize("wish", [Wish.RUN, Wish.PAUSE])
@@ -140,4 +140,4 @@ def test_a_query_that_was_not_to_stop_finishes_or_runs_again(wish: Wish) -> None
 
 
 def test_a_run_that_was_told_to_end_for_a_pause_that_is_over_runs_on() -> None:
-    assert FOLLOWS[Wish.RUN, RunEnd.TOLD] is QueryInput.RUN
+    assert FOLLOWS[Wish.RUN, RunEnd.REQUESTED] is QueryInput.RUN

@@ -44,7 +44,7 @@ class Query(ManagedQuery):
 
     def fails(self) -> threading.Thread:
         thread = threading.Thread(
-            target=self._conclude, args=(RunEnd.TOLD, OSError("a coordinator failed")), daemon=True
+            target=self._conclude, args=(RunEnd.REQUESTED, OSError("a coordinator failed")), daemon=True
         )
         thread.start()
         return thread

@@ -52,7 +52,7 @@ class Query(ManagedQuery):
     """
 
     def __init__(
-        self, *ends: tuple[Wish | None, RunEnd], max_restarts: int = 3, in_pause: WishInput = WishInput.GO_ON
+        self, *ends: tuple[Wish | None, RunEnd], max_restarts: int = 3, in_pause: WishInput = WishInput.RESUME
     ) -> None:
         nothing: Any = SimpleNamespace(query_failed=lambda *_: None)
         policy = RestartPolicy(initial_seconds=0.0, max_restarts=max_restarts)
@@ -69,7 +69,7 @@ class Query(ManagedQuery):
         wish, end = self._ends.pop(0)
         if wish is not None:
             self._wants(INPUTS[wish])
-        self._ending = self._query if end is RunEnd.TOLD else None
+        self._ending = self._query if end is RunEnd.REQUESTED else None
         errors = {RunEnd.FAILED: OSError("for now"), RunEnd.FATAL: DeclarationError("for good")}
         return errors.get(end)
 
@@ -98,14 +98,14 @@ def run(*ends: tuple[Wish | None, RunEnd], **options: Any) -> Query:
 def each_end_leads_where_the_table_says() -> None:
     expected = {
         (None, RunEnd.FINISHED): (QueryState.FINISHED, []),
-        (None, RunEnd.TOLD): (QueryState.FINISHED, ["runs again"]),
+        (None, RunEnd.REQUESTED): (QueryState.FINISHED, ["runs again"]),
         (None, RunEnd.FAILED): (QueryState.FINISHED, ["recovers"]),
         (None, RunEnd.FATAL): (QueryState.FAILED, []),
         (Wish.STOP, RunEnd.FINISHED): (QueryState.STOPPED, []),
-        (Wish.STOP, RunEnd.TOLD): (QueryState.STOPPED, []),
+        (Wish.STOP, RunEnd.REQUESTED): (QueryState.STOPPED, []),
         (Wish.STOP, RunEnd.FAILED): (QueryState.STOPPED, []),
         (Wish.STOP, RunEnd.FATAL): (QueryState.FAILED, []),
-        (Wish.PAUSE, RunEnd.TOLD): (QueryState.FINISHED, ["runs again"]),
+        (Wish.PAUSE, RunEnd.REQUESTED): (QueryState.FINISHED, ["runs again"]),
         (Wish.PAUSE, RunEnd.FINISHED): (QueryState.FINISHED, []),
         (Wish.PAUSE, RunEnd.FAILED): (QueryState.FINISHED, ["recovers"]),
         (Wish.PAUSE, RunEnd.FATAL): (QueryState.FAILED, []),
@@ -127,7 +127,7 @@ def one_that_is_stopped_on_its_last_try_has_not_failed() -> None:
 
 
 def a_query_that_is_stopped_in_its_pause_does_not_run_again() -> None:
-    query = run((Wish.PAUSE, RunEnd.TOLD), (None, RunEnd.FINISHED), in_pause=WishInput.STOP)
+    query = run((Wish.PAUSE, RunEnd.REQUESTED), (None, RunEnd.FINISHED), in_pause=WishInput.STOP)
     assert (query.state, query.runs, query.heard) == (QueryState.STOPPED, [], ["paused", "stopped"])
 
 

@@ -124,7 +124,9 @@ def a_failure_in_a_pause_is_recovered_behind_it() -> None:
     query = Query()
     query._wants(WishInput.PAUSE)
     query.state = QueryState.PAUSED
-    thread = threading.Thread(target=query._conclude, args=(RunEnd.TOLD, OSError("a coordinator failed")), daemon=True)
+    thread = threading.Thread(
+        target=query._conclude, args=(RunEnd.REQUESTED, OSError("a coordinator failed")), daemon=True
+    )
     thread.start()
     thread.join(WHILE)
     assert query.events == []
