@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from coord_control.control.agent import agent as agent_module
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.storage.records import CheckpointState, CommandKind, CommandState, JobState
 from tests.agent_kit import JOB, ScriptedDriver, damage_state
@@ -52,6 +54,15 @@ def test_the_database_comes_back_and_everything_is_there_in_order(rig: AgentRig)
     assert agent.metrics().last_contact is not None
 
 
+@pytest.fixture
+def _close_is_patient() -> Iterator[None]:
+    """Let a job that ends wait for its database as long as a slow machine takes to bring it back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "_CLOSE_SECONDS", SECONDS)
+        yield
+
+
+@pytest.mark.usefixtures("_close_is_patient")
 @pytest.mark.parametrize("outage", ["none", "before the record", "before the outcome"])
 @pytest.mark.parametrize("kind", [CommandKind.TRIGGER_CHECKPOINT, CommandKind.STOP_WITH_SAVEPOINT])
 def test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history(
