@@ -55,7 +55,7 @@ def checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "checkout"
     folder.mkdir()
     shutil.copy(CHECKOUT / "pyproject.toml", folder)
-    ignored = shutil.ignore_patterns("__pycache__", ".local_defs_state")
+    ignored = shutil.ignore_patterns(".local_defs_state")
     for package in ("coord_control", "dagster_defs"):
         shutil.copytree(CHECKOUT / package, folder / package, ignore=ignored)
     return folder
