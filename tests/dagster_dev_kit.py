@@ -36,8 +36,10 @@ DONE: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 _LOCATION: Final = "definitions.py"
 _REPOSITORY: Final = "__repository__"
-_GRACE_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.3
+#: Short: its home is removed with it, so there is nothing to finish.
+_GRACE_SECONDS: Final = 1.0
+#: Each look costs the webserver more than the test.
+_LOOK_SECONDS: Final = 1.0
 # Runs are launched at once instead of by the queue's next look, dead workers are found soon; a run is retried when its
 # tags say so.
 SETTINGS: Final = """

@@ -2,7 +2,8 @@
 
 The driver follows a script, so a savepoint is under way exactly until the test lets it be complete; nothing here hopes
 that something takes long enough. Everything else is real: the webserver, the daemon with its run monitoring, the code
-server, run workers and their steps in processes of their own, which are killed with ``kill -9``.
+server and the run workers, which are killed with ``kill -9``. Where the difference matters, a step runs in a separate
+process, as it does by default; elsewhere its worker executes it, which saves a process that imports Dagster.
 """
 
 from __future__ import annotations
@@ -66,10 +67,21 @@ class DeploymentRig:
     address: Path
     counted: set[int] = field(default_factory=set)
 
-    def savepoint_under_way(self, *, retries: int = 0, **config: Any) -> tuple[str, int]:
-        """Launch a run, which Dagster may retry, and wait until the job takes its savepoint."""
-        run = self.dagster.materialize(_SAVEPOINT, config=_config(**config), **{_RETRIES: str(retries)})
+    def savepoint_under_way(self, *, has_step: bool = False, retries: int = 0, **config: Any) -> tuple[str, int]:
+        """Launch a run, which Dagster may retry, and wait until the job takes its savepoint.
+
+        Args:
+            has_step: whether the step runs in a separate process.
+        """
+        run = self.dagster.materialize(
+            _SAVEPOINT, config=_config(has_step=has_step, **config), **{_RETRIES: str(retries)}
+        )
         return run, int(self.dagster.wait_message(run, _UNDER_WAY)[1])
+
+    def lose(self, run: str) -> None:
+        """Kill the worker of a run that has no other process, and wait until Dagster has found that."""
+        os.kill(self.dagster.worker(run), signal.SIGKILL)
+        assert self.dagster.wait_run(run).status == "FAILURE"
 
     def savepoints(self, *states: CheckpointState) -> list[CheckpointRecord]:
         """Those that have begun since the last time this was asked for, or that are given here."""
@@ -101,7 +113,7 @@ def rig(deployment: DeploymentRig) -> DeploymentRig:
 
 
 def test_a_run_that_is_terminated_gives_its_savepoint_up(rig: DeploymentRig) -> None:
-    run, savepoint = rig.savepoint_under_way()
+    run, savepoint = rig.savepoint_under_way(has_step=True)
     rig.dagster.terminate(run)
     assert rig.dagster.wait_run(run).status == "CANCELED"
 
@@ -114,7 +126,7 @@ def test_a_run_that_is_terminated_gives_its_savepoint_up(rig: DeploymentRig) -> 
 
 
 def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(rig: DeploymentRig) -> None:
-    run, savepoint = rig.savepoint_under_way(on_cancel="finish")
+    run, savepoint = rig.savepoint_under_way(has_step=True, on_cancel="finish")
     rig.dagster.terminate(run)
     rig.dagster.wait_message(run, "The run is being cancelled")
     rig.driver.complete(savepoint)
@@ -132,8 +144,7 @@ def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failur
     rig: DeploymentRig, *, is_complete_before: bool
 ) -> None:
     run, savepoint = rig.savepoint_under_way()
-    _kill(*_processes(rig, run))
-    assert rig.dagster.wait_run(run).status == "FAILURE"
+    rig.lose(run)
     assert [record.state for record in rig.savepoints()] == [CheckpointState.IN_PROGRESS]
     if is_complete_before:
         rig.driver.complete(savepoint)
@@ -147,17 +158,23 @@ def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failur
     _check_one(rig, savepoint, run)
     assert (rig.made(run), rig.made(again)) == ([], [savepoint])
 
+    everything = rig.dagster.reexecute(again, "ALL_STEPS")
+    second = int(rig.dagster.wait_message(everything, _UNDER_WAY)[1])
+    rig.driver.complete(second)
+    assert rig.dagster.wait_run(everything).status == "SUCCESS"
+    assert second != savepoint, "to execute all steps is another request"
+    assert rig.made(everything) == [second]
+
 
 def test_a_run_whose_worker_is_killed_goes_on_in_the_retry_that_dagster_starts(rig: DeploymentRig) -> None:
     """Its own launcher cannot resume a run with another worker: a retry of the run is what it has instead."""
     run, savepoint = rig.savepoint_under_way(retries=1)
-    _kill(*_processes(rig, run))
+    rig.lose(run)
     retry = rig.dagster.wait(lambda: rig.dagster.run(run).tags.get("dagster/auto_retry_run_id"))
     rig.dagster.wait_message(retry, "An earlier attempt has sent the request")
     rig.driver.complete(savepoint)
     assert rig.dagster.wait_run(retry).status == "SUCCESS"
 
-    assert rig.dagster.run(run).status == "FAILURE"
     _check_one(rig, savepoint, run)
     assert (rig.made(run), rig.made(retry)) == ([], [savepoint])
 
@@ -170,20 +187,13 @@ def test_dagster_refuses_to_resume_runs_with_its_own_launcher(tmp_path: Path) ->
 
 def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(rig: DeploymentRig) -> None:
     """The step is a process of its own, and lives on: nobody waits for it, and it still does what it was to do."""
-    run, savepoint = rig.savepoint_under_way()
+    run, savepoint = rig.savepoint_under_way(has_step=True)
     worker, step = _processes(rig, run)
-    _kill(worker)
+    os.kill(worker, signal.SIGKILL)
     assert rig.dagster.wait_run(run).status == "FAILURE"
     rig.driver.complete(savepoint)
     eventually(lambda: not _lives(step))
-
-    again = rig.dagster.reexecute(run, "ALL_STEPS")
-    second = int(rig.dagster.wait_message(again, _UNDER_WAY)[1])
-    rig.driver.complete(second)
-    assert rig.dagster.wait_run(again).status == "SUCCESS"
-    assert second != savepoint, "to execute everything anew is another request"
-    assert sorted(record.id for record in rig.savepoints(CheckpointState.COMPLETED)) == [savepoint, second]
-    assert rig.made(again) == [second]
+    _check_one(rig, savepoint, run)
 
 
 # As the next test, where the first attempt ends in another way.
@@ -200,9 +210,9 @@ def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(rig
 
 
 def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(rig: DeploymentRig) -> None:
-    run, savepoint = rig.savepoint_under_way()
+    run, savepoint = rig.savepoint_under_way(has_step=True)
     _, step = _processes(rig, run)
-    _kill(step)
+    os.kill(step, signal.SIGKILL)
     rig.dagster.wait_message(run, "An earlier attempt has sent the request")
     rig.driver.complete(savepoint)
     assert rig.dagster.wait_run(run).status == "SUCCESS"
@@ -213,8 +223,7 @@ def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(rig: Dep
 
 def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(rig: DeploymentRig) -> None:
     run, savepoint = rig.savepoint_under_way()
-    _kill(*_processes(rig, run))
-    assert rig.dagster.wait_run(run).status == "FAILURE"
+    rig.lose(run)
     assert rig.driver.abort(savepoint)  # type: ignore[arg-type]
     eventually(lambda: [record.state for record in rig.savepoints()] == [CheckpointState.FAILED])
 
@@ -230,8 +239,7 @@ def test_a_savepoint_that_fails_is_asked_for_anew_by_the_retry(rig: DeploymentRi
 def test_the_sensor_reports_once_what_no_run_has_reported(rig: DeploymentRig) -> None:
     """The run is lost for good; and everything that the tests before this one have left is in Dagster once."""
     run, savepoint = rig.savepoint_under_way()
-    _kill(*_processes(rig, run))
-    assert rig.dagster.wait_run(run).status == "FAILURE"
+    rig.lose(run)
     rig.driver.complete(savepoint)
     eventually(lambda: [record.state for record in rig.savepoints()] == [CheckpointState.COMPLETED])
 
@@ -247,6 +255,8 @@ def test_the_sensor_reports_once_what_no_run_has_reported(rig: DeploymentRig) ->
     assert (entry.run_id, entry.metadata["coord_control/reported_by"]) == ("", "sensor")
 
 
+# `dg check defs` and a run in this process show it, too (test_definitions.py, test_assets.py).
+@pytest.mark.slow
 def test_definitions_load_without_a_database_and_a_run_says_what_is_wrong(rig: DeploymentRig) -> None:
     there = rig.address.read_text()
     rig.address.write_text(_UNREACHABLE)
@@ -262,8 +272,9 @@ def test_definitions_load_without_a_database_and_a_run_says_what_is_wrong(rig: D
         rig.dagster.reload()
 
 
-def _config(**values: Any) -> dict[str, Any]:
-    return {"ops": {_STEP: {"config": values}}}
+def _config(*, has_step: bool = False, **values: Any) -> dict[str, Any]:
+    executor: dict[str, Any] = {"multiprocess": {}} if has_step else {"in_process": {}}
+    return {"ops": {_STEP: {"config": values}}, "execution": {"config": executor}}
 
 
 def _check_one(rig: DeploymentRig, savepoint: int, run: str) -> None:
@@ -284,11 +295,6 @@ def _processes(rig: DeploymentRig, run: str) -> tuple[int, int]:
     """The run worker, and the process of its step."""
     step = rig.dagster.wait_message(run, r"Capturing logs for process \(pid: (\d+)\)")
     return rig.dagster.worker(run), int(step[1])
-
-
-def _kill(*processes: int) -> None:
-    for process in processes:
-        os.kill(process, signal.SIGKILL)
 
 
 def _lives(process: int) -> bool:
