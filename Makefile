@@ -24,7 +24,7 @@ STAMP := $(VENV)/.coord-control-installed
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup requirements test-requirements demo test connectors check format-check format lint types imports docs \
+.PHONY: help setup requirements test-requirements demo test connectors azurite check format-check format lint types imports docs \
 	compat coverage simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
@@ -56,6 +56,9 @@ test: test-requirements setup check ## static checks, then every tier of tests
 
 connectors: setup ## fetch the jars for the tests of connectors (Kafka, S3, HDFS), once, through mvn
 	@$(BIN)/python -m scripts.connectors
+
+azurite: setup ## fetch the emulator of Azure's storage for the nightly tests, once, through npm
+	@$(BIN)/python -m scripts.azurite
 
 check: format-check lint types imports docs ## the static checks alone
 
@@ -95,7 +98,7 @@ kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow -s tests/kill $(PYTEST_ARGS)
 
-nightly: setup simulate mutations compat ## all that takes long: simulation, mutations, every PySpark, long versions of tests
+nightly: setup simulate mutations compat azurite ## all that takes long: simulation, mutations, every PySpark, long versions of tests
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 

@@ -41,6 +41,8 @@ _REQUESTS_AT_ONCE: Final = 16
 #: Of so many files or fewer of a folder the sizes are asked one by one; for more the folder is listed.
 _FEW: Final = 3
 _MARKER: Final = ".folder"
+#: Environment variables that name a server other than the cloud's.
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
 
 #: Metadata of a created object. A request whose answer was lost is sent again and then refused, because the
 #: object exists: this says which writer's it is.
@@ -183,6 +185,8 @@ class ObjectFiles(OneByOne):
 
     def _at(self, path: str) -> tuple[ObjectStore, str]:
         parts = urlsplit(path, allow_fragments=False)
+        if not parts.scheme:
+            raise OSError("it is a path of one machine, and not the address of an object: was the folder copied here?")
         bucket = f"{parts.scheme}://{parts.netloc}"
         if (store := self._stores.get(bucket)) is None:
             store = self._stores[bucket] = self._open_store(bucket)
@@ -198,7 +202,7 @@ def _at_once(action: Callable[[_A], _R], items: Sequence[_A]) -> list[_R]:
 
 def _from_environment(bucket: str) -> ObjectStore:
     # A server on this machine or in this network may have no certificate; the SDKs then connect without one.
-    is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    is_plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
     return from_url(bucket, client_options={"allow_http": is_plain})
 
 

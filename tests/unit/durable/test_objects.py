@@ -7,6 +7,7 @@ import functools
 import pytest
 from obstore.store import MemoryStore, ObjectStore
 
+from coord_control.durable.files import objects
 from coord_control.durable.files.by_scheme import without_spark
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.files.objects import ObjectFiles
@@ -49,6 +50,22 @@ class TestObjectFiles(FilesContract):
     def test_an_address_that_no_store_has_is_an_error_of_the_storage(self) -> None:
         with pytest.raises(StoreUnavailable, match="cannot read nosuch://bucket/a"):
             ObjectFiles().read("nosuch://bucket/a")
+
+    def test_a_path_of_one_machine_is_an_error_of_the_storage(self, files: Files) -> None:
+        with pytest.raises(StoreUnavailable, match="it is a path of one machine"):
+            files.list("/data/jobs")
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL"])
+def test_a_server_without_a_certificate_may_be_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for endpoint, is_allowed in (("http://127.0.0.1:1", True), ("https://127.0.0.1:1", False)):
+        monkeypatch.setenv(name, endpoint)
+        options: dict[str, object] = {}
+        monkeypatch.setattr(
+            objects, "from_url", lambda bucket, client_options, found=options: found.update(client_options)
+        )
+        ObjectFiles()._at("gs://bucket/a")
+        assert options == {"allow_http": is_allowed}
 
 
 @pytest.mark.parametrize(
