@@ -27,10 +27,22 @@ CHECKOUT: Final = Path(__file__).resolve().parents[1]
 #: they are made.
 SESSION_SETS: Final = {"4.1": ("iceberg",), "4.2": ("delta",), "4.3": ("kafka", "s3a")}
 
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+#: For each epoch of a query with state Spark starts 50 processes (`readlink`, `chmod`) if it writes its files with the
+#: class that it takes by itself, and ten with this one. Jobs in processes of their own, jobs on other storages and
+#: other releases of PySpark have the former.
+_QUICK_MANAGER: Final = {
+    "4.3": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+}
+
 
 def session_sets() -> tuple[str, ...]:
     """Return those sets that are made for this PySpark."""
-    return SESSION_SETS.get(importlib.metadata.version("pyspark").rpartition(".")[0], ())
+    return SESSION_SETS.get(_release(), ())
+
+
+def _release() -> str:
+    return importlib.metadata.version("pyspark").rpartition(".")[0]
 
 
 def table_settings(directory: Path) -> dict[str, str]:
@@ -101,6 +113,8 @@ def _start(directory: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
         "spark.jars": session_jars(),
     }
+    if manager := _QUICK_MANAGER.get(_release()):
+        settings[FILE_MANAGER] = manager
     if settings["spark.jars"]:
         settings.update(table_settings(directory))
     builder = SparkSession.builder.master("local[2,3]").appName("coord_control tests")

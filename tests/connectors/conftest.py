@@ -15,6 +15,7 @@ from tests.hdfs_kit import HdfsCluster
 from tests.kafka_kit import Broker, KafkaClient
 from tests.s3_kit import S3Server
 from tests.spark.conftest import _no_query_survives_its_test as _no_query_survives_its_test
+from tests.spark.conftest import default_session as default_session
 from tests.spark.conftest import file_stream as file_stream
 from tests.spark.conftest import make_job as make_job
 from tests.spark.conftest import own_session as own_session
@@ -45,11 +46,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3_session(own_session: SparkSession, s3: S3Server) -> SparkSession:
+def s3_session(default_session: SparkSession, s3: S3Server) -> SparkSession:
     """A session that reaches that server."""
     for name, value in s3.settings.items():
-        own_session.conf.set(name, value)
-    return own_session
+        default_session.conf.set(name, value)
+    return default_session
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 import coord_control as cc
 from tests.spark.jobs import QUICK, SCHEMA, MakeJob, Once, rows
 from tests.spark.streams import FileStream, Probe
+from tests.spark_session import FILE_MANAGER
 
 
 class MakeStream(Protocol):
@@ -36,6 +37,13 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     session = spark.newSession()
     yield session
     _stop_queries(session)
+
+
+@pytest.fixture
+def default_session(own_session: SparkSession) -> SparkSession:
+    """A session that writes files with the class that Spark chooses for their storage."""
+    own_session.conf.unset(FILE_MANAGER)
+    return own_session
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def files(spark: SparkSession) -> Files:
-    return HadoopFiles(spark)
+def files(default_session: SparkSession) -> Files:
+    return HadoopFiles(default_session)
 
 
 @pytest.fixture

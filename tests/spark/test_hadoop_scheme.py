@@ -33,6 +33,7 @@ from tests.spark.jobs import (
     query_status,
     rows,
 )
+from tests.spark_session import FILE_MANAGER
 
 pytestmark = pytest.mark.spark
 
@@ -48,10 +49,10 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def view(own_session: SparkSession, disk: Path) -> str:
+def view(default_session: SparkSession, disk: Path) -> str:
     """A mount table of its own, because Hadoop keeps a file system by scheme and authority for the life of the JVM."""
     table = uuid.uuid4().hex
-    own_session.conf.set(f"fs.viewfs.mounttable.{table}.link./mounted", f"file://{disk}")
+    default_session.conf.set(f"fs.viewfs.mounttable.{table}.link./mounted", f"file://{disk}")
     return f"viewfs://{table}/mounted"
 
 
@@ -80,7 +81,7 @@ class TestFileSystem(FilesContract):
 
     @pytest.fixture
     def files(self, own_session: SparkSession, view: str) -> Files:
-        own_session.conf.set("spark.sql.streaming.checkpointFileManagerClass", _BY_FILE_SYSTEM)
+        own_session.conf.set(FILE_MANAGER, _BY_FILE_SYSTEM)
         return HadoopFiles(own_session)
 
     def test_replace_writes_a_new_file_and_over_an_old_one(self, files: Files, root: str) -> None:
