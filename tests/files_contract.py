@@ -199,7 +199,7 @@ class FilesContract:
         assert files.list(join(root, "pinned")) == ["a"]
 
     def test_many_files_are_linked_under_names_of_their_own(self, files: Files, root: str) -> None:
-        names = [(f"state/0/{number % 3}/{number}.delta", f"{number % 2}/x{number}") for number in range(40)]
+        names = [(f"state/0/{number % 3}/{number}.delta", f"{number % 2}/x{number}") for number in range(20)]
         for number, (name, _) in enumerate(names):
             files.create(join(root, "spark", name), b"x" * number)
         infos = {found.path: found for found in files.walk(join(root, "spark"))}

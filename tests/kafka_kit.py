@@ -6,12 +6,14 @@ ports, which it keeps when it is killed and started again. The client is that of
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -38,8 +40,9 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._configure()
-        uuid = self._tool("random-uuid").strip()
-        self._tool("format", "--cluster-id", uuid, "--config", str(self._folder / "server.properties"))
+        # As `random-uuid` of the tool, which takes a JVM for it. What begins with a dash would be taken for an option.
+        cluster = "c" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        self._tool("format", "--cluster-id", cluster, "--config", str(self._folder / "server.properties"))
         for attempt in range(_STARTS):
             with contextlib.suppress(ChildProcessError):
                 self.start()

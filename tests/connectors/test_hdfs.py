@@ -17,8 +17,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def files(own_session: SparkSession) -> HadoopFiles:
-    return HadoopFiles(own_session)
+def files(default_session: SparkSession) -> HadoopFiles:
+    return HadoopFiles(default_session)
 
 
 @pytest.fixture
@@ -27,8 +27,11 @@ def root(hdfs: HdfsCluster, tmp_path: Path) -> str:
 
 
 class TestHdfs(FilesContract):
-    def test_of_two_drivers_that_start_at_once_one_owns_the_job(self, files: HadoopFiles, root: str) -> None:
-        check_owners(files, root, 10)
+    @pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
+    def test_of_two_drivers_that_start_at_once_one_owns_the_job(
+        self, files: HadoopFiles, root: str, rounds: int
+    ) -> None:
+        check_owners(files, root, rounds)
 
     def test_the_doctor_approves_of_it(self, files: HadoopFiles, root: str) -> None:
         files.require_atomic_create(root)

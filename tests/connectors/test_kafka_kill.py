@@ -78,10 +78,19 @@ def trial(tmp_path: Path, broker: Broker, kafka: KafkaClient) -> Iterator[Trial]
 
 
 def test_nothing_is_lost_or_seen_twice_when_driver_and_broker_are_killed(trial: Trial, broker: Broker) -> None:
+    _run(trial, broker, more=())
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_seen_twice_when_drivers_are_killed_alone_as_well(trial: Trial, broker: Broker) -> None:
+    _run(trial, broker, more=((Moment.BEGUN, Victim.PYTHON), (Moment.ACKED, Victim.PYTHON)))
+
+
+def _run(trial: Trial, broker: Broker, more: Sequence[tuple[Moment, Victim]]) -> None:
     first = trial.start()
     trial.wait_for_epochs(1)
     _outage(broker)
-    trial.wait_for_epochs(2)
+    trial.wait_for_epochs(1)
     trial.wait_for_moment(Moment.ACKED, trial.lives)
     _kill(trial, first, Victim.GROUP)
 
@@ -91,10 +100,11 @@ def test_nothing_is_lost_or_seen_twice_when_driver_and_broker_are_killed(trial: 
     _kill(trial, second, Victim.JVM)
     broker.start()
 
-    third = trial.start()
-    trial.wait_for_epochs(1)
-    trial.wait_for_moment(Moment.BEGUN, trial.lives)
-    _kill(trial, third, Victim.PYTHON)
+    for moment, victim in more:
+        next_one = trial.start()
+        trial.wait_for_epochs(1)
+        trial.wait_for_moment(moment, trial.lives)
+        _kill(trial, next_one, victim)
 
     trial.feeder.stop()
     assert trial.start("--finish").wait(SECONDS) == 0, trial.log(trial.lives).read_text()[-4000:]

@@ -109,17 +109,20 @@ def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]
     drivers.clean_up()
 
 
-def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(drivers: Drivers) -> None:
-    for files in (2, 4):
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(drivers: Drivers, kills: int) -> None:
+    for number in range(kills):
         drivers.add(2)
         driver = drivers.start()
-        drivers.wait_for(files)
+        drivers.wait_for(2 * number + 2)
         drivers.kill(driver)
-    drivers.add(2)
+    drivers.add(1)
     drivers.finish()
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
+# With real claims but without Spark: test_s3a.py and test_hdfs.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [100])
 def test_of_two_drivers_that_start_at_once_one_owns_the_job(drivers: Drivers, rounds: int) -> None:
     for number in range(rounds):
         drivers.add(1)

@@ -99,8 +99,9 @@ def test_of_writers_that_race_exactly_one_creates(files: Files, root: str) -> No
     assert race(files, root, rounds=50, writers=4) == [1] * 50
 
 
-def test_of_two_drivers_that_start_at_once_exactly_one_owns_the_job(files: Files, root: str) -> None:
-    check_owners(files, root, 25)
+@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
+def test_of_two_drivers_that_start_at_once_exactly_one_owns_the_job(files: Files, root: str, rounds: int) -> None:
+    check_owners(files, root, rounds)
 
 
 def test_the_doctor_approves_of_it(files: Files, root: str) -> None:
@@ -119,15 +120,15 @@ def test_a_bucket_without_conditional_writes_is_refused(s3_session: SparkSession
 
 
 def test_a_create_whose_answer_was_lost_has_succeeded(
-    own_session: SparkSession, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    default_session: SparkSession, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = LossyProxy(s3)
     # No other test uses this bucket, so Hadoop has not connected to it yet.
     for name, value in s3.settings.items():
-        own_session.conf.set(name, proxy.endpoint if name.endswith(f"{s3.third_bucket}.endpoint") else value)
+        default_session.conf.set(name, proxy.endpoint if name.endswith(f"{s3.third_bucket}.endpoint") else value)
     for name, value in {**s3.environment, "AWS_ENDPOINT_URL": proxy.endpoint}.items():
         monkeypatch.setenv(name, value)
-    both: tuple[Files, Files] = (HadoopFiles(own_session), ObjectFiles())
+    both: tuple[Files, Files] = (HadoopFiles(default_session), ObjectFiles())
     for number, files in enumerate(both):
         path = f"s3a://{s3.third_bucket}/{tmp_path.name}/{number}"
         files.create(path, b"content")
