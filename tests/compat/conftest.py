@@ -1,6 +1,6 @@
 """Tests of jobs without operators, on every PySpark that is supported: `make compat SPARK=3.5` (scripts/compat.py).
 
-`make test` runs them on the PySpark of the checkout.
+`make test` runs one of their stories on the PySpark of the checkout; here the marker `slow` leaves nothing out.
 """
 
 from __future__ import annotations

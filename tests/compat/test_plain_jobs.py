@@ -74,7 +74,11 @@ class Bench:
             self.source.add(rows(epoch))
 
 
-@pytest.fixture(params=_CASES)
+#: The one that `make test` runs: there tests/spark/test_savepoint_matrix.py shows the others on the same PySpark.
+_QUICK: Final = "aggregation-rocksdb"
+
+
+@pytest.fixture(params=[name if name == _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in _CASES])
 def bench(request: pytest.FixtureRequest, own_session: SparkSession, file_stream: MakeStream) -> Bench:
     build, settings = _CASES[request.param]
     for name, value in settings.items():
@@ -123,6 +127,7 @@ def test_checkpoints_savepoints_restore_and_fork(bench: Bench, make_job: MakeJob
     assert (_epoch(early), _epoch(late)) == (3, 5)
 
 
+@pytest.mark.slow  # in every run: spark/test_adoption.py
 def test_a_plain_query_with_a_history_is_adopted(bench: Bench, make_job: MakeJob, tmp_path: Path) -> None:
     bench.add(0, 1)
     results: Results = {}

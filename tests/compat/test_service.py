@@ -167,6 +167,8 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
+# In every run tests/kill, tests/acceptance and spark/test_sink_rollback.py show its parts.
+@pytest.mark.slow
 def test_a_plain_job_is_killed_saved_stopped_and_restored(service: Service) -> None:
     service.start()
     for _ in range(3):
