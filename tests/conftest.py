@@ -59,7 +59,6 @@ LONGEST: Final = (
     "kill/test_supervised.py",
     "spark/test_checkpoint_layouts.py",
     "connectors/test_kafka_kill.py",
-    "kill/test_kill.py",
     "kill/test_kill_saving.py",
     "spark/test_driver_end.py",
     "spark/test_stops.py",

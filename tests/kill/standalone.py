@@ -25,8 +25,6 @@ __all__ = ["MEGABYTES", "Standalone", "Worker"]
 #: Of an executor.
 MEGABYTES: Final = 600
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
-#: How long a process may take to end in good order.
-_CLOSE_SECONDS: Final = 20.0
 _REGISTERED: Final = "Successfully registered with master"
 
 Wait = Callable[[Callable[[], bool], str], None]
@@ -104,17 +102,11 @@ class Standalone:
         return {executor.pid for worker in self.workers for executor in worker.executors()}
 
     def close(self) -> None:
-        """End all of it; a process that is too busy with its end is killed, with the executors that it has started."""
-        processes = [*(worker.process for worker in self.workers), self._master]
-        for process in processes:
+        """Kill all of it, with the executors: their end in good order would take longer, and shows nothing."""
+        for process in [*(worker.process for worker in self.workers), self._master]:
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in processes:
-            try:
-                process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(SECONDS)
+            process.wait(SECONDS)
 
     def _start(self, log: Path, name: str, *arguments: str, host: str = "127.0.0.1") -> subprocess.Popen[bytes]:
         command = [f"{self.home}/bin/spark-class", f"org.apache.spark.deploy.{name}"]

@@ -1,7 +1,7 @@
 """`kill -9` of real drivers on real Spark, at chosen and at random moments; nothing may be lost or seen twice.
 
-The short version runs with all tests. The long one kills more than 20 times (`make kill-long`); COORD_KILLS sets the
-number, COORD_KILL_SEED the seed.
+This is the long version, which kills more than 20 times (`make kill-long`); COORD_KILLS sets the number,
+COORD_KILL_SEED the seed. In every run test_kill_saving.py kills drivers at such moments while they take savepoints.
 """
 
 from __future__ import annotations
@@ -22,17 +22,7 @@ from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
-# An epoch that has only begun is what test_kill_saving.py and test_supervised.py leave.
-_SHORT = [
-    (Moment.ACKED, Victim.PYTHON),
-    (Moment.WRITTEN, Victim.GROUP),
-    (Moment.COMMITTED, Victim.JVM),
-]
 _BEFORE_EPOCHS = (Moment.CLAIMED, Moment.RECOVERED, Moment.ANY)
-
-
-def test_nothing_is_lost_or_seen_twice_when_the_driver_is_killed(trial: Trial) -> None:
-    _run(trial, _SHORT, most_epochs=0)
 
 
 @pytest.mark.slow

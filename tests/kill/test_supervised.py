@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.kill, pytest.mark.spark]
 _RUN = ["-m", "coord_control.cli", "run", "--backoff-initial", "10ms", "--backoff-max", "20ms", "--grace", "100s"]
 
 
+# In every run: the death of a JVM below, that of a driver without Spark in acceptance/test_coordctl_run_restarts.py.
+@pytest.mark.slow
 def test_a_killed_driver_is_followed_by_another_and_a_request_to_stop_ends_the_job_in_order(trial: Trial) -> None:
     supervisor = trial.start(command=_RUN)
     python, _ = trial.processes(1)
@@ -51,12 +53,19 @@ def test_a_killed_driver_is_followed_by_another_and_a_request_to_stop_ends_the_j
     trial.wait_for(lambda: not trial.leftovers(), "every process of the trial to end")
 
 
-def test_a_job_whose_supervisor_was_killed_has_failed_and_one_that_was_asked_to_stop_has_not(trial: Trial) -> None:
+def test_a_driver_without_its_jvm_is_followed_by_another_and_a_job_whose_supervisor_was_killed_has_failed(
+    trial: Trial,
+) -> None:
+    """Except when it was asked to stop before."""
     with _control(trial) as control:
         supervisor = trial.start(command=_RUN)
-        trial.processes(1)
+        _, jvm = trial.processes(1)
+        trial.wait_for_moment(Moment.BEGUN, 1)
+        os.kill(jvm, signal.SIGKILL)
+        trial.processes(2)
         trial.wait_for_epochs(1)
-        trial.wait_for(lambda: _runs(control, 1), "the job to run")
+        trial.wait_for(lambda: _runs(control, 2), "the job to run")
+        assert "the driver ended with exit code 75: " in trial.log(1).read_text()
         _kill(supervisor)
         trial.wait_for(lambda: not trial.leftovers(), "the driver to end itself")
 
@@ -64,14 +73,14 @@ def test_a_job_whose_supervisor_was_killed_has_failed_and_one_that_was_asked_to_
         assert (job.state, job.end_reason) == (JobState.FAILED, str(SupervisorLost()))
         assert job.dead_since == job.ended_at, "what looks for dead drivers finds it"
         assert (job.is_supervised, job.is_restarting) == (False, False), "nobody is expected to start it"
-        assert (trial.job / "generations" / "1.released").exists(), "its epochs were not cut off"
+        assert (trial.job / "generations" / "2.released").exists(), "its epochs were not cut off"
         with pytest.raises(JobNotRunning, match=r"supervisor .* was killed"):
             control.wait(control.trigger_checkpoint("killed"), 60.0)
 
         supervisor = trial.start(command=_RUN)
-        trial.processes(2)
+        trial.processes(3)
         trial.wait_for_epochs(1)
-        trial.wait_for(lambda: _runs(control, 2), "the job to run again")
+        trial.wait_for(lambda: _runs(control, 3), "the job to run again")
         control.stop("killed")
         trial.wait_for(lambda: control.job("killed").state in (JobState.STOPPING, JobState.ENDED), "the stop to begin")
         _kill(supervisor)
@@ -79,6 +88,9 @@ def test_a_job_whose_supervisor_was_killed_has_failed_and_one_that_was_asked_to_
 
         job = control.job("killed")
         assert (job.state, job.end_reason, job.dead_since) == (JobState.ENDED, "stopped", None)
+    _, operator = recovered(trial)
+    assert operator.replay is None or operator.replay.barrier is None, "the last epoch was cut off"
+    assert audit(trial).orders > 0
     assert trial.violations() == []
 
 
