@@ -137,9 +137,9 @@ class Layout:
 LAYOUTS: Final = {
     "hdfs": Layout(aggregation, epochs=(0, 6)),
     "rocksdb": Layout(aggregation, ROCKSDB, changes=False),
-    "rocksdb-changelog": Layout(aggregation, CHANGELOG, epochs=(0, 6)),
+    "rocksdb-changelog": Layout(aggregation, CHANGELOG, epochs=(6,)),
     "rocksdb-format-2": Layout(aggregation, {**ROCKSDB, **FORMAT_2}, changes=False),
-    "rocksdb-changelog-format-2": Layout(aggregation, {**CHANGELOG, **FORMAT_2}, epochs=(0, 6)),
+    "rocksdb-changelog-format-2": Layout(aggregation, {**CHANGELOG, **FORMAT_2}, epochs=(6,)),
     "hdfs-one-partition": Layout(global_aggregation, partitions=1),
     "changelog-format-2-one-partition": Layout(limit, {**CHANGELOG, **FORMAT_2}, partitions=1),
     "two-operators": Layout(two_operators, CHANGELOG, operators=2),

@@ -156,10 +156,12 @@ def rows_arrive(rig: StopsRig, rng: random.Random) -> Callable[[threading.Event]
 
 
 def other_work(spark: SparkSession, rng: random.Random) -> Callable[[threading.Event], None]:
-    is_busy = rng.random() < 0.3
+    jobs = 4 if rng.random() < 0.3 else 0
 
     def work(ended: threading.Event) -> None:
-        while is_busy and not ended.is_set():
+        for _ in range(jobs):
+            if ended.is_set():
+                return
             spark.range(3_000_000).selectExpr("sum(hash(id))").collect()
 
     return work
