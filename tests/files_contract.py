@@ -11,6 +11,7 @@ import pytest
 
 from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.errors import AlreadyExists
+from tests.patience import SECONDS
 
 
 def race(files: Files, root: str, *, rounds: int, writers: int) -> list[int]:
@@ -30,7 +31,7 @@ def race(files: Files, root: str, *, rounds: int, writers: int) -> list[int]:
 
 
 def _creates(files: Files, path: str, content: bytes, start: threading.Barrier) -> bool:
-    start.wait(30)
+    start.wait(SECONDS)
     try:
         files.create(path, content)
     except AlreadyExists:

@@ -37,7 +37,8 @@ class Drivers:
         (folder / "out").mkdir()
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        arguments = f"--jars {','.join(map(str, jars('s3a')))} {self._confs} pyspark-shell"
+        libraries = f"--jars {','.join(map(str, jars('s3a')))}" if self.root.startswith("s3a:") else ""
+        arguments = f"{libraries} {self._confs} pyspark-shell"
         environment = {**os.environ, **spark_environment(), "PYSPARK_SUBMIT_ARGS": arguments}
         command = [sys.executable, str(_DRIVER), self.root, str(self.folder), *options]
         with (self.folder / f"driver-{len(self._running)}.log").open("wb") as log:
