@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.patience import SECONDS
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
-_STEPS = (Step.RESTORE_COMMITTED, Step.SINKS_MARKED, Step.ENTRY_PUT_BACK, Step.LATER_ENTRY_REMOVED)
+_STEPS = (Step.SINKS_MARKED, Step.ENTRY_PUT_BACK, Step.LATER_ENTRY_REMOVED)
 
 
 def _feed(folder: Path, epochs: range) -> None:
@@ -57,7 +58,13 @@ def _killed_at(step: Step, folder: Path, savepoint: str) -> None:
         driver.wait(SECONDS)
 
 
-def test_a_sink_is_set_back_whenever_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+# A restore that has only been committed is what test_kill_saving.py leaves, and spark/test_sink_rollback.py with sinks.
+@pytest.mark.parametrize(
+    "steps", [_STEPS, pytest.param((Step.RESTORE_COMMITTED, *_STEPS), marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_a_sink_is_set_back_whenever_the_driver_is_killed(
+    spark: SparkSession, tmp_path: Path, steps: Sequence[Step]
+) -> None:
     session = spark.newSession()
     for key, value in SETTINGS.items():
         session.conf.set(key, value)
@@ -66,7 +73,7 @@ def test_a_sink_is_set_back_whenever_the_driver_is_killed(spark: SparkSession, t
     _feed(tmp_path / "in", range(7, 15))
     copy_rows(session, tmp_path, "one")
 
-    for step in _STEPS:
+    for step in steps:
         _killed_at(step, tmp_path, savepoint)
     copy_rows(session, tmp_path, "two", savepoint)
 
