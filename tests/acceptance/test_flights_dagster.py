@@ -77,6 +77,8 @@ def await_lines(process: subprocess.Popen[str], *texts: str) -> None:
     raise AssertionError("the demo has ended: " + "".join(said))
 
 
+# As in a terminal, below, but it ends by itself: tests/unit/examples/test_flights_visit.py has the rule.
+@pytest.mark.slow
 def test_dagster_takes_a_savepoint_of_the_running_job(start: Start, tmp_path: Path) -> None:
     process = start("--headless", "--json")
     out, err = process.communicate()
@@ -135,16 +137,23 @@ def test_without_dagster_the_message_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_in_a_terminal_the_job_idles_and_can_be_saved_again(start: Start, tmp_path: Path) -> None:
+def test_in_a_terminal_dagster_takes_a_savepoint_and_the_job_idles_and_can_be_saved_again(
+    start: Start, tmp_path: Path
+) -> None:
     ours, theirs = pty.openpty()
     process = start(stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     screen = Screen(ours)
     screen.await_text("Dagster: savepoint 1,")
     screen.await_text("Ctrl-C ends it")
-    url = re.search(r"Dagster: (http://127\.0\.0\.1:\d+)", screen.text)
-    assert url is not None
-    api = DagsterApi(url[1])
+    before = screen.plain()
+    urls = [urlsplit(url) for url in re.findall(r"http://\S+", before)]
+    assert {url.hostname for url in urls} == {"127.0.0.1"}
+    ends = ("/assets/flights/savepoint", "/schedules/flights_every_minute", "/jobs/send_thresholds/playground")
+    assert all(any(url.path.endswith(end) for url in urls) for end in ends)
+    assert re.search(r"In another terminal: .*coordctl", before)
+
+    api = DagsterApi(f"http://127.0.0.1:{urls[0].port}")
     location = api.location()
     assert location is not None
     run = api.materialize(location, ["flights", "savepoint"], {})
@@ -155,7 +164,25 @@ def test_in_a_terminal_the_job_idles_and_can_be_saved_again(start: Start, tmp_pa
     screen.await_text("No flight is lost or counted twice.")
     assert process.wait() == 0
     await_no_dagster(tmp_path / "work")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", urls[0].port or 0))
     screen.close()
+
+    summary = screen.plain().rpartition("Dagster: savepoint 1,")[2]
+    assert len(re.findall(r"^ok {7}", summary, flags=re.MULTILINE)) == 8
+    assert "1 Jan to 5 Jan" in summary
+    assert "stopped before the end" not in summary
+    assert "http://" not in summary  # they are dead then
+    assert "Traceback" not in summary
+    said = re.search(r"^savepoint +1, by Dagster's run \S+: (/\S+)", summary, flags=re.MULTILINE)
+    assert said is not None
+    assert Path(said[1]).is_relative_to(tmp_path / "work" / "jobs" / "flights")
+    assert any(path.is_file() for path in Path(said[1]).rglob("*"))
+    steps = re.findall(r"^  (\S.*)$", summary.partition("can be looked at:")[2], flags=re.MULTILINE)
+    assert len(steps) == 2
+    for step in steps:
+        done = subprocess.run(step, shell=True, cwd=CHECKOUT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 class Screen:
@@ -171,6 +198,10 @@ class Screen:
         while text not in self.text:
             assert self._thread.is_alive(), self.text
             time.sleep(0.1)
+
+    def plain(self) -> str:
+        """What was printed, without colours and movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text).replace("\r\n", "\n")
 
     def close(self) -> None:
         self._thread.join()
