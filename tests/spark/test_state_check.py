@@ -129,7 +129,7 @@ def test_states_of_every_kind_are_loaded(
         own_session.conf.set(key, value)
     streams = [file_stream(layouts.SCHEMA, session=own_session) for _ in range(layout.inputs)]
     for stream in streams:
-        for epoch in range(3):
+        for epoch in range(2):
             stream.add(layouts.rows_of(epoch))
     frame, mode = layout.build([stream.read(own_session) for stream in streams])
     writer = frame.writeStream.format("noop").outputMode(mode)
