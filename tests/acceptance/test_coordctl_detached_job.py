@@ -16,6 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from coord_control.control.client.control_client import ControlClient
+from coord_control.errors import DatabaseError, JobNotFound
+from coord_control.storage.records import JobState
+from tests.patience import eventually
+
 pytestmark = pytest.mark.spark
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -50,12 +55,9 @@ class Terminal:
         return json.loads(self.type(*arguments, "--json").stdout)
 
     def wait_until_running(self, log: Path) -> None:
-        while True:
-            found = self.type("show", "background", "--json", check=False)
-            if found.returncode == 0 and json.loads(found.stdout)["job"]["state"] == "running":
-                return
-            assert "coordctl: done" not in log.read_text(), log.read_text()
-            time.sleep(0.2)
+        with ControlClient(self._environment["COORD_CONTROL"]) as client:
+            eventually(lambda: _is_running(client, log), log.read_text)
+        assert self.json("show", "background")["job"]["state"] == "running"
 
 
 @pytest.fixture
@@ -63,6 +65,14 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     yield Terminal(tmp_path)
     for process in _processes_in(tmp_path):
         process.kill()
+
+
+def _is_running(client: ControlClient, log: Path) -> bool:
+    assert "coordctl: done" not in log.read_text(), log.read_text()
+    try:
+        return client.job("background").state is JobState.RUNNING
+    except (DatabaseError, JobNotFound):  # its driver is about to make it
+        return False
 
 
 def _processes_in(folder: Path) -> list[psutil.Process]:
