@@ -53,8 +53,7 @@ _CODE: Final = f"""
         dg.Definitions(executor=dg.in_process_executor),
     )
 """
-#: Whatever is waited for must happen; on a loaded machine it takes its time.
-_EPOCH_SECONDS: Final = 2
+_EPOCH_SECONDS: Final = 4
 _MOST: Final = 1000
 
 
@@ -111,7 +110,8 @@ class Soak:
 
     def kill_daemon(self) -> None:
         """In the middle of a run, and with it: a service manager that starts the next one kills what is left."""
-        self.wait(lambda: self.dagster.get_runs(filters=dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])))
+        started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+        self.wait(lambda: self.dagster.get_runs(filters=started), pause=0.2)
         assert self._daemon is not None, "it was started"
         [daemon] = psutil.Process(self._daemon.pid).children()
         daemon.kill()
@@ -172,12 +172,12 @@ class Soak:
         told = [_plain(each.metadata) for each in made if each is not None]
         return [metadata for metadata in told if "failed_checkpoint_id" in metadata]
 
-    def wait(self, condition: Callable[[], object], seconds: float = SECONDS) -> None:
-        """Wait until it is true; it must become so."""
+    def wait(self, condition: Callable[[], object], seconds: float = SECONDS, *, pause: float = 1.0) -> None:
+        """Wait until it is true, with a pause between two looks; it must become so."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"this did not happen in time\n{self.tail()}"
-            time.sleep(0.2)
+            time.sleep(pause)
 
     def tail(self) -> str:
         """The ends of the logs."""
