@@ -25,6 +25,7 @@ from tests.mutations.query_mutations import QUERY_MUTATIONS
 from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
+from tests.mutations.sink_mutations import SINK_MUTATIONS
 from tests.mutations.storage_mutations import STORAGE_MUTATIONS
 from tests.patience import SECONDS
 
@@ -46,6 +47,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *ENDING_MUTATIONS,
     *QUERY_MUTATIONS,
     *RESTORE_MUTATIONS,
+    *SINK_MUTATIONS,
     *SAVEPOINT_MUTATIONS,
     *STORAGE_MUTATIONS,
     *SENDING_MUTATIONS,

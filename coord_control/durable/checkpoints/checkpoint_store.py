@@ -57,7 +57,6 @@ from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned
 from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, Files, join
-from coord_control.durable.spark_layout.file_sink_log import LOG_NAME
 from coord_control.errors import (
     AlreadyExists,
     CheckpointInUse,
@@ -238,14 +237,14 @@ class CheckpointStore:
         checkpoint: CheckpointId,
         query: QueryName,
         lineage: str,
-        sink: str,
+        log: str,
         boundary: Epoch,
         planned: Epoch | None = None,
     ) -> tuple[Epoch, tuple[FileEntry, ...]]:
         """Make the log of a query's file sink part of a claimed checkpoint, after the query's files.
 
         Args:
-            sink: the folder of the output.
+            log: the folder of the log, or of a copy of it.
             boundary, planned: as for :meth:`pin`.
 
         Returns:
@@ -257,8 +256,7 @@ class CheckpointStore:
             StoreUnavailable: the storage.
         """
         record = self._pending[checkpoint]
-        folder = join(sink, LOG_NAME)
-        live = LiveFiles.of_sink_log(self._storage(folder), folder, boundary, lineage, planned)
+        live = LiveFiles.of_sink_log(self._storage(log), log, boundary, lineage, planned)
         pinned = self._pin(checkpoint, record, query, live, SINK_LOG)
         entries = tuple(msgspec.structs.replace(each, path=f"{SINK_LOG}/{each.path}") for each in pinned.entries)
         return live.layout.epoch, entries

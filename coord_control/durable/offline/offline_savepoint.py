@@ -26,6 +26,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import CLAIM_NAME, QUER
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata_file import (
     METADATA_NAME,
+    SINK_LOG,
     CheckpointMetadata,
     FileEntry,
     OperatorSnapshot,
@@ -43,15 +44,16 @@ from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
-from coord_control.durable.job_folder.sink_record import newest_sink
+from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.seeds import read_seed
-from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK, LOG_NAME
 from coord_control.errors import (
     AlreadyExists,
     InvalidName,
     JobRunning,
     LabelTaken,
+    MissingRecord,
     NothingToSave,
     SavepointTargetTaken,
     StoreError,
@@ -332,22 +334,42 @@ class _Saver:
         kind, place = "unknown", None
         try:
             sink = newest_sink(self._files, self._job_folder, lineage.query)
+            if lineage.restored is not None:
+                # The query still stands where it was restored to, so what was recorded there holds. The sink itself may
+                # hold something else: it was not set back, not yet, or only in part.
+                then = read_seed(self._files, lineage.folder).queries[lineage.query]
+                if then.sink is not None and (sink is None or _is_same(sink, then.sink)):
+                    kind, place = then.sink.kind, then.sink.place
+                    return then.sink, self._log_as_restored(lineage, then, committed, planned)
             if sink is None:
                 return SinkSnapshot(kind=kind, unknown="the query has not run since sinks are recorded"), ()
             kind, place = sink.kind, sink.place
             if kind == FILE_SINK and place is not None:
                 newest, files = self._store.pin_sink_log(
-                    self._checkpoint, lineage.query, lineage.name, place, committed, planned
+                    self._checkpoint, lineage.query, lineage.name, join(place, LOG_NAME), committed, planned
                 )
                 return SinkSnapshot(kind=kind, place=place, position=str(newest)), files
-            if lineage.restored is not None:
-                # The query still stands where it was restored to, so what was recorded there holds.
-                then = read_seed(self._files, lineage.folder).queries[lineage.query].sink
-                if then is not None and (then.kind, then.place) == (kind, place):
-                    return then, ()
         except Exception as error:
             return SinkSnapshot(kind=kind, place=place, unknown=str(error)), ()
         return SinkSnapshot(kind=kind, place=place, unknown=_NOT_ASKED if place is not None else ""), ()
+
+    def _log_as_restored(
+        self, lineage: Lineage, then: QuerySnapshot, committed: Epoch, planned: Epoch
+    ) -> tuple[FileEntry, ...]:
+        """Pin the log of a file sink as it was in the checkpoint from which the query was restored.
+
+        Raises:
+            MissingRecord: the sink holds other epochs, and the restore has not kept the log.
+        """
+        if not then.sink_files:
+            return ()
+        assert then.sink is not None, "it has files"
+        kept = join(lineage.folder, SINK_LOG)
+        log = kept if self._files.exists(kept) else join(then.sink.place or "", LOG_NAME)
+        _, found = self._store.pin_sink_log(self._checkpoint, lineage.query, lineage.name, log, committed, planned)
+        if {_content(entry) for entry in found} != {_content(entry) for entry in then.sink_files}:
+            raise MissingRecord(log, "it does not hold the epochs of the checkpoint from which the query was restored")
+        return found
 
     def _add_operators(
         self, lineage: Lineage, operators: Mapping[str, LineageOperator], committed: Epoch, planned: Epoch
@@ -362,3 +384,11 @@ class _Saver:
             operator = OperatorUid(uid)
             cut = cut_of(recover(facts, operator), operator)
             self._operators[operator] = OperatorSnapshot.of(lineage.query, record, cut)
+
+
+def _is_same(sink: SinkRecord, recorded: SinkSnapshot) -> bool:
+    return (sink.kind, sink.place) == (recorded.kind, recorded.place)
+
+
+def _content(entry: FileEntry) -> tuple[str, int, str]:
+    return entry.path, entry.size, entry.crc32

@@ -24,7 +24,7 @@ from coord_control.durable.spark_layout.file_sink_log import LOG_NAME, newest_en
 from coord_control.errors import MissingRecord
 from coord_control.ids import NO_EPOCH, Epoch
 
-__all__ = ["newest_epoch", "set_back_file_sink"]
+__all__ = ["holds", "newest_epoch", "set_back_file_sink"]
 
 
 def newest_epoch(files: Files, sink: str) -> Epoch | None:
@@ -36,6 +36,15 @@ def newest_epoch(files: Files, sink: str) -> Epoch | None:
     log = join(sink, LOG_NAME)
     names = files.list(log)
     return None if not names and not files.exists(log) else newest_entry(names)
+
+
+def holds(files: Files, sink: str, entries: Sequence[FileEntry]) -> bool:
+    """Return whether the log of a file sink has these entries, with this content; it may have more.
+
+    Args:
+        files: the storage of ``sink``, the folder of the output.
+    """
+    return not _different(files, join(sink, LOG_NAME), _by_name(entries))
 
 
 def set_back_file_sink(
@@ -55,7 +64,7 @@ def set_back_file_sink(
         StoreUnavailable: the log may be set back in part; repeat it.
     """
     log = join(sink, LOG_NAME)
-    wanted = {entry.path.removeprefix(f"{SINK_LOG}/"): entry for entry in entries}
+    wanted = _by_name(entries)
     found = [name for name in files.list(log) if newest_entry([name]) != NO_EPOCH]
     newest = newest_entry(wanted)
     for name in wanted:
@@ -73,6 +82,10 @@ def set_back_file_sink(
         if name not in wanted and newest_entry([name]) <= newest:
             verify()
             _remove(files, log, name)
+
+
+def _by_name(entries: Sequence[FileEntry]) -> dict[str, FileEntry]:
+    return {entry.path.removeprefix(f"{SINK_LOG}/"): entry for entry in entries}
 
 
 def _different(files: Files, log: str, wanted: dict[str, FileEntry]) -> list[str]:

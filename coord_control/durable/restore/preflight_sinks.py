@@ -23,12 +23,12 @@ from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
 from coord_control.durable.restore.checks import ROLL_BACK_SINKS, SKIP_EPOCHS, Check, Verdict
-from coord_control.durable.restore.file_sink import newest_epoch
+from coord_control.durable.restore.file_sink import holds, newest_epoch
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.reached import reached_here, reached_with, set_back_to
 from coord_control.durable.restore.sink_kinds import Repeated, SinkKind, kind_of
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
-from coord_control.ids import Epoch, QueryName
+from coord_control.ids import NO_EPOCH, Epoch, QueryName
 
 __all__ = ["SinkOptions", "check_sinks"]
 
@@ -70,7 +70,17 @@ def check_sinks(
     if options.is_fork:
         return [_fork_check(query, snapshot, options) for query, snapshot in queries.items()]
     found = [
-        _SinkCheck(files, job_folder, query, snapshot, newest_sink(files, job_folder, query), storage, options)
+        _SinkCheck(
+            files,
+            job_folder,
+            query,
+            snapshot,
+            newest_sink(files, job_folder, query),
+            storage,
+            options,
+            has_state=bool(snapshot.state_operators)
+            or any(each.query == query for each in source.metadata.operators.values()),
+        )
         for query, snapshot in queries.items()
     ]
     begun = (query for query in queries_of(files, job_folder) if query not in queries)
@@ -89,6 +99,7 @@ class _SinkCheck:
     current: SinkRecord | None  # to which the query wrote last
     storage: Storage
     options: SinkOptions
+    has_state: bool  # of Spark, or of an operator
 
     @property
     def sink(self) -> SinkSnapshot:
@@ -133,13 +144,17 @@ class _SinkCheck:
         behind = set_back_to(self.files, self.job_folder, self.query, self.snapshot.lineage)
         if behind is not None and behind < self.snapshot.epoch:
             found = f"{_named(self.sink)} was set back to epoch {behind} after the checkpoint, which is of epoch "
-            return self._loss(f"{found}{self.snapshot.epoch}: it lacks the epochs from {behind + 1} on")
+            found += f"{self.snapshot.epoch}: it lacks the epochs from {behind + 1} on"
+            if behind == NO_EPOCH:
+                found = f"{_named(self.sink)} was set back to another history after the checkpoint: it lacks its epochs"
+            return self._loss(found)
         reached = reached_with(self.snapshot, here)
         if self.sink.kind == FILE_SINK and (newest := self._newest()) is not None:
             return self._file_check(newest)
         if reached.planned > self.snapshot.planned:
             return self._back_check(_seen(self.snapshot.planned, reached), reached.planned)
-        if here is None:
+        # Where it was restored and has not run yet, its lineage says nothing of what the sink got elsewhere.
+        if here is None or (self.current is None and self.sink.position is not None):
             return self._check(Verdict.WARNING, *_unknown_note(self.snapshot))
         return self._check(Verdict.OK, _same_note(self.snapshot))
 
@@ -157,11 +172,24 @@ class _SinkCheck:
         if sink.position is not None and newest < int(sink.position):
             found = f"{_named(sink)} ends at epoch {newest}, and held {sink.position} when the checkpoint was taken"
             return self._loss(found)
+        if sink.position is not None and not self._holds_the_log():
+            found = f"{_named(sink)} holds other epochs up to {newest} than when the checkpoint was taken: it was set "
+            return self._loss(f"{found}back to another history since")
         return self._check(Verdict.OK, f"the log of {_named(sink)} has nothing after epoch {planned}")
+
+    def _holds_the_log(self) -> bool:
+        assert self.sink.place is not None, "a file sink has a folder"
+        try:
+            return holds(self.storage(self.sink.place), self.sink.place, self.snapshot.sink_files)
+        except Exception:  # it cannot be read any more: as for its newest epoch
+            return True
 
     def _back_check(self, seen: str, newest: Epoch) -> Check:
         found = f"{seen}. These epochs run again with the same numbers and query id. "
         match self.kind.repeated:
+            case Repeated.SKIPPED if self.has_state and not self.kind.runs_skipped:
+                found += f"{_named(self.sink)} skips them without running them, so the state of the query would lack "
+                return self._check(Verdict.REFUSED, f"{found}their rows", f"{self._way_back()}; or {_FORK}")
             case Repeated.SKIPPED:
                 found += f"{_named(self.sink)} skips them: what they now produce differently is lost, and rows are "
                 return self._loss(f"{found}written again from epoch {newest + 1} on")
@@ -179,12 +207,14 @@ class _SinkCheck:
 
     def _loss(self, found: str) -> Check:
         verdict = Verdict.WARNING if self.options.accept_skipped else Verdict.REFUSED
-        back = ROLL_BACK_SINKS
+        return self._check(verdict, found, f"{self._way_back()}; or {_FORK}; or {SKIP_EPOCHS}")
+
+    def _way_back(self) -> str:
         if self.sink.position is None:
-            back = f"where it stood is not known ({self.sink.unknown or 'it was not recorded'})"
-        elif self.kind.command is not None and self.sink.place is not None:
-            back += f", which runs {self.kind.command(self.sink.place, self.sink.position)}"
-        return self._check(verdict, found, f"{back}; or {_FORK}; or {SKIP_EPOCHS}")
+            return f"where it stood is not known ({self.sink.unknown or 'it was not recorded'})"
+        if self.kind.command is None or self.sink.place is None:
+            return ROLL_BACK_SINKS
+        return f"{ROLL_BACK_SINKS}, which runs {self.kind.command(self.sink.place, self.sink.position)}"
 
     def _check(self, verdict: Verdict, found: str, way_out: str = "") -> Check:
         return Check("sink", self.query, verdict, found, way_out)

@@ -11,6 +11,7 @@ from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import are_sinks_set_back, is_sink_back
 from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
+from coord_control.durable.restore.seeds import read_seed
 from coord_control.ids import NO_EPOCH, Epoch, QueryName
 
 __all__ = ["reached_here", "reached_with", "set_back_to"]
@@ -35,18 +36,30 @@ def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | N
 
 
 def set_back_to(files: Files, job_folder: str, query: QueryName, lineage: str) -> Epoch | None:
-    """Return the epoch to which the sink of a query was set back in lineages after this one; None if it was not.
+    """Return up to which epoch of a lineage the sink holds its history, if it was set back in a later one, else None.
+
+    Epochs have the same numbers in every line of history, so how far a sink has come does not say which it holds. -1:
+    it was set back to another line.
 
     Raises:
-        DamagedRecord, UnsupportedFormat: the record of a lineage cannot be used.
+        DamagedRecord, MissingRecord, UnsupportedFormat: what a restore has recorded cannot be used.
     """
-    folder, epochs = query_folder(job_folder, query), []
-    names = lineage_names(files, folder)
+    folder = query_folder(job_folder, query)
+    names, held = lineage_names(files, folder), None
     for name in names[names.index(lineage) + 1 :] if lineage in names else ():
-        record = read_record(files, folder, name)
-        if record is not None and record.restored_from is not None and are_sinks_set_back(files, join(folder, name)):
-            epochs.append(record.restored_from.epoch)
-    return min(epochs, default=None)
+        if are_sinks_set_back(files, join(folder, name)):
+            held = name  # the last one counts
+    while held is not None:
+        record = read_record(files, folder, held)
+        if record is None or record.restored_from is None:
+            return NO_EPOCH
+        restored = read_seed(files, join(folder, held)).queries[query]
+        if restored.lineage == lineage:
+            return restored.epoch
+        if restored.lineage >= held:  # of another root, whose lineages have the same names
+            return NO_EPOCH
+        held = restored.lineage
+    return None
 
 
 def reached_with(snapshot: QuerySnapshot, found: Reached | None) -> Reached:

@@ -32,11 +32,14 @@ class SinkKind:
         command: returns the command that sets a sink (given its place) to a position; None if the sink has no versions,
             or Spark has no command for it.
         has_versions: it can be set back.
+        runs_skipped: an epoch that it skips is run, so that the query's state gets its rows; only the output is left
+            out. Of Spark 4.3, delta-spark 4.2 and Iceberg 1.11: the first two return before they run it.
     """
 
     title: str
     repeated: Repeated
     has_versions: bool = False
+    runs_skipped: bool = False
     command: Callable[[str, str], str] | None = None
 
 
@@ -54,7 +57,7 @@ def _iceberg(place: str, position: str) -> str:
 SINK_KINDS: Final[dict[str, SinkKind]] = {
     FILE_SINK: SinkKind("Spark's file sink", Repeated.SKIPPED, has_versions=True),
     "delta": SinkKind("a Delta table", Repeated.SKIPPED, has_versions=True, command=_delta),
-    "iceberg": SinkKind("an Iceberg table", Repeated.SKIPPED, has_versions=True, command=_iceberg),
+    "iceberg": SinkKind("an Iceberg table", Repeated.SKIPPED, has_versions=True, runs_skipped=True, command=_iceberg),
     "foreachBatch": SinkKind("a foreachBatch function", Repeated.UNKNOWN),
     "foreach": SinkKind("a foreach function", Repeated.TWICE),
     "kafka": SinkKind("a Kafka topic", Repeated.TWICE),

@@ -15,8 +15,9 @@ from typing import Final, TypeVar
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata_file import FileEntry, SinkSnapshot
+from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.sink_record import SinkRecord
-from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK, LOG_NAME
 from coord_control.ids import CheckpointId, Epoch
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.sinks.sink_of import sink_of
@@ -48,7 +49,8 @@ def sink_at(
     try:
         sink = sink_of(query.session, query.spark_query)
         if sink.kind == FILE_SINK and sink.place is not None:
-            newest, files = store.pin_sink_log(checkpoint, query.name, query.lineage.name, sink.place, epoch)
+            log = join(sink.place, LOG_NAME)
+            newest, files = store.pin_sink_log(checkpoint, query.name, query.lineage.name, log, epoch)
             return SinkSnapshot(kind=sink.kind, place=sink.place, position=str(newest)), files
         position = None
         if (table := FORMATS.get(sink.kind)) is not None and (place := sink.place) is not None:
