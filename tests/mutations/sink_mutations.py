@@ -73,7 +73,7 @@ SINK_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
-            "let a sink skip epochs whose state the query needs",
+            "do not say that a query with state cannot skip epochs",
             preflight_sinks._SinkCheck._back_check,
             "case Repeated.SKIPPED if self.has_state and not self.kind.runs_skipped:",
             "case Repeated.SKIPPED if False:",

@@ -189,7 +189,7 @@ class _SinkCheck:
         match self.kind.repeated:
             case Repeated.SKIPPED if self.has_state and not self.kind.runs_skipped:
                 found += f"{_named(self.sink)} skips them without running them, so the state of the query would lack "
-                return self._check(Verdict.REFUSED, f"{found}their rows", f"{self._way_back()}; or {_FORK}")
+                return self._loss(f"{found}their rows, and Spark would not find it", "if it writes elsewhere now, ")
             case Repeated.SKIPPED:
                 found += f"{_named(self.sink)} skips them: what they now produce differently is lost, and rows are "
                 return self._loss(f"{found}written again from epoch {newest + 1} on")
@@ -205,9 +205,9 @@ class _SinkCheck:
                 way_out = "fine if these epochs produce the same rows again; if not, set the sink back as well, or "
                 return self._check(Verdict.WARNING, found, way_out + _FORK)
 
-    def _loss(self, found: str) -> Check:
+    def _loss(self, found: str, only: str = "") -> Check:
         verdict = Verdict.WARNING if self.options.accept_skipped else Verdict.REFUSED
-        return self._check(verdict, found, f"{self._way_back()}; or {_FORK}; or {SKIP_EPOCHS}")
+        return self._check(verdict, found, f"{self._way_back()}; or {_FORK}; or {only}{SKIP_EPOCHS}")
 
     def _way_back(self) -> str:
         if self.sink.position is None:
