@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,15 +44,18 @@ def become_next_release(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def statements(database: str | None = None) -> Iterator[list[str]]:
-    """What is asked of databases in this process meanwhile.
+    """What is asked of databases meanwhile.
 
     Args:
-        database: only of this one: the path of its file, or its name.
+        database: by all threads of this process, of this one: the path of its file, or its name. None: by this thread,
+            of all, because agents of earlier tests may still be saying goodbye to theirs.
     """
     asked: list[str] = []
+    thread = threading.get_ident()
 
     def listen(connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
-        if database in (None, connection.engine.url.database):
+        is_meant = threading.get_ident() == thread if database is None else connection.engine.url.database == database
+        if is_meant:
             asked.append(statement)
 
     event.listen(Engine, "before_cursor_execute", listen)
