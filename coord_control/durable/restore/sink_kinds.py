@@ -33,7 +33,7 @@ class SinkKind:
             or Spark has no command for it.
         has_versions: it can be set back.
         runs_skipped: an epoch that it skips is run, so that the query's state gets its rows; only the output is left
-            out. Of Spark 4.3, delta-spark 4.2 and Iceberg 1.11: the first two return before they run it.
+            out. Measured of Spark's file sink, which returns before it runs one; of Delta and Iceberg by their design.
     """
 
     title: str
