@@ -65,6 +65,9 @@ def check_sinks(
     Args:
         files: the storage of the restored job.
         storage: returns the storage of a file sink.
+
+    Raises:
+        StoreUnavailable: the log of a file sink was listed, and cannot be read.
     """
     queries = source.metadata.queries
     if options.is_fork:
@@ -179,10 +182,7 @@ class _SinkCheck:
 
     def _holds_the_log(self) -> bool:
         assert self.sink.place is not None, "a file sink has a folder"
-        try:
-            return holds(self.storage(self.sink.place), self.sink.place, self.snapshot.sink_files)
-        except Exception:  # it cannot be read any more: as for its newest epoch
-            return True
+        return holds(self.storage(self.sink.place), self.sink.place, self.snapshot.sink_files)
 
     def _back_check(self, seen: str, newest: Epoch) -> Check:
         found = f"{seen}. These epochs run again with the same numbers and query id. "

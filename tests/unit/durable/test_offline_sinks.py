@@ -18,7 +18,7 @@ from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.preflight_sinks import SinkOptions, check_sinks
 from coord_control.durable.restore.request import RestoreRequest
-from coord_control.errors import RestoreRefused
+from coord_control.errors import RestoreRefused, StoreUnavailable
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.restore_kit import JOB, QUERIES, opened, run_spark
 
@@ -162,6 +162,20 @@ def test_a_checkpoint_of_another_history_with_the_same_number_needs_its_sink_as_
     with pytest.raises(RestoreRefused, match="holds other epochs up to 6 than when the checkpoint was taken"):
         restore(files, first)
     restore(files, first, roll_back_sinks=True)
+
+
+def test_a_log_that_cannot_be_read_does_not_pass_for_that_of_the_checkpoint(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran_to(files, 3)
+    early = saved(files)
+
+    def fail(path: str, names: object) -> None:
+        raise StoreUnavailable(path, "read files of", "the disk is gone")
+
+    monkeypatch.setattr(files, "checksum_all", fail)
+    with open_checkpoint(files, early) as source, pytest.raises(StoreUnavailable, match="the disk is gone"):
+        check_sinks(files, JOB, source, lambda path: files, SinkOptions())
 
 
 def test_a_table_that_went_back_to_another_history_holds_no_checkpoint_of_this_one(files: MemoryFiles) -> None:
