@@ -5,9 +5,10 @@ sockets. The coordinator sends from its own thread, round robin to four subtasks
 epoch before still parse; that is what a job does whose epochs follow each other. *alone* is one epoch by itself:
 nothing overlaps.
 
-Events per second depend on the machine, and on what else it does. So each round also measures a yardstick: what
-pydantic takes to dump the same events and to parse them again, one by one and nothing else, in the driver's process.
-The driver's CPU per event is judged against that; both are CPU time, and a busy machine slows down both.
+Events per second depend on the machine, and on what else it does. So each round also measures a yardstick: the CPU
+time that pydantic takes to dump the same events and to parse them again, one by one and nothing else, in the driver's
+process. Both goals are ratios to it. The first stands for ten times Flink 2.3: on the two quiet cores where Flink sent
+55,600 events a second at its best, the yardstick was 1.8 us, and ten times 55,600 a second are 1.0 event in 1.8 us.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _PROCESSES: Final = 2
 _EVENTS: Final = 100_000  #: in one epoch
 _EPOCHS: Final = 20
 _ROUNDS: Final = 5
-_FLINK: Final = 56_000  # events/s of Flink 2.3 on two quiet cores, at its best
 
 
 class Threshold(BaseModel):
@@ -69,10 +69,11 @@ def events(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
             yardstick.append(flow.yardstick())
             flowing.append(flow.flowing(epochs))
         flow.check()
-    ratios = [cpu / unit for (_, cpu), unit in zip(flowing, yardstick, strict=True)]
+    speeds = [rate * unit for (rate, _), unit in zip(flowing, yardstick, strict=True)]
+    costs = [cpu / unit for (_, cpu), unit in zip(flowing, yardstick, strict=True)]
     goals = [
-        at_least("events, epoch after epoch", median([rate for rate, _ in flowing]), 10 * _FLINK, "1/s"),
-        at_most("driver's CPU per event", median(ratios), 1.0, "x to dump and parse it"),
+        at_least("events, epoch after epoch", median(speeds), 1.0, "in the time to dump and parse one"),
+        at_most("driver's CPU per event", median(costs), 1.0, "x to dump and parse it"),
     ]
     return goals, {
         "subtasks": _SUBTASKS,
@@ -81,7 +82,8 @@ def events(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
         "flowing_per_second": [round(rate) for rate, _ in flowing],
         "flowing_driver_cpu_us_per_event": round(1e6 * median([cpu for _, cpu in flowing]), 2),
         "dump_and_parse_cpu_us_per_event": round(1e6 * median(yardstick), 2),
-        "driver_cpu_against_yardstick": [round(ratio, 3) for ratio in ratios],
+        "events_in_yardstick": [round(speed, 3) for speed in speeds],
+        "driver_cpu_against_yardstick": [round(cost, 3) for cost in costs],
         "alone_per_second": round(median([count / (sent + delivered) for sent, delivered in alone])),
         "alone_send_seconds": round(median([sent for sent, _ in alone]), 4),
         "alone_deliver_seconds": round(median([delivered for _, delivered in alone]), 4),

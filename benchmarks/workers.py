@@ -9,6 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
 from typing import Self
 
 from pydantic import BaseModel
@@ -39,12 +40,15 @@ class Workers:
             self._processes.append(process)
 
     def begin(self, epoch: int) -> None:
-        """Let every subtask run its part of an epoch."""
+        """Let every subtask run its part of an epoch; return when the first of them has its inputs."""
         for pipe in self._pipes:
             pipe.send(epoch)
+        wait(self._pipes)
 
     def finish(self) -> tuple[int, float]:
         """Wait for the end of the epoch; returns how many events were received, and when the last was parsed."""
+        for pipe in self._pipes:
+            pipe.recv()  # that its first subtask has its inputs
         received, parsed_at = zip(*(pipe.recv() for pipe in self._pipes), strict=True)
         return sum(received), max(parsed_at)
 
@@ -69,9 +73,12 @@ def _serve(pipe: Pipe, address: DriverAddress, subtasks: range, models: Sequence
         for subtask in subtasks:
             who = attempt(address.generation, subtask, epoch, epoch * 1000 + subtask)
             driver = shared(address)
-            events = down.decode(driver.hello(Hello(who)).inputs)
+            inputs = driver.hello(Hello(who)).inputs
+            if subtask == subtasks.start:
+                pipe.send(None)
+            events = down.decode(inputs)
             # One clock for all processes of a machine.
             received, parsed_at = received + len(events), time.monotonic()
-            del events
+            del inputs, events
             driver.acknowledge(Acknowledge(who, None))
         pipe.send((received, parsed_at))

@@ -10,13 +10,12 @@ from the first row, checked for all, and dropped before the user's function sees
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel
 from pyspark import TaskContext
 
@@ -28,6 +27,9 @@ from coord_control.protocol.operator import MAX_CHANNEL_BYTES
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.wire import connection
 from coord_control.spark.worker.model_codec import EventTypes, StateType
+
+if TYPE_CHECKING:  # a driver does without Arrow, whose import takes longer than that of the rest of a job
+    import pyarrow as pa
 
 __all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]
 
@@ -81,7 +83,7 @@ class Subtask(Generic[State]):
         self._outbox.append(batch)
 
 
-UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+UserFunction: TypeAlias = "Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class _Rows:
         # An Arrow value: to compare with a Python int, pyarrow imports pandas. That takes longer than an epoch, and the
         # collection of garbage that PySpark makes after each task then takes half as long again.
         self._own = own
+        self._compute = importlib.import_module("pyarrow.compute")
         self.seen = 0
         self.written = 0
 
@@ -173,10 +176,10 @@ class _Rows:
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         last = batch.num_columns - 1
-        if not pc.all(pc.equal(batch.column(last), self._own)).as_py():
+        if not self._compute.all(self._compute.equal(batch.column(last), self._own)).as_py():
             raise SubtaskMixed(self._operator, self._own.as_py())
         self.seen += batch.num_rows
-        return pa.RecordBatch.from_arrays(batch.columns[:last], names=batch.schema.names[:last])
+        return batch.select(list(range(last)))
 
 
 def _attempt(plan: TaskPlan, index: int) -> AttemptId:
