@@ -7,8 +7,8 @@ its rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -18,11 +18,14 @@ from coord_control.errors import NotStreaming, OperatorReused
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark.worker.subtask import (
     SUBTASK_COLUMN,
+    Subtask,
     TaskPlan,
-    UserFunction,
     operator_function_name,
     task_function,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Operator", "operators_in_plan"]
 
@@ -45,7 +48,7 @@ class Operator:
     def apply(
         self,
         frame: DataFrame,
-        function: UserFunction,
+        function: Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         *,
         schema: str | StructType,
         partition_by: Sequence[str | Column],

@@ -83,7 +83,7 @@ class Subtask(Generic[State]):
         self._outbox.append(batch)
 
 
-UserFunction: TypeAlias = "Callable[[Subtask[Any], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 @dataclass(frozen=True, slots=True)
