@@ -80,7 +80,8 @@ def start_both(job: cc.Job, source: FileStream, coordinator: Dialogue) -> None:
 def test_rows_that_arrive_while_the_savepoint_is_copied_wait_without_harm(
     make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
 ) -> None:
-    job, coordinator = make_job(), Dialogue()
+    # The copying takes longer than other savepoints of the job may.
+    job, coordinator = make_job(checkpoints=cc.CheckpointOptions(timeout_seconds=0.5)), Dialogue()
     start_both(job, source, coordinator)
     taken: Future[cc.CompletedCheckpoint] = aside.submit(job.stop_with_savepoint)
     assert copying.has_begun.wait(SECONDS)

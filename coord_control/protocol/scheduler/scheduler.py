@@ -248,7 +248,7 @@ class CheckpointScheduler:
         """Time has passed: abort what took too long, and start what is due."""
         for ticket in self.running:
             if now >= self._deadline(ticket):
-                self._abort(ticket, FailureReason.EXPIRED, f"after {self._options.timeout_seconds:g} s", now)
+                self._abort(ticket, FailureReason.EXPIRED, f"after {self._limit(ticket):g} s", now)
         if self._pacing.take_due(now) and not any(ticket.request == _PERIOD for ticket in self.queued):
             self._book.enqueue(self._book.new(_PERIOD, now))
         self._admit(now)
@@ -377,7 +377,11 @@ class CheckpointScheduler:
 
     def _deadline(self, ticket: Ticket) -> float:
         assert ticket.started_at is not None, "running ones were started"
-        return ticket.started_at + self._options.timeout_seconds
+        return ticket.started_at + self._limit(ticket)
+
+    def _limit(self, ticket: Ticket) -> float:
+        own = ticket.request.timeout_seconds
+        return self._options.timeout_seconds if own is None else own
 
     def _abort(self, ticket: Ticket, reason: FailureReason, detail: str, now: float) -> bool:
         """Cancel a pending ticket. Return False if it is already being aborted."""

@@ -54,6 +54,7 @@ class CheckpointRequest:
         key: makes the request idempotent: requests with the same key are one.
         label: a name for people, to find it again.
         target: the folder of a savepoint; None for the job's default folder.
+        timeout_seconds: how long it may take once it has started; None for what the job's options say.
         cause: why, for people.
         requested_by: who, for people.
 
@@ -67,6 +68,7 @@ class CheckpointRequest:
     key: str | None = None
     label: str | None = None
     target: str | None = None
+    timeout_seconds: float | None = None
     cause: str = "request"
     requested_by: str | None = None
 

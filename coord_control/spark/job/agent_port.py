@@ -22,7 +22,7 @@ import difflib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from coord_control.durable.checkpoints.catalog import Catalog
@@ -55,7 +55,8 @@ from coord_control.spark.loop.control_feed import WaitingEvent
 
 __all__ = ["AgentPort", "PortParts"]
 
-_SAVEPOINT_SECONDS: Final = 3600.0
+# For a savepoint on a command that ends the job. Nothing waits for it but who asked, who can abort it.
+_SAVEPOINT_SECONDS: Final = 24 * 3600.0
 # A program that never waits for its job is ready this long after it has started its last query.
 _SETTLED_SECONDS: Final = 5.0
 
@@ -217,6 +218,8 @@ class AgentPort:
         Args:
             began: called with the handle as soon as there is one.
             is_wanted: whether it still is; asked until then.
+            timeout_seconds: limit for the running epochs and the savepoint together; that of the job's options does not
+                count.
 
         Raises:
             CheckpointNotCompleted: there is none; the job keeps running.
@@ -224,7 +227,7 @@ class AgentPort:
         """
 
         def submit() -> CheckpointHandle:
-            handle = self.submit(request)
+            handle = self.submit(replace(request, timeout_seconds=timeout_seconds))
             began(handle)
             return handle
 

@@ -330,7 +330,8 @@ class Job:
         Args:
             target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
                 was processed since.
-            timeout_seconds: limit for the running epochs and the savepoint together.
+            timeout_seconds: limit for the running epochs and the savepoint together, instead of that of the job's
+                checkpoint options. Nothing is processed meanwhile.
 
         Raises:
             CheckpointNotCompleted: the savepoint failed; the job keeps running.

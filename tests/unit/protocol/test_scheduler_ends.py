@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coord_control.errors import Fault, InvalidTransition, TooManyFailedCheckpoints
@@ -49,6 +51,18 @@ def test_savepoints_expire_as_well() -> None:
     scheduler.submit(SAVEPOINT, 0.0)
     scheduler.tick(5.0)
     assert said(scheduler) == "start 1, abort 1 expired"
+
+
+def test_a_request_may_have_a_limit_of_its_own() -> None:
+    scheduler = active(timeout_seconds=5)
+    scheduler.submit(replace(SAVEPOINT, timeout_seconds=3600), 0.0)
+    scheduler.tick(3599.0)
+    assert said(scheduler) == "start 1"
+    assert scheduler.next_wakeup() == 3600.0
+    scheduler.tick(3600.0)
+    assert said(scheduler) == "abort 1 expired"
+    ended = fail(scheduler, 1, 3601.0, FailureReason.INTERNAL)
+    assert ended.outcome == CheckpointOutcome(FailureReason.EXPIRED, "after 3600 s")
 
 
 def test_what_was_written_before_the_abort_arrived_exists() -> None:
