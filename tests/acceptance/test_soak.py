@@ -58,7 +58,7 @@ _Story = Mapping[int, Callable[[Soak], None]]
 
 
 def test_every_tick_of_a_schedule_has_its_outcome_while_the_driver_is_killed(tmp_path: Path) -> None:
-    _play(tmp_path, 2, {1: _by_hand_and_killed})
+    _play(tmp_path, 3, {1: _by_hand_and_killed}, retries=False)
 
 
 @pytest.mark.slow
@@ -75,7 +75,12 @@ def test_every_tick_of_a_schedule_has_its_outcome_whatever_is_killed(tmp_path: P
     _play(tmp_path, 10, story)
 
 
-def _play(folder: Path, ticks: int, story: _Story) -> None:
+def _play(folder: Path, ticks: int, story: _Story, *, retries: bool = True) -> None:
+    """Let at least so many ticks come, and see what they have left.
+
+    Args:
+        retries: whether a run may have failed and been tried again. One whose driver is killed waits for the next one.
+    """
     with soak(folder) as world:
         _wait_for_tick(world, 1)
         first = world.ticks(SAVES)[0].timestamp
@@ -84,10 +89,12 @@ def _play(folder: Path, ticks: int, story: _Story) -> None:
             if number in story:
                 story[number](world)
             _wait_for_tick(world, number + 1)
+        # A slow machine is not done when the next tick comes, and that one is skipped.
+        world.wait(lambda: all(_taken(world, schedule) >= ticks * 2 // 3 for schedule in _KINDS.values()), 2 * SECONDS)
         # Dagster gives up a run that was killed with its daemon after the longest that one can take.
         world.wait(lambda: _is_settled(world), 2 * SECONDS)
         for purpose, schedule in _KINDS.items():
-            _check_ticks(world, purpose, schedule, ticks)
+            _check_ticks(world, purpose, schedule, retries=retries)
             _check_reports(world, purpose)
         _check_retention(world)
 
@@ -104,6 +111,11 @@ def _by_hand(world: Soak) -> None:
 
 def _wait_for_tick(world: Soak, number: int) -> None:
     world.wait(lambda: all(len(world.ticks(schedule)) >= number for schedule in _KINDS.values()))
+
+
+def _taken(world: Soak, schedule: str) -> int:
+    """How many ticks were not skipped."""
+    return sum(bool(tick.run_ids) for tick in world.ticks(schedule))
 
 
 def _sleep_until(moment: float) -> None:
@@ -134,7 +146,7 @@ def _will_retry(run: dg.DagsterRun) -> bool:
     return run.status is dg.DagsterRunStatus.FAILURE and decision != "false" and not is_retried
 
 
-def _check_ticks(world: Soak, purpose: str, schedule: str, least: int) -> None:
+def _check_ticks(world: Soak, purpose: str, schedule: str, *, retries: bool) -> None:
     """One tick each minute; each was skipped with a reason, or its run has made the one with the time of its label."""
     ticks = world.ticks(schedule)
     minutes = [int(tick.timestamp) for tick in ticks]
@@ -146,13 +158,12 @@ def _check_ticks(world: Soak, purpose: str, schedule: str, least: int) -> None:
         if tick.status is TickStatus.SKIPPED:
             assert tick.skip_reason
             continue
-        newest, *_ = world.runs_of(tick)
+        newest, *earlier = world.runs_of(tick)
+        assert retries or not earlier, (tick, world.tail())
         assert _has_done_its_step(world, newest), (tick, newest.status, world.tail())
         assert made[_label(schedule, tick)].requested_by == f"dagster:schedule:{schedule}"
         taken.append(made[_label(schedule, tick)].id)
     assert len(taken) == len(set(taken))
-    # A slow machine is not done when the next tick comes, and that one is skipped; a very slow one skips two of three.
-    assert len(taken) >= max(least // 3, 1), [(tick.status, tick.skip_reason) for tick in ticks]
 
 
 def _has_done_its_step(world: Soak, run: dg.DagsterRun) -> bool:
@@ -190,6 +201,7 @@ def _check_retention(world: Soak) -> None:
     by_hand = [record for record in savepoints if record.requested_by == "ada"]
     scheduled = [record for record in savepoints if record.requested_by == f"dagster:schedule:{SAVES}"]
     assert by_hand
+    assert len(scheduled) > KEPT, "there is one for retention to remove"
     assert len(by_hand) + len(scheduled) == len(savepoints)
     left = {record.id for record in savepoints if record.state is CheckpointState.COMPLETED}
     assert left == {record.id for record in [*by_hand, *scheduled[:KEPT]]}

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,6 +109,21 @@ def make_job(spark: SparkSession, tmp_path: Path) -> Iterator[MakeJob]:
             return job
 
         yield make
+
+
+@pytest.fixture
+def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """What the JVM logs from now on: level, logger, message."""
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%p %c{1} %m%n").build()
+    written = jvm.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, written, "test", False, True)
+    appender.start()
+    root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
+    root.addAppender(appender, None, None)
+    yield lambda: str(written.toString())
+    root.removeAppender("test")
 
 
 def _stop_queries(session: SparkSession) -> None:

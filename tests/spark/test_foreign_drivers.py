@@ -69,6 +69,22 @@ def test_a_commit_that_another_driver_made_is_not_settled_as_no_rows(
     assert {report.epoch for heard in coordinator.state.heard.values() for report in heard} == {0}
 
 
+def test_a_commit_of_an_epoch_that_this_driver_has_not_planned_is_not_its_own(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", write(apply(talk(job, coordinator), source.read())))
+    eventually(lambda: query_status(job).committed == 2)
+    commit_elsewhere(spark_checkpoint(job), 3)
+    source.add(rows(3))
+    with pytest.raises(errors.QueryFailed) as failed:
+        job.await_termination(SECONDS)
+    why = failed.value.__cause__
+    assert isinstance(why, errors.CommittedElsewhere)
+    assert (why.query, why.epoch) == ("q", 3)
+    assert {report.epoch for heard in coordinator.state.heard.values() for report in heard} == {0, 1, 2}
+
+
 def test_epochs_without_rows_for_any_operator_are_settled_by_sparks_own_word(
     make_job: MakeJob, source: FileStream
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import coord_control as cc
 from coord_control import errors
@@ -145,21 +145,6 @@ def test_a_driver_that_nobody_waits_for_ends_too_when_it_is_fenced(make_job: Mak
     with make_job() as second:
         assert second._driver.claim.is_previous_released()
         assert not query.isActive
-
-
-@pytest.fixture
-def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """What the JVM logs from now on: level, logger, message."""
-    jvm: Any = spark.sparkContext._jvm
-    log4j = jvm.org.apache.logging.log4j
-    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%p %c{1} %m%n").build()
-    written = jvm.java.io.StringWriter()
-    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, written, "test", False, True)
-    appender.start()
-    root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
-    root.addAppender(appender, None, None)
-    yield lambda: str(written.toString())
-    root.removeAppender("test")
 
 
 def stop_cleanly(job: cc.Job, source: FileStream, sink: str, folder: Path) -> None:

@@ -59,7 +59,7 @@ class Operator:
             frame: a streaming DataFrame.
             function: takes the subtask and an iterator of its record batches (at least one row in all), yields record
                 batches of ``schema``. It runs once per attempt: again after failures, with the same state, events and
-                rows.
+                rows, which may come in another order; what it does must not depend on that.
             schema: of what the function yields.
             partition_by: columns whose values decide the subtask: rows that agree in them meet in one subtask. Empty
                 with parallelism 1 only.
