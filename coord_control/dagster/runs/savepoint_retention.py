@@ -45,7 +45,8 @@ def superfluous(
 ) -> list[CheckpointRecord]:
     """Return the savepoints to remove, oldest first.
 
-    Their age is relative to the newest one, whose time is by the same clock.
+    Their age is relative to the newest one. Each has its time from the clock of its driver, so after a move to another
+    machine the age is off by the difference of two clocks; how many are kept at least does not depend on any.
 
     Args:
         savepoints: the complete savepoints of one schedule, in any order.
