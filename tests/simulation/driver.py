@@ -18,7 +18,14 @@ from typing import TypeAlias
 from coord_control import errors
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.job_folder.generations import Claim
-from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
+from coord_control.errors import (
+    ChannelFull,
+    CoordControlError,
+    CoordinatorFailed,
+    Fenced,
+    OutputNotConsumed,
+    StoreError,
+)
 from coord_control.ids import (
     NO_EPOCH,
     AttemptId,
@@ -412,6 +419,7 @@ class Driver:
         # An older driver takes the commits of the newer one for its own; nobody listens to it any more.
         if isinstance(error, OutputNotConsumed) and self.claim.is_current():
             self.invariants.not_consumed(query, error)
+        self.lineage.statistics.full_channels += isinstance(error, ChannelFull)
         if (run := self.runs.get(query)) is not None:
             run.stage = RunStage.STOPPED
         if isinstance(error, OutputNotConsumed | errors.CommittedElsewhere):
