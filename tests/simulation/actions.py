@@ -103,7 +103,7 @@ def _stop_fenced(world: World, driver: Driver) -> None:
 
 
 def _pass_a_moment(world: World, rng: random.Random) -> bool:
-    world.claims.now += rng.choice((0.1, 0.4, 1.5))
+    world.claims.passed += rng.choice((0.1, 0.4, 1.5))
     return True
 
 
@@ -366,9 +366,9 @@ def _take_over(world: World, rng: random.Random) -> bool:
 
 
 def _start_rivals(world: World, rng: random.Random) -> bool:
-    world.statistics.takeovers += 1
     world.say("two drivers claim the job at the same moment")
-    world.start_driver(early_death(world, rng), meets_at=rng.randint(1, 8))
+    # At the third step the storage has been asked for the claim, and does not have it yet.
+    world.start_driver(early_death(world, rng), meets_at=rng.choice((3, 3, 3, *range(1, 9))))
     return True
 
 
@@ -434,7 +434,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "plan": (6, _plan),
     "launch": (16, _launch),
     "finish": (14, _finish_function),
-    "commit elsewhere": (1, _commit_elsewhere),
+    "commit elsewhere": (20, _commit_elsewhere),
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),

@@ -117,6 +117,7 @@ def _at_rest(
     served = {
         key: seen for key, seen in lineage.invariants.served.items() if key[0] in recovered and key[2] > log.committed
     }
+    world.statistics.planned_in_cuts += log.planned > log.committed
     return Part(log.committed, cuts, Rest(replace(log, plans=dict(log.plans)), recovered, served))
 
 
@@ -137,6 +138,7 @@ def restore(world: World, stored: Stored, dies_at: int | None = None, *, job: st
     lineage = world.add_lineage(logs, stored, job)
     files.create(f"{RESTORES}/{lineage.number:06}", b"")
     world.statistics.restores += 1
+    world.statistics.planned_restored += any(log.planned > log.committed for log in logs.values())
     world.run_driver(files, claim, lineage)
 
 

@@ -18,7 +18,14 @@ from typing import TypeAlias
 from coord_control import errors
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.job_folder.generations import Claim
-from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced, OutputNotConsumed, StoreError
+from coord_control.errors import (
+    ChannelFull,
+    CoordControlError,
+    CoordinatorFailed,
+    Fenced,
+    OutputNotConsumed,
+    StoreError,
+)
 from coord_control.ids import (
     NO_EPOCH,
     AttemptId,
@@ -74,6 +81,7 @@ class Driver:
         lineage: what it runs; its invariants check this driver's steps.
         answer: sends an answer to a connection.
         say: tells the history what happens.
+        now: what its clock shows; as good as any other time.
     """
 
     claim: Claim
@@ -83,6 +91,7 @@ class Driver:
     lineage: Lineage
     answer: Callable[[Driver, str, Answer], None]
     say: Notify
+    now: float
     logs: dict[QueryName, SparkLog] = field(init=False)
     invariants: Invariants = field(init=False)
     core: JobCore = field(init=False)
@@ -97,7 +106,6 @@ class Driver:
     calls: deque[messages.Notice | Started] = field(default_factory=deque)
     run_number: int = 0
     task_attempts: int = 0
-    now: float = 0.0
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
@@ -412,6 +420,7 @@ class Driver:
         # An older driver takes the commits of the newer one for its own; nobody listens to it any more.
         if isinstance(error, OutputNotConsumed) and self.claim.is_current():
             self.invariants.not_consumed(query, error)
+        self.lineage.statistics.full_channels += isinstance(error, ChannelFull)
         if (run := self.runs.get(query)) is not None:
             run.stage = RunStage.STOPPED
         if isinstance(error, OutputNotConsumed | errors.CommittedElsewhere):

@@ -59,6 +59,7 @@ def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> tuple[Statistics, Failure
     done: list[Step] = []
     message = _run(world, _drawn(world, random.Random(seed), steps, done))
     world.statistics.steps = len(done)
+    world.statistics.created_twice = world.disk.created_twice
     failure = Failure(seed, tuple(done), message.split(":")[0], message) if message is not None else None
     return world.statistics, failure
 

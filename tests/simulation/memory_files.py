@@ -83,6 +83,7 @@ class _Disk:
     modified: dict[str, int] = field(default_factory=dict)  #: ticks of the clock below
     clock: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     folders: set[str] = field(default_factory=set)
+    created_twice: int = 0  #: files that somebody else created between the look and the write
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -144,6 +145,11 @@ class MemoryFiles(OneByOne):
         with self._disk.lock:
             self._disk.files[path] = bytes(data[:keep])
 
+    @property
+    def created_twice(self) -> int:
+        """How many files two callers have created, because the storage looks first and writes later."""
+        return self._disk.created_twice
+
     def paths(self) -> list[str]:
         """Return the paths of all files, sorted."""
         with self._disk.lock:
@@ -168,6 +174,7 @@ class MemoryFiles(OneByOne):
         with self._disk.lock:
             if self._creates_atomically and (path in self._disk.files or path in self._disk.folders):
                 raise AlreadyExists(path)
+            self._disk.created_twice += path in self._disk.files
             self._put(path, data)
         self._faults.after_write(path)
 

@@ -16,13 +16,17 @@ class Statistics:
 
     steps: int = 0
     crashes: int = 0
-    takeovers: int = 0
+    takeovers: int = 0  #: by one driver, from one that lives
+    rivals: int = 0  #: claims that another driver made between two steps of the same claim
+    created_twice: int = 0  #: claims that two drivers wrote, on a storage that looks first and writes later
     restarts_in_place: int = 0
     failovers: int = 0  #: attempts that failed and were run again
     refused: int = 0  #: messages of zombies and other stale attempts
     fenced: int = 0  #: drivers that stopped themselves
     foreign_commits: int = 0  #: of drivers that did not know that they were replaced
+    full_channels: int = 0  #: more waited for a subtask than its mailbox takes
     epochs: int = 0
+    epochs_without_rows: int = 0  #: for any operator
     events_down: int = 0
     events_up: int = 0
     writes: int = 0
@@ -40,6 +44,8 @@ class Statistics:
     cut_again: int = 0  #: because Spark had removed a file
     held_in_begins: int = 0  #: begin records with events that a checkpoint held back
     offline_savepoints: int = 0
+    planned_in_cuts: int = 0  #: queries cut with an epoch that Spark had planned and not committed
+    planned_restored: int = 0  #: and restored
     restores: int = 0
     items: int = 0  #: control events from outside
     items_again: int = 0  #: that were applied more than once, because what was done the first time has not happened

@@ -38,7 +38,7 @@ _MAX_TASK_FAILURES = 3
 RESTORES = "/job/restores"
 _NO_LIMIT = 1 << 30
 #: A few events.
-_SMALL_CHANNEL_BYTES = 40
+_SMALL_CHANNEL_BYTES = 25
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class World:
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, StorageFaults] = field(default_factory=dict)
-    claims: Claims = field(default_factory=Claims)
+    claims: Claims = field(init=False)
     outside: Outside = field(default_factory=Outside)
     stored: dict[CheckpointId, Stored] = field(default_factory=dict)  #: survives everything
     barriers: BarriersSeen = field(default_factory=dict)
@@ -76,13 +76,14 @@ class World:
     checkpoints: int = 0
 
     def __post_init__(self) -> None:
+        self.claims = Claims(self.shape.getrandbits(32))
         self.is_flaky = self.shape.random() < 0.2
         self.is_hostile = self.shape.random() < 0.6
         self.is_gentle = self.shape.random() < 0.4
         self.is_deaf = self.shape.random() < 0.15
         self.max_segments = self.shape.choice((3, 10, 256))
         self.items_limit = self.shape.choice((2, _NO_LIMIT, _NO_LIMIT))
-        channel_bytes = self.shape.choice((_SMALL_CHANNEL_BYTES, *[MAX_CHANNEL_BYTES] * 3))
+        channel_bytes = self.shape.choice((_SMALL_CHANNEL_BYTES, *[MAX_CHANNEL_BYTES] * 2))
         names = iter("abc")
         logs: dict[QueryName, SparkLog] = {}
         for number in range(self.shape.choice((1, 1, 2))):
@@ -157,12 +158,16 @@ class World:
             dies_at: the durable step that the driver does not survive, perhaps of its claim.
             meets_at: the step of its claim at which another driver claims the job as well.
         """
-        faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=self.start_driver)
+        faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=self._start_rival)
         files = self.disk.seen_by(faults)
         claim = self.claims.claim(files)
         faults.meets_at = None
         self.faults[claim.generation] = faults
         return files, claim
+
+    def _start_rival(self) -> None:
+        self.statistics.rivals += 1
+        self.start_driver()
 
     def run_driver(self, files: MemoryFiles, claim: Claim, lineage: Lineage) -> None:
         """The driver of a generation begins its work."""
@@ -174,6 +179,7 @@ class World:
             lineage=lineage,
             answer=self.answer,
             say=self.say,
+            now=self.claims.clocks[claim.generation].seconds(self.claims.passed),
         )
         for coordinator in driver.coordinators.values():
             coordinator.feed = EventFeed(_NO_LIMIT if self.is_calm else self.items_limit)
@@ -361,6 +367,7 @@ class World:
         self.say(f"Spark commits epoch {epoch} of {run.query}")
         if plan.is_cut and plan.rows:
             self.statistics.outputs_cut += 1
+        self.statistics.epochs_without_rows += not plan.rows
         run.tasks = []
 
     def set_back(self, query: QueryName) -> bool:
