@@ -133,6 +133,15 @@ def test_a_job_that_is_down_is_skipped(plane: Plane, instance: dg.DagsterInstanc
     assert reason.endswith("; start it with coordctl run, or with start_streaming_job")
 
 
+def test_a_job_that_its_supervisor_starts_again_is_not_skipped(plane: Plane, instance: dg.DagsterInstance) -> None:
+    plane.driver(is_supervised=True)
+    client = plane.client()
+    client.restart(JOB)
+    eventually(lambda: not client.job(JOB).is_alive)
+    savepoints, _ = _schedules()
+    assert _tick(savepoints, instance, plane.resource).run_requests  # the run waits for the next driver
+
+
 def test_one_of_the_kind_under_way_is_a_reason_and_one_of_another_kind_is_none(
     plane: Plane, instance: dg.DagsterInstance
 ) -> None:

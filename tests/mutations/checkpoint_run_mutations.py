@@ -6,6 +6,7 @@ from typing import Final
 
 from coord_control.protocol.checkpoint import PendingCheckpoints
 from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
+from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.checkpoints.checkpoint_work import CheckpointWork
 from tests.mutations.mutation import Mutation
 
@@ -14,6 +15,9 @@ __all__ = ["CHECKPOINT_RUN_MUTATIONS"]
 _RULES: Final = "tests/unit/protocol/test_checkpoint_run.py"
 _HISTORIES: Final = "tests/machines/test_checkpoint_run_machine.py"
 _WORK: Final = "tests/unit/spark/test_checkpoint_work.py"
+_SERVICE: Final = "tests/unit/spark/test_checkpoint_service.py"
+_ENDED: Final = f"{_SERVICE}::test_a_savepoint_of_queries_that_have_all_ended_waits_for_no_commit"
+_UNREADABLE: Final = f"{_SERVICE}::test_a_storage_that_cannot_be_read_is_reported_once_and_the_checkpoint_still_expires"
 _CORE: Final = "tests/unit/protocol/test_checkpoint_ends.py"
 
 
@@ -126,5 +130,41 @@ CHECKPOINT_RUN_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "BarrierId(0)",
         ),
         _CORE,
+    ),
+    (
+        Mutation(
+            "wait for the next commit of a query that has ended",
+            CheckpointWork._cut,
+            "query.has_operators and query.is_active",
+            "query.has_operators",
+        ),
+        _ENDED,
+    ),
+    (
+        Mutation(
+            "take no checkpoint unless a query runs",
+            CheckpointService._follow_queries,
+            "QueryState.RESTARTING not in states",
+            "QueryState.RUNNING in states",
+        ),
+        _ENDED,
+    ),
+    (
+        Mutation(
+            "report an unreadable storage with each look at it",
+            CheckpointService._storage_failed,
+            "if self._outage.failed(time.monotonic()):",
+            "self._outage.failed(time.monotonic())\n    if True:",
+        ),
+        _UNREADABLE,
+    ),
+    (
+        Mutation(
+            "let no checkpoint expire while the storage cannot be read",
+            CheckpointService._tick,
+            "self._scheduler.tick(time.monotonic())",
+            "self._outage.is_on or self._scheduler.tick(time.monotonic())",
+        ),
+        _UNREADABLE,
     ),
 )

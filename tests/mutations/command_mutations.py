@@ -1,4 +1,4 @@
-"""What commands do to a job that ends or does not run.
+"""What commands do to a job that ends or does not run, and what the next driver does with them.
 
 Each rule is left out or turned round, with the tests that have to notice.
 """
@@ -13,7 +13,8 @@ from coord_control.control import commands
 from coord_control.control.agent.agent import Agent
 from coord_control.control.agent.executor import Executor
 from coord_control.control.agent.reporter import Reporter
-from coord_control.control.commands.restore import RestoreExecution
+from coord_control.control.commands import restore
+from coord_control.control.commands.restore import Restore, RestoreExecution
 from coord_control.control.commands.stop import StopExecution
 from coord_control.control.execution.ending import Ending
 from tests.mutations.mutation import Mutation
@@ -21,10 +22,9 @@ from tests.mutations.mutation import Mutation
 __all__ = ["COMMAND_MUTATIONS"]
 
 _ENDING: Final = "tests/unit/control/test_agent.py"
-_UNREADABLE: Final = (
-    "tests/unit/control/test_command_takeover.py"
-    "::test_a_command_that_this_release_cannot_read_is_carried_out_again_which_refuses_it"
-)
+_TAKEOVER: Final = "tests/unit/control/test_command_takeover.py"
+_UNREADABLE: Final = f"{_TAKEOVER}::test_a_command_that_this_release_cannot_read_is_carried_out_again_which_refuses_it"
+_RESTORED: Final = f"{_TAKEOVER}::test_whether_a_restore_was_done_does_not_depend_on_anybodys_clock"
 _FOLLOWED: Final = "tests/unit/control/test_ending_commands.py::test_a_job_that_is_started_again_was_not_stopped"
 _TURNS: Final = "tests/unit/control/test_ending_commands.py"
 _IN_ORDER: Final = (
@@ -121,5 +121,32 @@ COMMAND_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "",
         ),
         _KEYS,
+    ),
+    (
+        Mutation(
+            "do a restore again whose outcome was not given",
+            Restore.take_over,
+            "done or find_restore(port.files, folder, command_key(command))",
+            "done",
+        ),
+        _RESTORED,
+    ),
+    (
+        Mutation(
+            "take a restore for this one that came before it was claimed",
+            restore._restored_by_others,
+            " or newest.generation <= command.generation",
+            "",
+        ),
+        f"{_TAKEOVER}::test_a_restore_from_the_same_folder_before_this_one_was_claimed_is_another_one",
+    ),
+    (
+        Mutation(
+            "compare the clocks of a driver and of the database to see whether a restore was done",
+            restore._restored_by_others,
+            "newest.generation <= command.generation",
+            "(command.claimed_at and newest.committed_at < command.claimed_at)",
+        ),
+        _RESTORED,
     ),
 )

@@ -9,6 +9,7 @@ from typing import Final
 
 from coord_control.protocol import query_state
 from coord_control.spark.checkpoints.sink_position import sink_at
+from coord_control.spark.queries import restart_policy
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.storage import jobs
 from tests.mutations.mutation import Mutation
@@ -18,6 +19,8 @@ __all__ = ["QUERY_MUTATIONS"]
 _PROGRESS: Final = (
     "tests/storage/test_jobs.py::test_a_new_driver_does_not_show_where_the_queries_stood_under_an_older_one"
 )
+
+_HANGING: Final = "tests/unit/spark/test_query.py::test_a_query"
 
 #: Each with the tests that catch it.
 QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
@@ -38,6 +41,33 @@ QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "return TRANSITIONS.get((state, input_), QueryState.RUNNING)",
         ),
         "tests/unit/protocol/test_query_state.py",
+    ),
+    (
+        Mutation(
+            "end a query for good because its storage hangs when it is started again",
+            ManagedQuery._conclude,
+            "except Exception as again:",
+            "except CoordControlError as again:",
+        ),
+        _HANGING,
+    ),
+    (
+        Mutation(
+            "end a query for good because its storage hangs when its run has ended",
+            ManagedQuery._finish_run,
+            "except (CoordControlError, TimeoutError) as error:",
+            "except CoordControlError as error:",
+        ),
+        _HANGING,
+    ),
+    (
+        Mutation(
+            "end a query for good because of an error of something outside",
+            restart_policy.may_retry,
+            "not isinstance(error, CoordControlError) or error.retry",
+            "isinstance(error, CoordControlError) and error.retry",
+        ),
+        _HANGING,
     ),
     (
         Mutation(

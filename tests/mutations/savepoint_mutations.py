@@ -9,11 +9,13 @@ from typing import Final
 
 from coord_control.control.agent import driver_records
 from coord_control.durable.checkpoints import removal, shared_files
+from coord_control.durable.spark_layout import layout
 from tests.mutations.mutation import Mutation
 
 __all__ = ["SAVEPOINT_MUTATIONS"]
 
 _SAVEPOINTS: Final = "tests/unit/durable/test_checkpoint_store_savepoints.py"
+_LAYOUT: Final = "tests/unit/durable/test_layout.py"
 _DISPOSING: Final = "tests/unit/durable/test_catalog.py"
 _RECORDED: Final = "tests/unit/control/test_savepoint_import.py"
 
@@ -45,5 +47,23 @@ SAVEPOINT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "0",
         ),
         _RECORDED,
+    ),
+    (
+        Mutation(
+            "leave out what the sources of a query without commits have chosen",
+            layout.layout_of,
+            "needed.update(_source_files(paths, {} if upcoming is None else upcoming.by_source))",
+            "pass",
+        ),
+        f"{_LAYOUT}::test_a_query_that_has_not_committed_needs_what_its_sources_have_chosen",
+    ),
+    (
+        Mutation(
+            "leave out the first epoch that is planned and not committed",
+            layout.layout_of,
+            "if upcoming is not None:",
+            "if upcoming is not None and epoch >= 0:",
+        ),
+        f"{_LAYOUT}::test_the_first_planned_epoch_fixes_how_far_its_sources_are_read",
     ),
 )

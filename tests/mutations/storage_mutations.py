@@ -1,4 +1,4 @@
-"""Creates with one winner, on every storage.
+"""Creates with one winner on every storage, and claims that every driver sees.
 
 Each rule is left out or turned round, with the tests that have to notice.
 """
@@ -9,10 +9,12 @@ from typing import Final
 
 from coord_control import environment
 from coord_control.durable.files.objects import ObjectFiles
+from coord_control.durable.job_folder import generations
 from tests.mutations.mutation import Mutation
 
 __all__ = ["STORAGE_MUTATIONS"]
 
+_CLAIMS: Final = "tests/unit/durable/test_generations.py::test_equal_drivers_of_one_moment_are_told_apart"
 _DOCTOR: Final = "tests/unit/test_environment.py"
 _OBJECTS: Final = "tests/unit/durable/test_objects.py"
 
@@ -39,5 +41,32 @@ STORAGE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "join(target, pair[0])",
         ),
         _OBJECTS,
+    ),
+    (
+        Mutation(
+            "approve of a mount that shows what a file held before",
+            environment.check_mount,
+            'if stale is None or stale not in options.split(","):',
+            "if True:",
+        ),
+        _DOCTOR,
+    ),
+    (
+        Mutation(
+            "look at the mount of a folder further up",
+            environment.check_mount,
+            "key=len, default",
+            "key=lambda place: -len(place), default",
+        ),
+        _DOCTOR,
+    ),
+    (
+        Mutation(
+            "give the claims of two drivers one token",
+            generations.claim,
+            "token = secrets.token_hex(16)",
+            'token = "0"',
+        ),
+        _CLAIMS,
     ),
 )

@@ -15,12 +15,16 @@ from typing import Final
 
 import pytest
 
+from tests.mutations.adoption_mutations import ADOPTION_MUTATIONS
 from tests.mutations.checkpoint_run_mutations import CHECKPOINT_RUN_MUTATIONS
 from tests.mutations.command_mutations import COMMAND_MUTATIONS
 from tests.mutations.compatibility_mutations import COMPATIBILITY_MUTATIONS
 from tests.mutations.dagster_mutations import DAGSTER_MUTATIONS
+from tests.mutations.delivery_mutations import DELIVERY_MUTATIONS
 from tests.mutations.ending_mutations import ENDING_MUTATIONS
+from tests.mutations.history_mutations import HISTORY_MUTATIONS
 from tests.mutations.mutation import Mutation
+from tests.mutations.preflight_mutations import PREFLIGHT_MUTATIONS
 from tests.mutations.query_mutations import QUERY_MUTATIONS
 from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
@@ -40,11 +44,15 @@ _PATIENCE_SECONDS: Final = 60
 
 #: Each with the tests that catch it.
 TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    *ADOPTION_MUTATIONS,
     *CHECKPOINT_RUN_MUTATIONS,
     *COMMAND_MUTATIONS,
     *COMPATIBILITY_MUTATIONS,
     *DAGSTER_MUTATIONS,
+    *DELIVERY_MUTATIONS,
     *ENDING_MUTATIONS,
+    *HISTORY_MUTATIONS,
+    *PREFLIGHT_MUTATIONS,
     *QUERY_MUTATIONS,
     *RESTORE_MUTATIONS,
     *SINK_MUTATIONS,

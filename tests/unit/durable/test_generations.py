@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
@@ -11,10 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from coord_control.durable.files.filesystem import Files, LocalFiles
+from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import (
     Aliveness,
     Claim,
@@ -361,6 +364,17 @@ class TestContent:
         mine._files = Down()
         with pytest.raises(StoreUnavailable):
             mine.is_current()
+
+
+def test_equal_drivers_of_one_moment_are_told_apart(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers, say, which all count their processes from 1."""
+    moment = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda zone: moment), UTC=datetime.UTC)
+    monkeypatch.setattr(generations, "datetime", clock)
+    mine = claim(files, FOLDER, holder(1))
+    files.delete(FOLDER)
+    theirs = claim(files, FOLDER, holder(1))
+    assert (mine.is_current(), theirs.is_current()) == (False, True)
 
 
 class TestAbove:

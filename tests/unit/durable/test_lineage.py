@@ -14,6 +14,7 @@ from coord_control.errors import (
     EventTypesChanged,
     LineageMismatch,
     MissingRecord,
+    NotACheckpoint,
     OperatorsChanged,
     ParallelismChanged,
     UnsupportedFormat,
@@ -72,6 +73,15 @@ def test_a_checkpoint_whose_id_cannot_be_read_is_not_adopted(files: MemoryFiles,
     with pytest.raises(DamagedRecord, match="/old/metadata is damaged: it does not hold a query id"):
         opened(files, location="/old")
     assert files.paths() == ["/old/metadata"]
+
+
+@pytest.mark.parametrize(("names", "why"), [([], "it does not exist, or is empty"), (["todo"], "it holds .*todo")])
+def test_a_folder_that_is_no_checkpoint_is_not_adopted(files: MemoryFiles, names: list[str], why: str) -> None:
+    for name in names:
+        files.create(f"/old/{name}", b"")
+    with pytest.raises(NotACheckpoint, match=f"/old is not a Spark checkpoint: {why}"):
+        opened(files, location="/old")
+    assert files.paths() == [f"/old/{name}" for name in names]
 
 
 def test_whatever_a_crash_leaves_the_next_driver_goes_on_with_one_id(files: MemoryFiles) -> None:

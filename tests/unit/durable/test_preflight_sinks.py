@@ -150,6 +150,7 @@ def test_sinks_that_an_earlier_lineage_has_carried_farther_are_pointed_out(files
     files.delete(f"{JOB}/queries/{query}/lineage-000001")
     restore_job(files, lambda path: files, RestoreRequest(ref=later.path), root="/jobs", job="flights")
     assert "epochs 8 to 11 were committed" in sink_check(files, later.path, query).found
+    assert "epochs 4 to 11 were committed" in sink_check(files, early, query).found  # which does not know of them
 
 
 def test_an_epoch_that_was_only_planned_is_not_said_to_have_run(files: MemoryFiles) -> None:

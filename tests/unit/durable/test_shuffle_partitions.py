@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, StateOperator
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, StateOperator, encode_metadata
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import spark_position
+from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.prepared_restore import PreparedRestore
+from coord_control.durable.restore.request import RestoreRequest
 from coord_control.durable.restore.shuffle_partitions import Repartition, StateToRepartition, check_repartition
 from coord_control.errors import RestoreRefused
 from coord_control.ids import QueryName
@@ -119,6 +121,23 @@ def test_what_spark_refuses_is_not_restored_and_nothing_is_left(files: MemoryFil
         repartitioned(files, source, Spark(files, {DELAYS: "no"}), 3)
     assert current(files) == OLD
     assert files.list(folder(DELAYS)) == files.list(folder(RAW)) == ["lineage-000001"]
+
+
+def test_a_fork_whose_states_spark_refuses_leaves_no_folder(files: MemoryFiles, source: CheckpointSource) -> None:
+    files.replace(join(source.path, "_metadata"), encode_metadata(source.metadata))
+    request = RestoreRequest(ref=source.path, as_name="copy")
+    before = files.paths()
+    with pytest.raises(RestoreRefused, match="Spark says: no"):
+        restore_job(
+            files,
+            lambda path: files,
+            request,
+            root="/jobs",
+            job="flights",
+            shuffle_partitions=3,
+            repartition=Spark(files, {DELAYS: "no"}),
+        )
+    assert files.paths() == before
 
 
 def test_a_crash_before_the_commit_changes_nothing_and_it_can_be_repeated(

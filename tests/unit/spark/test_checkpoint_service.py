@@ -5,6 +5,7 @@ When a checkpoint starts, and which step comes next, is tested where it is decid
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,13 @@ from typing import Any, cast
 import pytest
 
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
-from coord_control.errors import CheckpointNotCompleted, CoordControlError, Fenced, JobEndRequested
+from coord_control.errors import (
+    CheckpointNotCompleted,
+    CoordControlError,
+    Fenced,
+    JobEndRequested,
+    StoreUnavailable,
+)
 from coord_control.ids import CheckpointKind, Generation
 from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
@@ -78,6 +85,39 @@ def test_a_checkpoint_ends_although_its_statistics_cannot_be_computed(
     first, second = service.submit(SAVEPOINT), service.submit(SAVEPOINT)
     assert first.wait(SECONDS).path != second.wait(SECONDS).path
     service.close(SECONDS)
+
+
+def test_a_savepoint_of_queries_that_have_all_ended_waits_for_no_commit(tmp_path: Path) -> None:
+    """Fault: it waited for ever."""
+    rig = CheckpointRig(tmp_path, SLOW)
+    rig.queries[0].has_operators = True  # type: ignore[misc]
+    service = service_of(rig, timeout_seconds=10.0)
+    service.start()
+    service.begin()
+    assert service.submit(SAVEPOINT).wait(20.0).id == 1
+    service.close(SECONDS)
+
+
+def test_a_storage_that_cannot_be_read_is_reported_once_and_the_checkpoint_still_expires(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = []
+
+    def look_for_next() -> None:
+        looks.append(time.monotonic())
+        raise StoreUnavailable("/commits/5", "read", OSError(5, "Input/output error"))
+
+    rig = CheckpointRig(tmp_path, SLOW)
+    [query] = rig.queries
+    query.has_operators, query.is_active, query.look_for_next = True, True, look_for_next  # type: ignore[method-assign, misc]
+    service = service_of(rig, timeout_seconds=1.0)
+    service.start()
+    service.begin()
+    with caplog.at_level(logging.WARNING), pytest.raises(CheckpointNotCompleted, match="expired"):
+        service.submit(SAVEPOINT).wait(20.0)
+    service.close(SECONDS)
+    assert len(looks) > 2
+    assert [record.levelname for record in caplog.records if "wait for the storage" in record.message] == ["WARNING"]
 
 
 @pytest.mark.parametrize(

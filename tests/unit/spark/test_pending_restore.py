@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pydantic import BaseModel
+from pyspark.sql import DataFrame
 
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.job_folder.lineage_record import query_folder
 from coord_control.durable.offline.undo import undo_restore
+from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.preflight_declared import DeclaredQuery
 from coord_control.errors import RestoredQueryUnused, RestoreNotUndone, RestoreRefused
 from coord_control.ids import QueryName
-from coord_control.spark.job.pending_restore import AppliedRestore
+from coord_control.spark.job.pending_restore import AppliedRestore, check_states, count_sources
+from coord_control.spark.worker.model_codec import StateType
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.metadata_kit import full_metadata
 from tests.unit.durable.restore_kit import (
@@ -177,3 +183,39 @@ def test_a_planned_epoch_ends_it_when_its_query_is_started(files: MemoryFiles) -
     assert found(files) is not None
     seeded(files, open_lineage(files, query_folder(JOB, QUERIES[0]), QUERIES[0], {OP: RECORD}))
     assert found(files) is None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan of Spark, as py4j shows it: two that look the same are equal."""
+
+    parts: tuple[Plan, ...] = ()
+    streams: bool = True
+
+    def children(self) -> Any:
+        return SimpleNamespace(size=self.parts.__len__, apply=self.parts.__getitem__)
+
+    def isStreaming(self) -> bool:
+        return self.streams
+
+    def queryExecution(self) -> Any:
+        return SimpleNamespace(analyzed=lambda: self)
+
+
+def test_a_source_counts_as_often_as_it_is_used() -> None:
+    stream, table = Plan(), Plan(streams=False)
+    union = Plan((Plan((stream,)), Plan((Plan((stream,)), table))))
+    assert count_sources(cast(DataFrame, SimpleNamespace(_jdf=union))) == 2
+
+
+class Renamed(BaseModel):
+    """A model that cannot have saved what is in the checkpoint."""
+
+    another_name: int = 0
+
+
+def test_states_that_the_model_would_drop_are_refused() -> None:
+    metadata = full_metadata()
+    [check] = check_states(metadata, {OP: StateType(OP, Renamed)})
+    assert check.verdict is Verdict.REFUSED
+    assert "it was saved, the model has no such field" in check.found

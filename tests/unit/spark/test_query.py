@@ -131,11 +131,45 @@ def a_query_that_is_stopped_in_its_pause_does_not_run_again() -> None:
     assert (query.state, query.runs, query.heard) == (QueryState.STOPPED, [], ["paused", "stopped"])
 
 
+class Hanging(Query):
+    """Its storage hangs: the first calls to the core's loop are given up."""
+
+    hangs = 4
+
+    def __init__(self, *ends: tuple[Wish | None, RunEnd]) -> None:
+        super().__init__(*ends)
+        self._runtime = SimpleNamespace(call=self._call)  # type: ignore[assignment]
+
+    def _call(self, call: object) -> None:
+        if self.hangs:
+            self.hangs -= 1
+            raise TimeoutError
+
+    def _finish_run(self, failure: BaseException | None = None) -> None:
+        ManagedQuery._finish_run(self, failure)
+        self._failure = None
+
+    def _begin(self) -> None:
+        if self.hangs:
+            ManagedQuery._begin(self)
+        super()._begin()
+
+    def _explained(self, error: Exception) -> Exception:
+        return error  # Spark is there
+
+
+def one_whose_storage_hangs_is_started_again_until_it_works() -> None:
+    query = Hanging((None, RunEnd.FAILED), (None, RunEnd.FINISHED))
+    query._watch()
+    assert (query.state, query.restarts, query.runs) == (QueryState.FINISHED, 3, ["recovers"])
+
+
 RULES: Final = (
     a_query_that_is_stopped_in_its_pause_does_not_run_again,
     each_end_leads_where_the_table_says,
     a_query_that_fails_again_and_again_fails_for_good,
     one_that_is_stopped_on_its_last_try_has_not_failed,
+    one_whose_storage_hangs_is_started_again_until_it_works,
 )
 
 
