@@ -5,8 +5,8 @@ then reads ``_metadata``; the remover first deletes ``_metadata`` and then looks
 file. So either the reader finds that the checkpoint is gone, or the remover finds the hold.
 
 A hold counts until it is released, until its process is known to be dead, or until it expires: a machine that went away
-must not keep a checkpoint forever. The reader's clock says when, and the remover compares that with its own. The lease is
-hours longer than what it protects, so that clocks may differ by as much.
+must not keep a checkpoint forever. The reader's clock says when, and the remover compares that with its own. The lease
+is hours longer than what it protects, so that clocks may differ by as much.
 
 Threads: any.
 """
