@@ -200,7 +200,11 @@ def _is_alive(group: int) -> bool:
 
 def _has_running_member(group: int) -> bool:
     """Tell zombies that are never reaped (in containers without an init) from running processes, if there is /proc."""
-    stats = list(Path("/proc").glob("[0-9]*/stat"))
+    try:
+        # Not a glob: it looks at each file, and fails for a process that ends at that moment.
+        stats = [Path("/proc", name, "stat") for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        stats = []
     if not stats:
         return True
     return any(_is_running_member(stat, group) for stat in stats)

@@ -103,7 +103,7 @@ def _stop_fenced(world: World, driver: Driver) -> None:
 
 
 def _pass_a_moment(world: World, rng: random.Random) -> bool:
-    world.claims.passed += rng.choice((0.1, 0.4, 1.5))
+    world.claims.now += rng.choice((0.1, 0.4, 1.5))
     return True
 
 
@@ -434,7 +434,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "plan": (6, _plan),
     "launch": (16, _launch),
     "finish": (14, _finish_function),
-    "commit elsewhere": (20, _commit_elsewhere),
+    "commit elsewhere": (10, _commit_elsewhere),
     "write sink": (4, _write_sink),
     "commit": (8, _commit),
     "observe": (2, _observe),
