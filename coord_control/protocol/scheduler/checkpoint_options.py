@@ -36,8 +36,8 @@ class CheckpointOptions:
     Attributes:
         interval_seconds: from the start of one periodic checkpoint to the next; None to take none. Raised to the
             minimal pause when it is shorter.
-        timeout_seconds: a checkpoint or savepoint that is not complete this long after its start is aborted. A savepoint
-            that ends the job has a separate limit: no epoch waits for it.
+        timeout_seconds: a checkpoint or savepoint that is not complete this long after its start is aborted. A
+            savepoint that ends the job has a separate limit: no epoch waits for it.
         min_pause_seconds: from the end of any checkpoint or savepoint, however it ended, to the start of the next
             periodic one. When it is not 0 a periodic one also waits for other checkpoints to end.
         max_concurrent: checkpoints at the same time. Savepoints are always admitted and do not count.
