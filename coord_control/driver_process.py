@@ -155,7 +155,10 @@ class DriverProcess:
         with lifeline:
             returncode = process.wait()
             error = _read_report(lifeline)
-            _end_group(process.pid)
+            try:
+                _end_group(process.pid)
+            except Exception:  # whatever it is: without the message below the supervisor would wait for ever
+                _log.exception("processes of the driver %d may be left", process.pid)
         self._inbox.put(DriverEnded(returncode, error))
 
 

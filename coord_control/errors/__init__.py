@@ -20,6 +20,7 @@
     - CommittedElsewhere             another process committed an epoch of this driver
     - CommitUnknown                  Spark was interrupted during a commit
     - JobRunning                     the job must not have a driver, but has one or may have one
+    - OlderDriverAlive               sinks are to go back, but a driver that was replaced has not ended
     - AttemptRefused                 the driver refused this execution of a subtask
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable

@@ -33,6 +33,7 @@ __all__ = [
     "MailboxNotFound",
     "MissingRecord",
     "NothingToSave",
+    "OlderDriverAlive",
     "QueryFailed",
     "SavepointTargetTaken",
     "SparkLost",
@@ -259,6 +260,22 @@ class JobRunning(CoordControlError):
                 "that it has ended and use --force, which fences it off if it has not"
             )
         super().__init__(f"the driver of job {job!r} {found}")
+
+
+class OlderDriverAlive(CoordControlError):
+    """Sinks are to be set back while an earlier driver of the job, which hangs, could still write to them."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, generation: int, processes: Iterable[int]) -> None:
+        self.generation, self.processes = generation, tuple(processes)
+        pids = " ".join(map(str, self.processes))
+        super().__init__(
+            f"the driver of generation {generation} was replaced, but has not ended: when it goes on, the epoch that "
+            f"it has begun reaches its sinks, which are to be set back. Nothing was started and no sink was touched. "
+            f"End its processes (kill -9 {pids}), then start the job again"
+        )
 
 
 class EndpointError(CoordControlError):

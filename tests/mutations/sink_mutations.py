@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control import driver_process
 from coord_control.control.commands.restore import _restored_by_others
+from coord_control.driver_process import DriverProcess
 from coord_control.durable.checkpoints.pins import LiveFiles
-from coord_control.durable.job_folder import sink_record
+from coord_control.durable.job_folder import generations, sink_record
+from coord_control.durable.job_folder.generations import Claim
 from coord_control.durable.offline import offline_restore, offline_savepoint, undo
 from coord_control.durable.restore import file_sink, preflight_sinks, reached
 from coord_control.durable.spark_layout import file_sink_log
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.job.sink_rollback import SinkRollback
+from coord_control.spark.queries.query import ManagedQuery
+from coord_control.spark.queries.rolled_back_sink import RolledBackSink
 from coord_control.spark.sinks import delta
 from tests.mutations.mutation import Mutation
 
@@ -22,6 +27,12 @@ _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _SINKS: Final = "tests/unit/durable/test_preflight_sinks.py"
 _OFFLINE_SINKS: Final = "tests/unit/durable/test_offline_sinks.py"
 _LOG: Final = "tests/unit/durable/test_file_sink.py"
+_CLAIMS: Final = "tests/unit/durable/test_generations.py::TestRealProcesses"
+_ROLLED_BACK: Final = "tests/unit/spark/test_rolled_back_sink.py"
+_LATE_ENTRY: Final = (
+    "tests/spark/test_sink_rollback.py::test_an_entry_that_another_driver_writes_after_the_rollback_ends_the_query"
+)
+_DRIVER_PROCESS: Final = "tests/unit/test_driver_process.py"
 _ROLLING_BACK: Final = "tests/unit/spark/test_sink_rollback_order.py"
 
 #: Each with the tests that catch it.
@@ -232,6 +243,87 @@ SINK_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "pass",
         ),
         _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "set sinks back although an earlier driver has not ended",
+            SinkRollback.carry_out,
+            "self.verify_alone()",
+            "pass",
+        ),
+        _ROLLING_BACK,
+    ),
+    (
+        Mutation(
+            "forget the claim of a driver that hangs",
+            generations._forget_old,
+            "if not _processes_of(files, folder, number)",
+            "if True",
+        ),
+        _CLAIMS,
+    ),
+    (
+        Mutation(
+            "take a driver that has released its claim for one that hangs",
+            generations._processes_of,
+            "if not record.is_driver or files.exists(_released_path(folder, generation)):",
+            "if not record.is_driver:",
+        ),
+        _CLAIMS,
+    ),
+    (
+        Mutation(
+            "take this process for a driver that hangs",
+            Claim.alive_before,
+            "if process not in self._processes",
+            "if True",
+        ),
+        _CLAIMS,
+    ),
+    (
+        Mutation(
+            "take the next epoch of a query for another driver's",
+            RolledBackSink.check,
+            "if newest > planned:",
+            "if newest > epoch:",
+        ),
+        _ROLLED_BACK,
+    ),
+    (
+        Mutation(
+            "go on with a sink to which a replaced driver has written",
+            ManagedQuery._observe,
+            "self._sink.check(epoch)",
+            "pass",
+        ),
+        _LATE_ENTRY,
+    ),
+    (
+        Mutation(
+            "start a query on a sink to which a replaced driver has written",
+            ManagedQuery._begin,
+            "self._sink.check(committed)",
+            "pass",
+        ),
+        _LATE_ENTRY,
+    ),
+    (
+        Mutation(
+            "lose the end of a driver when the look for its processes fails",
+            DriverProcess._watch,
+            "except Exception:",
+            "except StopIteration:",
+        ),
+        _DRIVER_PROCESS,
+    ),
+    (
+        Mutation(
+            "fail on a process that ends while it is looked at",
+            driver_process._is_running_member,
+            "except OSError:",
+            "except FileNotFoundError:",
+        ),
+        _DRIVER_PROCESS,
     ),
     (
         Mutation(

@@ -17,10 +17,10 @@ from coord_control.durable.offline.offline_restore import check_restore, restore
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.request import RestoreRequest
-from coord_control.errors import RestoreNotUndone, RestoreRefused
-from tests.patience import SECONDS
+from coord_control.errors import DamagedRecord, QueryFailed, RestoreNotUndone, RestoreRefused
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import MakeJob, rows
+from tests.spark.jobs import MakeJob, query_status, rows
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -52,9 +52,13 @@ class Runs:
             return job.trigger_savepoint().wait(SECONDS).path if savepoint else ""
 
     def start(self, job: cc.Job, release: str) -> None:
-        frame = self._source.read().select("value", F.lit(release).alias("release"))
-        writer = frame.writeStream.format("parquet").option("path", str(self.out)).trigger(availableNow=True)
+        writer = (
+            self.frame(release).writeStream.format("parquet").option("path", str(self.out)).trigger(availableNow=True)
+        )
         job.start("q", writer)
+
+    def frame(self, release: str) -> DataFrame:
+        return self._source.read().select("value", F.lit(release).alias("release"))
 
     def nothing(self) -> DataStreamWriter:
         """A writer of a query that writes elsewhere."""
@@ -235,6 +239,32 @@ def test_a_restore_whose_sinks_are_back_cannot_be_undone(
         undo_restore(FILES, f"{runs.root}/job")
     runs("two")
     assert runs.output() == released(("one", 3), ("two", 3))
+
+
+def test_an_entry_that_another_driver_writes_after_the_rollback_ends_the_query(runs: Runs, make_job: MakeJob) -> None:
+    """Fault: Spark skipped all epochs up to that entry, and later could not read its log at all."""
+    runs.input(3)
+    path = runs("one", savepoint=True)
+    runs.input(3)
+    runs("one")
+    runs.input(1)
+    late = runs.out / "_spark_metadata" / "9"
+    left = (runs.out / "_spark_metadata" / "5").read_bytes()
+    said = "its newest entry is 9, and its query has planned epochs up to"
+    with make_job(restore_from=path, roll_back_sinks=True) as job:
+        frame = runs.frame("two")
+        job.start("q", frame.writeStream.format("parquet").option("path", str(runs.out)))
+        eventually(lambda: query_status(job).committed >= 6)
+        late.write_bytes(left)
+        runs.input(1)
+        with pytest.raises(QueryFailed, match=said):
+            job.await_termination(SECONDS)
+    runs.input(1)
+    with pytest.raises(DamagedRecord, match=said):
+        runs("three")
+    runs.restore(path, roll_back_sinks=True)
+    runs("three")
+    assert runs.output() == released(("one", 3), ("three", 6))
 
 
 def test_a_fork_leaves_the_sinks_of_its_original_alone(runs: Runs, make_job: MakeJob, tmp_path: Path) -> None:

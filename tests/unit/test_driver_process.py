@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import logging
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from coord_control.driver_process import GRACE_VARIABLE, driver_environment, submit_arguments
+from coord_control import driver_process
+from coord_control.driver_process import (
+    GRACE_VARIABLE,
+    DriverProcess,
+    QueueInbox,
+    driver_environment,
+    submit_arguments,
+)
+from coord_control.supervisor import DriverEnded
+from tests.patience import SECONDS
 
 
 @pytest.mark.parametrize(
@@ -43,3 +55,42 @@ def test_python_workers_on_this_machine_use_the_driver_s_interpreter(
 
 def test_the_driver_is_told_the_grace_period() -> None:
     assert driver_environment({}, grace=2.5)[GRACE_VARIABLE] == "2.5"
+
+
+def _end_of(command: str) -> DriverEnded:
+    inbox = QueueInbox()
+    DriverProcess([sys.executable, "-c", command], dict(os.environ), inbox).start()
+    ended = inbox.get(SECONDS)
+    assert isinstance(ended, DriverEnded), "the supervisor would wait for ever"
+    return ended
+
+
+def test_processes_that_end_while_they_are_looked_through_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fault: the supervisor never heard of its driver's end, and not even SIGTERM ended it."""
+    read = Path.read_text
+
+    def gone(path: Path, *args: object, **options: object) -> str:
+        if path.parts[:2] == ("/", "proc"):
+            raise ProcessLookupError(3, "No such process", str(path))
+        return read(path, *args, **options)  # type: ignore[arg-type]
+
+    leaves_a_child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.5)'])"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", gone)
+        assert _end_of(leaves_a_child).returncode == 0
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("error", [ProcessLookupError("gone"), ValueError("not what /proc says"), MemoryError()])
+def test_the_end_of_a_driver_is_told_whatever_fails_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fails(group: int) -> bool:
+        raise error
+
+    monkeypatch.setattr(driver_process, "_is_alive", fails)
+    with caplog.at_level(logging.ERROR):
+        assert _end_of("raise SystemExit(75)").returncode == 75
+    assert "may be left" in caplog.text

@@ -161,6 +161,7 @@ class Claim:
         self._folder = folder
         self._content = record.encode()
         self._supervisor = record.holder.supervisor
+        self._processes = record.holder.processes
         self.generation = record.generation
         self.previous = previous
         self.found = Aliveness.DEAD
@@ -250,6 +251,20 @@ class Claim:
                     return record
         return None
 
+    def alive_before(self) -> tuple[Generation, list[int]] | None:
+        """Find an earlier driver that was replaced, yet has not ended, on this machine.
+
+        Returns:
+            Its generation and the ids of its processes that run; None if there is none. A job that ran earlier in this
+            very process is none: here its queries have been stopped.
+        """
+        for generation in sorted(_claimed(self._files, self._folder), reverse=True):
+            if generation < self.generation and (found := _processes_of(self._files, self._folder, generation)):
+                pids = [process.pid for process in found if process not in self._processes]
+                if pids:
+                    return Generation(generation), pids
+        return None
+
     def is_previous_released(self) -> bool:
         """Say whether the driver before this one ended in good order."""
         previous = self.previous
@@ -329,6 +344,18 @@ def may_live(holder: Holder, *, is_released: bool = False) -> Aliveness:
     """Check whether any of these processes may still run; ``is_released``: they recorded that they have ended."""
     here = Holder.of(process.pid for process in holder.processes if _exists(process.pid))
     return decide(holder, is_released=is_released, here=here)
+
+
+def _processes_of(files: Files, folder: str, generation: int) -> list[Process]:
+    """Return the processes of a driver that run on this machine; none if it has said that it ended."""
+    try:
+        record = _read(files, folder, generation)
+    except (FileNotFoundError, DamagedRecord, UnsupportedFormat):
+        return []
+    if not record.is_driver or files.exists(_released_path(folder, generation)):
+        return []
+    each = {process: record.holder.model_copy(update={"processes": (process,)}) for process in record.holder.processes}
+    return [process for process, holder in each.items() if may_live(holder) is Aliveness.ALIVE]
 
 
 def decide(previous: Holder, *, is_released: bool, here: Holder) -> Aliveness:
@@ -433,8 +460,13 @@ def _read(files: Files, folder: str, generation: int) -> ClaimRecord:
 
 
 def _forget_old(files: Files, folder: str, newest: Generation) -> None:
-    for name in files.list(folder):
-        if (match := _NUMBERED.match(name)) and int(match[1]) <= newest - _KEPT:
+    """Delete old claims, except those of drivers that hang on this machine: see :meth:`Claim.alive_before`."""
+    names = files.list(folder)
+    numbers = {int(match[1]) for name in names if (match := _NUMBERED.match(name))}
+    old = {number for number in numbers if number <= newest - _KEPT}
+    forgotten = {number for number in old if not _processes_of(files, folder, number)}
+    for name in names:
+        if (match := _NUMBERED.match(name)) and int(match[1]) in forgotten:
             files.delete(join(folder, name))
 
 

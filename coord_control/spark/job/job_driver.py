@@ -33,6 +33,7 @@ from coord_control.durable.restore.prepared_restore import remove_unborn
 from coord_control.errors import (
     CoordControlError,
     Fenced,
+    OlderDriverAlive,
     StoreError,
 )
 from coord_control.ids import OperatorUid, QueryName
@@ -328,6 +329,10 @@ class JobDriver:
 
     def verify_recent(self) -> None:
         self._verified(self.claim.verify_recent)
+
+    def verify_alone(self) -> None:
+        if (older := self.claim.alive_before()) is not None:
+            raise OlderDriverAlive(*older)
 
     def _verified(self, check: Callable[[str], None]) -> None:
         try:

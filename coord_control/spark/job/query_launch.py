@@ -14,9 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.durable.epochs.epoch_store import EpochStore
-from coord_control.durable.job_folder.lineage import Lineage, seeded
-from coord_control.durable.job_folder.sink_record import write_sink
+from coord_control.durable.job_folder.lineage import Lineage, is_sink_back, seeded
+from coord_control.durable.job_folder.sink_record import read_sink, write_sink
 from coord_control.durable.restore.seeds import seed_lineage
+from coord_control.durable.spark_layout.file_sink_log import FILE_SINK
 from coord_control.ids import Generation, OperatorUid, QueryName
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_place import JobPlace
@@ -26,6 +27,7 @@ from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
 from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
+from coord_control.spark.queries.rolled_back_sink import RolledBackSink
 from coord_control.spark.queries.writers import place, spark_name
 from coord_control.spark.session import retained_epochs
 from coord_control.spark.sinks.sink_of import sink_of
@@ -94,6 +96,14 @@ class QueryLaunch:
         seeds = {uid: (self.declared.spec(uid).parallelism, self.declared.rescales.get(uid)) for uid in operators}
         seed_lineage(self.place.files, lineage, self.generation, seeds)
 
+    def _rolled_back_sink(self, lineage: Lineage) -> RolledBackSink | None:
+        if not is_sink_back(self.place.files, lineage.folder):
+            return None
+        sink = read_sink(self.place.files, lineage.folder)
+        if sink is None or sink.kind != FILE_SINK or sink.place is None:
+            return None
+        return RolledBackSink(self.place.storage(sink.place), sink.place, self.place.files, lineage.checkpoint)
+
     def _managed(
         self,
         name: QueryName,
@@ -105,5 +115,6 @@ class QueryLaunch:
         store = None
         if operators:
             store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
-        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, table)
+        sink = self._rolled_back_sink(lineage)
+        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, table, sink)
         return ManagedQuery(spec, self.owner, files=self.place.files, runtime=self.runtime, recoveries=self.recoveries)

@@ -84,7 +84,7 @@ class QueryStarts:
         self._life = life
         self._wanted = restore
         self._place, self._declared, self._queries = launch.place, launch.declared, launch.queries
-        self._sinks = SinkRollback(launch.place, launch.spark, launch.owner.verify)
+        self._sinks = SinkRollback(launch.place, launch.spark, launch.owner.verify, launch.owner.verify_alone)
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
 
     @functools.cached_property

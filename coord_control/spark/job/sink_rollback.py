@@ -11,6 +11,11 @@ again before each sink, and before each change of a file sink's log: a newer dri
 meanwhile, and its queries write to them. A second mark, written when a sink is back, says that it has forgotten the
 epochs after the checkpoint.
 
+A driver that was replaced and hangs goes on when it wakes up, and then the epoch that it has begun reaches its sink: no
+claim can end that, because Spark's writers know of none. So while such a driver is seen on this machine, no sink goes
+back. One on another machine cannot be seen; what it writes late to a file sink is found by
+:class:`.rolled_back_sink.RolledBackSink`.
+
 Threads: those of the job's methods, which take turns.
 """
 
@@ -26,6 +31,7 @@ from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import begin_setting_sinks_back, sink_is_back
 from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink
 from coord_control.durable.restore.checks import Check, Verdict, refuse
 from coord_control.durable.restore.file_sink import newest_epoch, set_back_file_sink
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK, LOG_NAME
@@ -46,11 +52,13 @@ class SinkRollback:
 
     Attributes:
         verify: raises Fenced when a newer driver owns the job.
+        verify_alone: raises OlderDriverAlive when an earlier driver has not ended.
     """
 
     place: JobPlace
     spark: SparkSession
     verify: Callable[[], None]
+    verify_alone: Callable[[], None]
 
     def check(self, restore: PendingRestore) -> None:
         """Ask every table whether it can go back; nothing was changed yet.
@@ -68,11 +76,13 @@ class SinkRollback:
 
         Raises:
             Fenced: a newer driver owns the job; it sets the sinks back.
+            OlderDriverAlive: an earlier driver could still write to them; none was touched.
             DamagedRecord: an older driver has written to a file sink meanwhile.
             Exception: a sink did not go back. No query may start.
         """
         if not restore.record.roll_back_sinks or restore.is_rolled_back:
             return
+        self.verify_alone()
         sinks = list(self._sinks(restore))
         for sink in sinks:
             begin_setting_sinks_back(self.place.files, sink.lineage)
@@ -80,6 +90,7 @@ class SinkRollback:
         for sink in sinks:
             self.verify()
             self._set_back(sink)
+            write_sink(self.place.files, sink.lineage, SinkRecord(kind=sink.kind, place=sink.place))
             sink_is_back(self.place.files, sink.lineage)
             _log.info("= query %s: its sink %s is back at %s", sink.query, sink.place, sink.position)
         for sink in sinks:

@@ -29,6 +29,7 @@ from coord_control.errors import (
     CommittedElsewhere,
     CommitUnknown,
     CoordControlError,
+    DamagedRecord,
     Fenced,
     QueryFailed,
     SparkLost,
@@ -85,6 +86,7 @@ class ManagedQuery:
         self._writer = spec.writer
         self._table = spec.table
         self._policy = spec.policy
+        self._sink = spec.sink
         self._owner = owner
         self._files = files
         self._runtime = runtime
@@ -196,7 +198,9 @@ class ManagedQuery:
             if epoch <= self.last_committed:
                 return
             self._owner.verify_recent()
-        except Fenced as error:
+            if self._sink is not None:
+                self._sink.check(epoch)
+        except (Fenced, DamagedRecord) as error:
             self.fail(error)
             return
         self._committed_up_to(epoch)
@@ -400,6 +404,8 @@ class ManagedQuery:
         else:
             self._recoveries.driver_started(self.lineage, committed, planned)
         self._runtime.call(lambda core, now: core.start_run(self.name, facts, now))
+        if self._sink is not None:
+            self._sink.check(committed)
         self._owner.start_coordinators(self.operators)
         self._query = self._start_spark()
         if self._must_end():  # since before Spark's handle was known

@@ -15,6 +15,7 @@ from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.job_folder.lineage import Lineage
 from coord_control.ids import OperatorUid, QueryName
 from coord_control.spark.queries.restart_policy import RestartPolicy
+from coord_control.spark.queries.rolled_back_sink import RolledBackSink
 
 __all__ = ["QueryDefinition", "QueryOwner"]
 
@@ -26,6 +27,7 @@ class QueryDefinition:
     Attributes:
         writer: with the query's name and place.
         table: the table that it writes to, as for ``toTable``; None if the writer says where.
+        sink: its file sink, if that was set back.
         store: of the records of its operators; None if it has none.
         policy: how it is restarted in place.
     """
@@ -37,6 +39,7 @@ class QueryDefinition:
     store: EpochStore | None
     policy: RestartPolicy
     table: str | None = None
+    sink: RolledBackSink | None = None
 
 
 class QueryOwner(Protocol):
@@ -57,6 +60,13 @@ class QueryOwner(Protocol):
 
         Raises:
             Fenced: a newer driver has claimed the job.
+        """
+
+    def verify_alone(self) -> None:
+        """Check that no driver that this one has replaced still runs on this machine.
+
+        Raises:
+            OlderDriverAlive: one does.
         """
 
     def start_coordinators(self, operators: Sequence[OperatorUid]) -> None:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +42,18 @@ FOLDER = "/job/generations"
 def holder(*pids: int, host: str = "here", boot: str | None = "b1", namespace: str | None = "n1") -> Holder:
     processes = tuple(Process(pid=pid, started=f"t{pid}") for pid in pids)
     return Holder(host=host, boot=boot, namespace=namespace, processes=processes)
+
+
+@contextlib.contextmanager
+def hanging() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has been stopped, and does not end by itself."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 class TestClaim:
@@ -494,6 +508,35 @@ class TestRealProcesses:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             assert previous_may_live(mine) is Aliveness.DEAD
         assert previous_may_live(mine) is Aliveness.DEAD
+
+    def test_a_driver_that_was_replaced_and_hangs_is_found_however_long_ago_that_was(self, files: MemoryFiles) -> None:
+        with hanging() as process:
+            claim(files, FOLDER, holder(2))
+            claim(files, FOLDER, Holder.of([process.pid, 2**22 + 1]))
+            latest = claim(files, FOLDER, Holder.of([os.getpid()]))
+            assert latest.alive_before() == (2, [process.pid])
+            latest.release()
+            for _ in range(12):  # older claims are forgotten
+                latest = claim(files, FOLDER, holder(1))
+            assert latest.alive_before() == (2, [process.pid])
+            names = files.list(FOLDER)
+            assert "2.json" in names
+            assert "1.json" not in names
+        assert latest.alive_before() is None
+        claim(files, FOLDER, holder(1))
+        assert "2.json" not in files.list(FOLDER)
+
+    def test_who_runs_no_query_any_more_does_not_count_as_alive(self, files: MemoryFiles) -> None:
+        with hanging() as process:
+            other = Holder.of([process.pid])
+            claim(files, FOLDER, other, is_driver=False)  # a command on the storage
+            claim(files, FOLDER, other).release()
+            claim(files, FOLDER, Holder.of([os.getpid()]))  # this process, in which an earlier job has ended
+            claim(files, FOLDER, other.model_copy(update={"boot": "another"}))
+            mine = claim(files, FOLDER, Holder.of([os.getpid()]))
+            assert mine.alive_before() is None
+            files.replace(f"{FOLDER}/3.json", b"damaged")
+            assert mine.alive_before() is None
 
     def test_the_first_driver_has_nobody_before_it(self, files: MemoryFiles) -> None:
         assert previous_may_live(claim(files, FOLDER, holder(1))) is Aliveness.DEAD

@@ -11,7 +11,7 @@ import pytest
 from coord_control.durable.checkpoints.metadata_file import SinkSnapshot
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.lineage import are_sinks_set_back, is_sink_back
-from coord_control.errors import DamagedRecord, Fenced, RestoreRefused
+from coord_control.errors import DamagedRecord, Fenced, OlderDriverAlive, RestoreRefused
 from coord_control.ids import Generation, QueryName
 from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.sinks.table_format import FORMATS
@@ -53,11 +53,13 @@ def _restore(*, rolls_back: bool = True) -> Any:
     )
 
 
-def _rollback(files: MemoryFiles, tables: Any, monkeypatch: pytest.MonkeyPatch, verify: Any = None) -> SinkRollback:
+def _rollback(
+    files: MemoryFiles, tables: Any, monkeypatch: pytest.MonkeyPatch, verify: Any = None, verify_alone: Any = None
+) -> SinkRollback:
     monkeypatch.setitem(FORMATS, "table", tables)
     place: Any = SimpleNamespace(files=files, folder=JOB, storage=lambda path: files)
     spark: Any = None
-    return SinkRollback(place, spark, verify or (lambda: None))
+    return SinkRollback(place, spark, verify or (lambda: None), verify_alone or (lambda: None))
 
 
 def _marked(files: MemoryFiles, is_marked: Callable[..., bool] = are_sinks_set_back) -> list[str]:
@@ -118,6 +120,19 @@ def test_a_driver_that_was_fenced_touches_no_sink(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Fenced):
         _rollback(files, tables, monkeypatch, fenced).carry_out(_restore())
     assert tables.calls == []
+
+
+def test_no_sink_is_touched_while_an_earlier_driver_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: what that driver wrote when it woke up hid epochs of this one, and others came out twice."""
+    files, tables, restore = MemoryFiles(), Tables(), _restore()
+
+    def alive() -> None:
+        raise OlderDriverAlive(3, [17, 18])
+
+    with pytest.raises(OlderDriverAlive, match=r"generation 3 .* no sink was touched.*kill -9 17 18") as e:
+        _rollback(files, tables, monkeypatch, verify_alone=alive).carry_out(restore)
+    assert e.value.retry, "the supervisor may try again"
+    assert (tables.calls, _marked(files), restore.has_touched_sinks) == ([], [], False)
 
 
 def test_a_driver_that_is_fenced_meanwhile_touches_no_further_sink(monkeypatch: pytest.MonkeyPatch) -> None:
