@@ -27,7 +27,7 @@ from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, Trigger
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.ids import NO_CHECKPOINT, CheckpointId, Epoch, Generation, QueryName
 
 __all__ = ["many_files"]

@@ -21,7 +21,8 @@ from coord_control.coordinators import OperatorCoordinator
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Claim, Holder
+from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.errors import CoordControlError, Fenced
 from coord_control.ids import NO_EPOCH, AttemptId, Epoch, Generation, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol.job import JobCore

@@ -157,7 +157,7 @@ class DriverProcess:
             error = _read_report(lifeline)
             try:
                 _end_group(process.pid)
-            except Exception:  # whatever it is: without the message below the supervisor would wait for ever
+            except Exception:  # whatever it is: without the message below the supervisor would never hear of the end
                 _log.exception("processes of the driver %d may be left", process.pid)
         self._inbox.put(DriverEnded(returncode, error))
 

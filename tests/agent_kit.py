@@ -33,7 +33,7 @@ from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.checkpoints.stored_statistics import stored_statistics
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Holder
+from coord_control.durable.job_folder.holder import Aliveness, Holder
 from coord_control.errors import EventInvalid, Fenced, JobClosed, OperatorNotFound, UndeclaredEvent
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.generations import Claim, Holder, claim
+from coord_control.durable.job_folder.generations import Claim, claim
+from coord_control.durable.job_folder.holder import Holder
 from tests.patience import SECONDS
 
 __all__ = ["check_owners"]

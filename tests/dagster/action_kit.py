@@ -19,7 +19,7 @@ from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName

@@ -11,7 +11,7 @@ import pytest
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder, Process
+from coord_control.durable.job_folder.holder import Holder, Process
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
 from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink
 from coord_control.durable.offline.offline_savepoint import save

@@ -27,7 +27,7 @@ _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
 _SINKS: Final = "tests/unit/durable/test_preflight_sinks.py"
 _OFFLINE_SINKS: Final = "tests/unit/durable/test_offline_sinks.py"
 _LOG: Final = "tests/unit/durable/test_file_sink.py"
-_CLAIMS: Final = "tests/unit/durable/test_generations.py::TestRealProcesses"
+_CLAIMS: Final = "tests/unit/durable/test_generations.py"
 _ROLLED_BACK: Final = "tests/unit/spark/test_rolled_back_sink.py"
 _LATE_ENTRY: Final = (
     "tests/spark/test_sink_rollback.py::test_an_entry_that_another_driver_writes_after_the_rollback_ends_the_query"

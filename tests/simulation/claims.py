@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import LEASE_SECONDS, Claim, Holder
+from coord_control.durable.job_folder.generations import LEASE_SECONDS, Claim
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.ids import Generation
 from tests.simulation.memory_files import MemoryFiles
 from tests.simulation.values import Violation

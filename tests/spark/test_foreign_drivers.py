@@ -16,7 +16,7 @@ import coord_control as cc
 from coord_control import errors
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.ids import QueryName
 from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (

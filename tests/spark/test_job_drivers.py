@@ -14,6 +14,7 @@ import coord_control as cc
 from coord_control import errors
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.ids import QueryName
 from coord_control.protocol.query_state import Wish
 from tests.patience import SECONDS, eventually
@@ -197,7 +198,5 @@ def test_a_storage_that_fails_does_not_end_the_watch_for_newer_drivers_and_is_sa
     eventually(lambda: len(looks) > 5)
     said = [each.message for each in caplog.records if "generation" in each.message]
     assert len([each for each in said if each.startswith("x the generation cannot be checked")]) == 1
-    generations.claim(
-        job._driver.place.files, join(job._driver.place.folder, "generations"), generations.Holder.of([1])
-    )
+    generations.claim(job._driver.place.files, join(job._driver.place.folder, "generations"), Holder.of([1]))
     eventually(lambda: isinstance(job._life.error, errors.Fenced))

@@ -25,7 +25,7 @@ import coord_control as cc
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Holder
+from coord_control.durable.job_folder.holder import Aliveness, Holder
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, spark_position
 from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.preflight_sinks import SinkOptions, check_sinks

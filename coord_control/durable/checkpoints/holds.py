@@ -25,8 +25,7 @@ import pydantic
 
 from coord_control.durable.checkpoints.metadata_file import METADATA_NAME
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Holder
+from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
 from coord_control.errors import DamagedRecord, StoreError, StoreUnavailable
 
 __all__ = ["DEFAULT_LEASE_SECONDS", "HOLDS_NAME", "HoldRecord", "active_hold", "hold"]
@@ -62,7 +61,7 @@ class HoldRecord(pydantic.BaseModel):
         """Return whether its holder may still be reading."""
         if now >= self.expires_at:
             return False
-        return generations.may_live(self.holder) is not Aliveness.DEAD
+        return may_live(self.holder) is not Aliveness.DEAD
 
     def __str__(self) -> str:
         processes = ", ".join(str(process.pid) for process in self.holder.processes)

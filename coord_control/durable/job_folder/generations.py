@@ -19,30 +19,26 @@ An owner is current as long as its claim holds its own content. That is one read
 cache can answer it, and opening a file is what NFS promises to check with its server.
 
 Fencing rests on the claims alone, and is safe whatever the older driver does. Whether that one *may still live* is a
-different question, asked for politeness: a query that it runs writes to the same Spark checkpoint until it notices. The
-answer is a pure decision from facts.
+different question, see :mod:`.holder`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import enum
 import json
 import math
-import os
 import random
 import re
 import secrets
-import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final
 
 import pydantic
 
 from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.holder import Aliveness, Holder, Process, may_live
 from coord_control.errors import AlreadyExists, CoordControlError, DamagedRecord, Fenced, UnsupportedFormat
 from coord_control.ids import Generation
 
@@ -50,14 +46,9 @@ __all__ = [
     "LEASE_SECONDS",
     "UNSEEN_SECONDS",
     "WATCH_SECONDS",
-    "Aliveness",
     "Claim",
     "ClaimRecord",
-    "Holder",
-    "Process",
     "claim",
-    "decide",
-    "may_live",
     "previous_may_live",
 ]
 
@@ -84,48 +75,10 @@ _CLAIM_NAME: Final = re.compile(r"([1-9]\d*)\.json")
 _WANTED_NAME: Final = re.compile(r"([1-9]\d*)\.([0-9a-f]+)\.wanted")
 
 
-class Aliveness(enum.Enum):
-    """Whether the driver of a generation may still run."""
-
-    DEAD = "dead"  #: it ended, or its processes are gone
-    ALIVE = "alive"  #: one of its processes runs
-    UNKNOWN = "unknown"  #: it ran where we cannot look
-
-
-class _Model(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-
-class Process(_Model):
-    """A process; its start time distinguishes it from a later one with the same id."""
-
-    pid: int
-    started: str | None  #: only to be compared; None where it cannot be found out
-
-
-class Holder(_Model):
-    """Where a driver runs: its machine, and the processes that all have to be gone before it is."""
-
-    host: str
-    boot: str | None  #: changes with each start of the machine
-    namespace: str | None  #: process ids only mean something within it (containers)
-    processes: tuple[Process, ...]
-    supervisor: str | None = None  #: the ``coordctl run`` that started it, if any
-
-    @classmethod
-    def of(cls, pids: Iterable[int], supervisor: str | None = None) -> Holder:
-        """Describe processes of this machine, usually this driver's Python and its JVM."""
-        return cls(
-            host=socket.gethostname(),
-            boot=_read_text("/proc/sys/kernel/random/boot_id"),
-            namespace=_read_link("/proc/self/ns/pid"),
-            processes=tuple(Process(pid=pid, started=_started(pid)) for pid in pids),
-            supervisor=supervisor,
-        )
-
-
-class ClaimRecord(_Model):
+class ClaimRecord(pydantic.BaseModel):
     """The content of a claim."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     format_version: int = FORMAT_VERSION
     generation: Generation
@@ -340,12 +293,6 @@ def previous_may_live(claim: Claim) -> Aliveness:
     return may_live(claim.previous.holder, is_released=claim.is_previous_released())
 
 
-def may_live(holder: Holder, *, is_released: bool = False) -> Aliveness:
-    """Check whether any of these processes may still run; ``is_released``: they recorded that they have ended."""
-    here = Holder.of(process.pid for process in holder.processes if _exists(process.pid))
-    return decide(holder, is_released=is_released, here=here)
-
-
 def _processes_of(files: Files, folder: str, generation: int) -> list[Process]:
     """Return the processes of a driver that run on this machine; none if it has said that it ended."""
     try:
@@ -356,35 +303,6 @@ def _processes_of(files: Files, folder: str, generation: int) -> list[Process]:
         return []
     each = {process: record.holder.model_copy(update={"processes": (process,)}) for process in record.holder.processes}
     return [process for process, holder in each.items() if may_live(holder) is Aliveness.ALIVE]
-
-
-def decide(previous: Holder, *, is_released: bool, here: Holder) -> Aliveness:
-    """Decide whether a driver may still run.
-
-    Args:
-        previous: the driver in question.
-        is_released: it said that it has ended.
-        here: this machine, with those of the driver's process ids that exist now.
-    """
-    if is_released:
-        return Aliveness.DEAD
-    # Only Linux provides these; elsewhere no process can be declared dead.
-    if None in (previous.boot, previous.namespace):
-        return Aliveness.UNKNOWN
-    if (previous.host, previous.boot, previous.namespace) != (here.host, here.boot, here.namespace):
-        return Aliveness.UNKNOWN
-    now = {process.pid: process.started for process in here.processes}
-    if any(_is_same(process, now) for process in previous.processes):
-        return Aliveness.ALIVE
-    return Aliveness.DEAD
-
-
-def _is_same(process: Process, now: Mapping[int, str | None]) -> bool:
-    if process.pid not in now:
-        return False
-    started = now[process.pid]
-    # Without a start time, taking a stranger for the driver is the error that does no harm.
-    return started is None or process.started is None or started == process.started
 
 
 def _claimed(files: Files, folder: str) -> list[int]:
@@ -481,41 +399,3 @@ def _released_path(folder: str, generation: int) -> str:
 def _clock() -> float:
     # Also counts the time that the machine was asleep, where the system can tell.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    # A process that has ended keeps its id until its parent takes note; without an init that can be never.
-    fields = _stat(pid)
-    return fields is None or fields[0] not in ("Z", "X")
-
-
-def _started(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since the boot."""
-    fields = _stat(pid)
-    return None if fields is None else fields[19]
-
-
-def _stat(pid: int) -> list[str] | None:
-    text = _read_text(f"/proc/{pid}/stat")
-    # The second field is the program's name in brackets, with any characters in it; what we want follows it.
-    return None if text is None else text.rpartition(")")[2].split()
-
-
-def _read_text(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
-
-
-def _read_link(path: str) -> str | None:
-    try:
-        return str(Path(path).readlink())
-    except OSError:
-        return None

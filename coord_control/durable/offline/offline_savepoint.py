@@ -41,7 +41,8 @@ from coord_control.durable.checkpoints.removal import remove_savepoint
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
+from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
 from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
@@ -131,15 +132,15 @@ def own_job(
     job = job_folder.rstrip("/").rpartition("/")[2]
     folder = join(job_folder, "generations")
     found = generations.newest_claim(files, folder)
-    may_live = Aliveness.DEAD
+    aliveness = Aliveness.DEAD
     if found is not None:
         record, is_released = found
-        may_live = generations.may_live(record.holder, is_released=is_released)
-        if may_live is Aliveness.ALIVE or (may_live is Aliveness.UNKNOWN and not force):
-            raise JobRunning(job, record.generation, record.holder.host, is_known=may_live is Aliveness.ALIVE)
+        aliveness = may_live(record.holder, is_released=is_released)
+        if aliveness is Aliveness.ALIVE or (aliveness is Aliveness.UNKNOWN and not force):
+            raise JobRunning(job, record.generation, record.holder.host, is_known=aliveness is Aliveness.ALIVE)
     claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above, is_driver=False)
     try:
-        if may_live is Aliveness.UNKNOWN:
+        if aliveness is Aliveness.UNKNOWN:
             sleep(generations.UNSEEN_SECONDS)
         yield claim
     finally:

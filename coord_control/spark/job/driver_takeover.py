@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from coord_control.driver_process import SUPERVISED_VARIABLE
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Claim, Holder
+from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
 from coord_control.ids import Generation
 from coord_control.protocol.job_facts import RecoveryCause
 
@@ -67,7 +68,7 @@ def _tell(claim: Claim, folder: str) -> None:
         return
     # Its Python alone: after a crash its JVM lives a moment longer.
     python = previous.holder.model_copy(update={"processes": previous.holder.processes[:1]})
-    found = generations.may_live(python, is_released=claim.is_previous_released())
+    found = may_live(python, is_released=claim.is_previous_released())
     if found is Aliveness.DEAD:
         return
     job = folder.rpartition("/")[2]

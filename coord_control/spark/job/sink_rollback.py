@@ -11,8 +11,8 @@ again before each sink, and before each change of a file sink's log: a newer dri
 meanwhile, and its queries write to them. A second mark, written when a sink is back, says that it has forgotten the
 epochs after the checkpoint.
 
-A driver that was replaced and hangs goes on when it wakes up, and then the epoch that it has begun reaches its sink: no
-claim can end that, because Spark's writers know of none. So while such a driver is seen on this machine, no sink goes
+When a driver that was replaced and hangs wakes up, the epoch that it has begun reaches its sink: no claim can end
+that, because Spark's writers know of none. So while such a driver is seen on this machine, no sink goes
 back. One on another machine cannot be seen; what it writes late to a file sink is found by
 :class:`.rolled_back_sink.RolledBackSink`.
 

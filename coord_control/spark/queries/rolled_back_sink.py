@@ -48,7 +48,7 @@ class RolledBackSink:
         newest = newest_entry(self.files.list(log))
         if newest <= epoch:
             return
-        _, planned = spark_position(self.kept, self.checkpoint)  # read after the log: the query goes on meanwhile
+        _, planned = spark_position(self.kept, self.checkpoint)  # read after the log: the query runs meanwhile
         if newest > planned:
             why = (
                 f"its newest entry is {newest}, and its query has planned epochs up to {planned}: a driver that was "

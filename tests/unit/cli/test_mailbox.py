@@ -10,7 +10,7 @@ import pytest
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.ids import BarrierId, Epoch, Generation, SubtaskIndex
 from coord_control.protocol.records import Begin, EventBatch

@@ -13,7 +13,7 @@ import pytest
 from coord_control.control.client.control_client import ControlClient
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName

@@ -19,7 +19,7 @@ from coord_control.control.execution.execution import Execution
 from coord_control.control.execution.outcomes import cancelled, completed
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder, Process
+from coord_control.durable.job_folder.holder import Holder, Process
 from coord_control.errors import CheckpointNotCompleted
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason

@@ -12,6 +12,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, QueryName
 from tests.simulation.memory_files import MemoryFiles
 
@@ -19,7 +20,7 @@ JOB = "/jobs/flights"
 QUERY = QueryName("delays")
 LINEAGE = "lineage-000001"
 SPARK = join(JOB, "queries", QUERY, LINEAGE, "spark")
-HOLDER = generations.Holder(host="here", boot=None, namespace=None, processes=())
+HOLDER = Holder(host="here", boot=None, namespace=None, processes=())
 
 
 def run_epoch(files: Files, epoch: int, *, keep: int = 3, spark: str = SPARK) -> None:

@@ -20,17 +20,8 @@ import pytest
 
 from coord_control.durable.files.filesystem import Files, LocalFiles
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import (
-    Aliveness,
-    Claim,
-    ClaimRecord,
-    Holder,
-    Process,
-    claim,
-    decide,
-    newest_claim,
-    previous_may_live,
-)
+from coord_control.durable.job_folder.generations import Claim, ClaimRecord, claim, newest_claim, previous_may_live
+from coord_control.durable.job_folder.holder import Aliveness, Holder, Process, decide
 from coord_control.errors import DamagedRecord, StoreUnavailable, UnsupportedFormat
 from coord_control.ids import Generation
 from tests.patience import SECONDS
@@ -274,6 +265,7 @@ class TestCheckThenPut:
         script = (
             "import sys; from coord_control.durable.files.filesystem import LocalFiles\n"
             "from coord_control.durable.job_folder import generations\n"
+            "from coord_control.durable.job_folder.holder import Holder\n"
             "from coord_control.errors import AlreadyExists\n"
             "class Files(LocalFiles):\n"
             "    def create(self, path, data):\n"
@@ -281,7 +273,7 @@ class TestCheckThenPut:
             "        self.replace(path, data)\n"
             "sys.stdin.readline()\n"
             "for _ in range(5):\n"
-            "    print(generations.claim(Files(), sys.argv[1], generations.Holder.of([])).generation)\n"
+            "    print(generations.claim(Files(), sys.argv[1], Holder.of([])).generation)\n"
         )
         folder = str(tmp_path / "generations")
         processes = [

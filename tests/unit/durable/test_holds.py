@@ -10,7 +10,7 @@ import pytest
 
 from coord_control.durable.checkpoints.holds import HoldRecord, active_hold, hold
 from coord_control.durable.files.filesystem import LocalFiles, join
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.errors import DamagedRecord, StoreUnavailable
 from tests.simulation.memory_files import MemoryFiles
 

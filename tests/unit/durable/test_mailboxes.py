@@ -9,7 +9,7 @@ import pytest
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.durable.job_folder.lineage import current_lineage, spark_position
 from coord_control.durable.offline.mailboxes import drop_mailbox, waiting
 from coord_control.durable.offline.offline_restore import restore_job

@@ -17,7 +17,7 @@ from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Holder, Process
+from coord_control.durable.job_folder.holder import Holder, Process
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.job_folder.sink_record import SinkRecord, write_sink

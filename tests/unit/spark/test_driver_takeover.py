@@ -15,7 +15,7 @@ import pytest
 
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Aliveness, Holder
+from coord_control.durable.job_folder.holder import Aliveness, Holder
 from coord_control.durable.offline.offline_savepoint import own_job
 from coord_control.ids import Generation
 from coord_control.protocol.job_facts import RecoveryCause

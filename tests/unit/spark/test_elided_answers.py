@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import LEASE_SECONDS, UNSEEN_SECONDS, WATCH_SECONDS, Holder
+from coord_control.durable.job_folder.generations import LEASE_SECONDS, UNSEEN_SECONDS, WATCH_SECONDS
+from coord_control.durable.job_folder.holder import Holder
 from coord_control.errors import Fenced, StoreUnavailable
 from coord_control.protocol.messages import Acknowledge, Hello
 from tests.core_kit import attempt

@@ -51,7 +51,7 @@ def test_a_state_that_the_writer_or_the_session_names_is_not_left_behind(
         open_lineage(files, f"{JOB}/queries/{QUERY}", QUERY, {}, adopted)
     monkeypatch.setattr(query_starts, "own_checkpoint", lambda writer, query: (own, by_session))
     place = SimpleNamespace(files=files, folder=JOB, storage=lambda path: files)
-    nothing: Any = SimpleNamespace(verify=None)
+    nothing: Any = SimpleNamespace(verify=None, verify_alone=None)
     launch: Any = SimpleNamespace(place=place, declared=nothing, queries={}, spark=nothing, owner=nothing)
     starts = QueryStarts(launch, nothing, None)
     start = QueryStart(QUERY, nothing, (), declared, None)
