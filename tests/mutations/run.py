@@ -108,6 +108,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "if False:",
     ),
     Mutation(
+        "compare the clocks of two drivers to find the older one",
+        generations._supersede,
+        "if older.superseded_by is None:",
+        "if older.superseded_by is None and older.claimed_at <= _read(files, folder, newest).claimed_at:",
+    ),
+    Mutation(
         "own a generation that another driver wants too",
         generations._is_confirmed,
         "wanted == {mine.token} and ",

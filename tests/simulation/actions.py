@@ -103,7 +103,7 @@ def _stop_fenced(world: World, driver: Driver) -> None:
 
 
 def _pass_a_moment(world: World, rng: random.Random) -> bool:
-    world.claims.now += rng.choice((0.1, 0.4, 1.5))
+    world.claims.passed += rng.choice((0.1, 0.4, 1.5))
     return True
 
 

@@ -81,6 +81,7 @@ class Driver:
         lineage: what it runs; its invariants check this driver's steps.
         answer: sends an answer to a connection.
         say: tells the history what happens.
+        now: what its clock shows; as good as any other time.
     """
 
     claim: Claim
@@ -90,6 +91,7 @@ class Driver:
     lineage: Lineage
     answer: Callable[[Driver, str, Answer], None]
     say: Notify
+    now: float
     logs: dict[QueryName, SparkLog] = field(init=False)
     invariants: Invariants = field(init=False)
     core: JobCore = field(init=False)
@@ -104,7 +106,6 @@ class Driver:
     calls: deque[messages.Notice | Started] = field(default_factory=deque)
     run_number: int = 0
     task_attempts: int = 0
-    now: float = 0.0
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of

@@ -59,7 +59,7 @@ class World:
     specs: dict[QueryName, list[OperatorSpec]] = field(default_factory=dict)
     drivers: list[Driver] = field(default_factory=list)  #: oldest first; the last one is meant to own the job
     faults: dict[Generation, StorageFaults] = field(default_factory=dict)
-    claims: Claims = field(default_factory=Claims)
+    claims: Claims = field(init=False)
     outside: Outside = field(default_factory=Outside)
     stored: dict[CheckpointId, Stored] = field(default_factory=dict)  #: survives everything
     barriers: BarriersSeen = field(default_factory=dict)
@@ -76,6 +76,7 @@ class World:
     checkpoints: int = 0
 
     def __post_init__(self) -> None:
+        self.claims = Claims(self.shape.getrandbits(32))
         self.is_flaky = self.shape.random() < 0.2
         self.is_hostile = self.shape.random() < 0.6
         self.is_gentle = self.shape.random() < 0.4
@@ -178,6 +179,7 @@ class World:
             lineage=lineage,
             answer=self.answer,
             say=self.say,
+            now=self.claims.clocks[claim.generation].seconds(self.claims.passed),
         )
         for coordinator in driver.coordinators.values():
             coordinator.feed = EventFeed(_NO_LIMIT if self.is_calm else self.items_limit)
