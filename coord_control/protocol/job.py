@@ -182,8 +182,7 @@ class JobCore:
         lost, self._batch = self._batch, Batch()
         refused = messages.Refused("the driver could not make it durable")
         self._batch.answers += [messages.Answered(answered.token, refused) for answered in lost.answers]
-        told = (messages.FailQuery, messages.CheckpointFailed)  # these are never repeated
-        self._batch.notices += [notice for notice in lost.notices if isinstance(notice, told)]
+        self._batch.notices += lost.told_anyway()
         self._checkpoints.fail_all(FailureReason.QUERY_FAILED, str(error), now, self._batch)
         for query in self._queries.values():
             if query.starts:

@@ -276,3 +276,7 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self.persist or self.answers or self.notices)
+
+    def told_anyway(self) -> list[FailQuery | CheckpointFailed]:
+        """Return the notices to execute even when records are lost: they rest on none, and the core says them once."""
+        return [notice for notice in self.notices if isinstance(notice, FailQuery | CheckpointFailed)]

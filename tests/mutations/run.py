@@ -24,7 +24,9 @@ from coord_control.protocol import liveness, recovery
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.gateway import Gateway
 from coord_control.protocol.job import JobCore
+from coord_control.protocol.messages import Batch
 from coord_control.protocol.operator import OperatorRun
+from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
 from tests.mutations.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from tests.mutations.control_mutations import CONTROL_MUTATIONS
 from tests.mutations.mutation import Mutation
@@ -284,6 +286,18 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         JobCore.fail_all,
         "messages.Answered(answered.token, refused)",
         "answered",
+    ),
+    Mutation(
+        "forget an aborted checkpoint with the records that are lost",
+        Batch.told_anyway,
+        "isinstance(notice, FailQuery | CheckpointFailed)",
+        "isinstance(notice, FailQuery)",
+    ),
+    Mutation(
+        "cut a checkpoint again while a pin of the cut before runs",
+        CheckpointRun._step,
+        "not self._pinning and ",
+        "",
     ),
     Mutation(
         "begin a generation without a base of its own",

@@ -383,7 +383,8 @@ def _start_query(world: World, rng: random.Random) -> bool:
     driver = world.driver
     if driver is None:
         return False
-    waiting = [query for query in world.specs if query not in driver.runs and query not in driver.finished]
+    over = {*driver.runs, *driver.finished, *driver.ended}
+    waiting = [query for query in world.specs if query not in over]
     if not waiting:
         return False
     world.start_query(driver, rng.choice(waiting))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from coord_control.ids import QueryName
 from tests.simulation import checkpointing
+from tests.simulation.checkpoints import Pinning, UnderWay
 from tests.simulation.choices import Action, early_death, is_spared, some_driver
-from tests.simulation.driver import DriverStage
+from tests.simulation.driver import Driver, DriverStage
 from tests.simulation.spark import RunStage
 from tests.simulation.world import World
 
@@ -30,13 +32,43 @@ def _trigger(world: World, rng: random.Random) -> bool:
     return True
 
 
-def _store(world: World, rng: random.Random) -> bool:
+def _take_up(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
-    captured = [each for each in driver.desk.under_way.values() if each.is_captured] if driver is not None else []
-    if driver is None or not captured:
+    if driver is None or not driver.desk.told:
+        return False
+    checkpointing.take_up(world, driver)
+    return True
+
+
+def _pin(world: World, rng: random.Random) -> bool:
+    if (found := _some_pin(world, rng)) is None:
+        return False
+    checkpointing.pin(world, *found)
+    return True
+
+
+def _lose_file(world: World, rng: random.Random) -> bool:
+    if is_spared(world, rng) or (found := _some_pin(world, rng)) is None:
+        return False
+    checkpointing.lose_file(world, *found, is_gone=rng.random() < 0.8)
+    return True
+
+
+def _some_pin(world: World, rng: random.Random) -> tuple[Driver, UnderWay, Pinning] | None:
+    driver = some_driver(world, rng)
+    if driver is None:
+        return None
+    pins = [(driver, pending, pinning) for pending in driver.desk.under_way.values() for pinning in pending.pins]
+    return rng.choice(pins) if pins else None
+
+
+def _write_metadata(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    writing = [each for each in driver.desk.under_way.values() if each.is_writing] if driver is not None else []
+    if driver is None or not writing:
         return False
     is_crash = not world.is_calm and not is_spared(world, rng) and rng.random() < 0.05
-    checkpointing.store(world, driver, rng.choice(captured), dies_after=is_crash)
+    checkpointing.write(world, driver, rng.choice(writing), dies_after=is_crash)
     return True
 
 
@@ -44,17 +76,7 @@ def _abort(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
     if driver is None or not driver.desk.under_way:
         return False
-    checkpointing.abort(world, driver, rng.choice(list(driver.desk.under_way)))
-    return True
-
-
-def _cut_again(world: World, rng: random.Random) -> bool:
-    driver = some_driver(world, rng)
-    begun = [each for each in driver.desk.under_way.values() if each.parts] if driver is not None else []
-    begun = [each for each in begun if not each.is_pinned]
-    if driver is None or not begun:
-        return False
-    checkpointing.cut_again(world, driver, rng.choice(begun).checkpoint)
+    checkpointing.abort(world, driver, rng.choice(list(driver.desk.under_way.values())))
     return True
 
 
@@ -108,25 +130,51 @@ def _stop_and_save(world: World, rng: random.Random) -> bool:
     driver = world.driver
     if driver is None or driver.runs.keys() != driver.logs.keys() or driver.lineage.undamaged or is_spared(world, rng):
         return False
-    for query, run in list(driver.runs.items()):
-        world.say(f"{driver} stops {query}")
-        run.stage = RunStage.STOPPED
-        world.abandon(run)
-        driver.end_run(query)
+    for query in list(driver.runs):
+        _end(world, driver, query)
     if driver.stage is DriverStage.ALIVE:
-        checkpointing.save_stopped(world, driver)
+        checkpointing.trigger(world, driver)
+    return True
+
+
+def _end_query(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None or not driver.runs or is_spared(world, rng):
+        return False
+    _end(world, driver, rng.choice(list(driver.runs)))
+    return True
+
+
+def _end(world: World, driver: Driver, query: QueryName) -> None:
+    world.say(f"{driver} stops {query}")
+    run = driver.runs[query]
+    run.stage = RunStage.STOPPED
+    world.abandon(run)
+    driver.end_run(query)
+    driver.ended.add(query)
+
+
+def _start_again(world: World, rng: random.Random) -> bool:
+    driver = some_driver(world, rng)
+    if driver is None or not driver.ended or (world.is_calm and driver.desk.under_way):
+        return False
+    driver.ended.remove(rng.choice(sorted(driver.ended)))
     return True
 
 
 #: name: (weight, action).
 CHECKPOINT_ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "trigger checkpoint": (3, _trigger),
-    "store checkpoint": (5, _store),
+    "take up checkpoint": (4, _take_up),
+    "pin": (3, _pin),
+    "lose file": (0.3, _lose_file),
+    "write metadata": (4, _write_metadata),
     "abort checkpoint": (0.3, _abort),
-    "cut again": (0.3, _cut_again),
     "refuse snapshot": (0.15, _refuse),
     "let time pass": (0.3, _let_time_pass),
     "restore": (0.2, _restore),
     "save offline": (0.5, _save_offline),
     "stop and save": (0.2, _stop_and_save),
+    "end query": (0.3, _end_query),
+    "start again": (1, _start_again),
 }

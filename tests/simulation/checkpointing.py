@@ -1,4 +1,7 @@
-"""The life of a checkpoint outside the core: triggered, stored or aborted, and restored from.
+"""The life of a checkpoint outside the core: triggered, cut, pinned, written or aborted, and restored from.
+
+What comes next, the real :class:`CheckpointRun` decides; here its steps are carried out as the checkpoint service does
+it. Each pin is a thread, which may be slow: it ends when the world says so, whatever has become of its checkpoint.
 
 A restore is done as on real storage: a new lineage counts from the moment on at which a file names it, and its epoch
 stores get their first records when the queries start in it.
@@ -8,20 +11,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
-from coord_control.errors import Fenced, StoreUnavailable
+from coord_control.errors import CoordControlError, Fenced, StateFileMissing, StoreError, StoreUnavailable
 from coord_control.ids import BarrierId, CheckpointId, Generation, QueryName
 from coord_control.protocol.cut import cut_of
+from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover, recovery_marker
-from tests.simulation.checkpoints import Part, Rest, Stored, UnderWay
+from coord_control.protocol.scheduler.checkpoint_run import (
+    AbortCut,
+    ClaimNumber,
+    Confirm,
+    Cut,
+    Discard,
+    Effect,
+    Ended,
+    Pin,
+    Report,
+    State,
+    Withdraw,
+    Write,
+)
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome
+from tests.simulation.checkpoints import Part, Pinning, Rest, Stored, UnderWay
 from tests.simulation.driver import Driver, DriverStage
 from tests.simulation.lineages import Lineage
 from tests.simulation.memory_files import Crash
 from tests.simulation.spark import SparkLog
 from tests.simulation.world import RESTORES, World
 
-__all__ = ["abort", "cut_again", "restore", "save_offline", "save_stopped", "store", "trigger"]
+__all__ = ["abort", "lose_file", "pin", "restore", "save_offline", "take_up", "trigger", "write"]
+
+#: Errors of a thread that pins: one that another cut helps against, and one that ends the checkpoint.
+_GONE: Final = StateFileMissing("state/0/0/1.delta", "simulated")
+_UNAVAILABLE: Final = StoreUnavailable("a checkpoint", "write", "simulated")
+_ABORTED: Final = CheckpointOutcome(FailureReason.ABORTED, "simulated")
 
 
 def trigger(world: World, driver: Driver) -> CheckpointId:
@@ -29,44 +55,128 @@ def trigger(world: World, driver: Driver) -> CheckpointId:
     checkpoint = _next(world)
     world.say(f"{driver} triggers checkpoint {checkpoint}")
     world.statistics.checkpoints += 1
-    driver.trigger_checkpoint(checkpoint)
+    pending = driver.desk.under_way[checkpoint] = UnderWay(checkpoint)
+    pending.run.begin()
+    _apply(world, driver, pending)
     return checkpoint
 
 
-def abort(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
+def abort(world: World, driver: Driver, pending: UnderWay) -> None:
     """Somebody gives a checkpoint up, wherever it stands."""
-    world.say(f"{driver} aborts checkpoint {checkpoint}")
+    world.say(f"{driver} aborts checkpoint {pending.checkpoint}")
     world.statistics.aborted += 1
-    driver.abort_checkpoint(checkpoint)
+    pending.run.fail(_ABORTED, driver.now)
+    _apply(world, driver, pending)
 
 
-def cut_again(world: World, driver: Driver, checkpoint: CheckpointId) -> None:
-    """Spark has removed a file before it was pinned: nothing of the cut counts, and it is made again."""
-    world.say(f"a file of checkpoint {checkpoint} is gone; {driver} cuts it again")
-    world.statistics.cut_again += 1
-    driver.abort_checkpoint(checkpoint)
-    driver.trigger_checkpoint(checkpoint)
+def take_up(world: World, driver: Driver) -> None:
+    """What the core has said of a checkpoint is taken up, in its order."""
+    notice = driver.desk.told.popleft()
+    if (pending := driver.desk.under_way.get(notice.checkpoint)) is None:
+        return
+    match notice:
+        case QueryCaptured():
+            pending.captured(notice, [spec.uid for spec in world.specs[notice.query]])
+        case CheckpointFailed():
+            outcome = CheckpointOutcome(notice.reason, notice.detail)
+            world.statistics.failed += pending.run.abandoned(notice.barrier, outcome, driver.now)
+    _apply(world, driver, pending)
 
 
-def store(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) -> None:
-    """A step on the way of a captured checkpoint to the storage: its files are pinned, then it exists.
+def pin(world: World, driver: Driver, pending: UnderWay, pinning: Pinning) -> None:
+    """A thread has kept the files of a query."""
+    pending.pins.remove(pinning)
+    pending.kept[pinning.query] = pinning.part
+    world.statistics.late_pins += not pending.run.pinned(pinning.query)
+    world.say(f"{driver} has pinned {pinning.query} for checkpoint {pending.checkpoint}")
+    _apply(world, driver, pending)
+
+
+def lose_file(world: World, driver: Driver, pending: UnderWay, pinning: Pinning, *, is_gone: bool) -> None:
+    """A thread fails: Spark has removed a file before it was kept, or the storage errs."""
+    pending.pins.remove(pinning)
+    error = _GONE if is_gone else _UNAVAILABLE
+    world.say(f"{driver} cannot pin {pinning.query} for checkpoint {pending.checkpoint}: {type(error).__name__}")
+    world.statistics.cut_again += pending.run.not_pinned(pinning.query, error, driver.now)
+    _apply(world, driver, pending)
+
+
+def write(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) -> None:
+    """The metadata of a checkpoint is written: it exists.
 
     Raises:
-        Crash: the driver dies when the checkpoint exists, and before anybody was told.
+        Crash: the driver dies then, before anybody was told.
     """
-    if not pending.is_pinned:
-        pending.is_pinned = True
-        return
     if _is_fenced(world, driver):
         return
-    stored = Stored(pending.checkpoint, pending.barrier, pending.parts)
+    stored = pending.complete(world.specs)
     world.stored[pending.checkpoint] = stored
     world.statistics.stored += 1
     world.say(f"{stored} is stored")
     if dies_after:
         driver.is_dying = True
         raise Crash("when a checkpoint is stored, before anybody is told")
-    driver.checkpoint_stored(pending.checkpoint)
+    pending.run.written("simulated")
+    _apply(world, driver, pending)
+
+
+def _apply(world: World, driver: Driver, pending: UnderWay) -> None:
+    while pending.run.has_output:
+        for effect in pending.run.take():
+            _carry_out(world, driver, pending, effect)
+
+
+def _carry_out(world: World, driver: Driver, pending: UnderWay, effect: Effect) -> None:
+    run = pending.run
+    match effect:
+        case ClaimNumber():
+            try:
+                driver.verify()
+            except CoordControlError as error:
+                run.fail_with(error, driver.now)
+            else:
+                run.claimed()
+        case Cut():
+            try:
+                _cut(world, driver, pending)
+            except StoreError as error:
+                run.fail_with(error, driver.now)
+        case Pin():
+            pending.pins.append(Pinning(effect.query, pending.parts[effect.query]))
+        case Withdraw():
+            driver.inbox.append(lambda: driver.abort_checkpoint(pending))
+        case AbortCut():
+            driver.inbox.append(lambda: _abort_cut(world, driver, pending))
+        case Write():
+            pending.is_writing = True
+        case Confirm():
+            driver.inbox.append(lambda: driver.checkpoint_stored(pending.checkpoint))
+        case Discard():
+            pending.kept.clear()
+        case Ended():
+            del driver.desk.under_way[pending.checkpoint]
+        case Report():
+            pass
+
+
+def _cut(world: World, driver: Driver, pending: UnderWay) -> None:
+    resting = [query for query in world.specs if query in driver.ended or query in driver.finished]
+    awaited = [query for query in world.specs if query not in resting]
+    # The cut comes first: what waits in the loop's queue may end what is asked for.
+    pending.barrier, pending.boundaries = driver.cut(pending.checkpoint, awaited)
+    generation = driver.claim.generation
+    pending.parts = {
+        query: _at_rest(world, driver.lineage, query, driver.stores[query].read(), generation) for query in resting
+    }
+    world.statistics.cut_at_rest += len(resting)
+    pending.run.cut(pending.barrier, awaited, resting)
+
+
+def _abort_cut(world: World, driver: Driver, pending: UnderWay) -> None:
+    driver.abort_checkpoint(pending)
+    if pending.run.state is State.FAILING:
+        pending.run.measured()
+        _apply(world, driver, pending)
 
 
 def save_offline(world: World) -> None:
@@ -78,27 +188,6 @@ def save_offline(world: World) -> None:
     world.stored[stored.checkpoint] = stored
     world.statistics.offline_savepoints += 1
     world.say(f"{stored} is saved offline")
-
-
-def save_stopped(world: World, driver: Driver) -> None:
-    """A savepoint of queries that have ended, by their driver, which lives."""
-    checkpoint = _next(world)
-    barrier = driver.core.trigger_checkpoint(checkpoint, [], driver.now)
-    generation = driver.claim.generation
-    try:
-        parts = {
-            query: _at_rest(world, driver.lineage, query, store.read(), generation)
-            for query, store in driver.stores.items()
-        }
-    except StoreUnavailable:
-        world.say(f"{driver} cannot read the storage now, and saves nothing")
-        return
-    if _is_fenced(world, driver):
-        return
-    stored = Stored(checkpoint, barrier, parts)
-    world.stored[checkpoint] = stored
-    world.statistics.offline_savepoints += 1
-    world.say(f"{stored} is saved by {driver}, whose queries have ended")
 
 
 def _at_rest(

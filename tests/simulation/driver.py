@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -100,6 +100,7 @@ class Driver:
     query_of: dict[OperatorUid, QueryName] = field(default_factory=dict)
     runs: dict[QueryName, Run] = field(default_factory=dict)
     finished: dict[QueryName, CoordControlError] = field(default_factory=dict)  #: queries that ended for good
+    ended: set[QueryName] = field(default_factory=set)  #: by themselves or on request; they may be started again
     desk: Desk = field(default_factory=Desk)
     writer: deque[Batch] = field(default_factory=deque)
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
@@ -207,28 +208,30 @@ class Driver:
 
     # Checkpoints.
 
-    def trigger_checkpoint(self, checkpoint: CheckpointId) -> None:
-        """Begin a checkpoint of all queries, whatever they do now."""
-        boundaries = {query: self._boundary(query) for query in self.specs}
-        barrier = self.core.trigger_checkpoint(checkpoint, self.specs, self.now)
-        self.desk.under_way[checkpoint] = UnderWay(checkpoint, barrier, boundaries)
+    def cut(self, checkpoint: CheckpointId, queries: Collection[QueryName]) -> tuple[BarrierId, dict[QueryName, Epoch]]:
+        """Let the core cut these queries, after all that was posted to it before.
+
+        Returns:
+            The barrier, and where the queries must be cut.
+        """
+        self.drain(len(self.inbox))
+        boundaries = {query: self._boundary(query) for query in queries}
+        barrier = self.core.trigger_checkpoint(checkpoint, queries, self.now)
         for operator in self.core.operators():
             if (cut := operator.cuts.get(barrier)) is not None:
                 boundary = boundaries[operator.query]
                 self.desk.watched.append(Watched(operator.query, operator.spec.uid, boundary, cut))
         self._check_all()
+        return barrier, boundaries
 
-    def abort_checkpoint(self, checkpoint: CheckpointId) -> None:
-        """Give a checkpoint up: all that it held goes on in its order."""
-        pending = self.desk.over(checkpoint)
-        assert pending is not None, "it was chosen from those that are under way"
+    def abort_checkpoint(self, pending: UnderWay) -> None:
+        """The core opens its gateways: all that it held goes on in its order."""
         waiting = waiting_behind(self, pending.barrier)
-        check_measured(waiting, self.core.abort_checkpoint(checkpoint, self.now))
+        check_measured(waiting, self.core.abort_checkpoint(pending.checkpoint, self.now))
         self._check_all()
 
     def checkpoint_stored(self, checkpoint: CheckpointId) -> None:
         """Tell the coordinators of a checkpoint that exists now."""
-        self.desk.over(checkpoint)
         self.core.checkpoint_stored(checkpoint)
         self._check_all()
 
@@ -400,11 +403,10 @@ class Driver:
                 self._durable(notice)
             case messages.QueryCaptured():
                 self.say(f"{self} has captured {notice.query} for checkpoint {notice.checkpoint}")
-                self.desk.captured(notice, [spec.uid for spec in self.specs[notice.query]])
+                self.desk.told.append(notice)
             case messages.CheckpointFailed():
                 self.say(f"{self} fails checkpoint {notice.checkpoint}: {notice.detail}")
-                if self.desk.over(notice.checkpoint) is not None:
-                    self.lineage.statistics.failed += 1
+                self.desk.told.append(notice)
             case _:
                 self.calls.append(notice)
 
@@ -431,13 +433,14 @@ class Driver:
         self.say(f"{self} cannot write: {type(error).__name__}")
         lost, self.writer = [*group, *self.writer], deque()
         for batch in lost:
+            for notice in batch.told_anyway():
+                self._notify(notice)
             for answered in batch.answers:
                 assert isinstance(answered.token, str)
                 self.answer(self, answered.token, messages.Refused("the driver could not write"))
         if isinstance(error, Fenced):
             self.stage = DriverStage.FENCED
             return
-        self.desk.clear()
         self.core.fail_all(error, self.now)
         self.flush()
 

@@ -42,6 +42,8 @@ class Statistics:
     cut_down: int = 0  #: events on their way to subtasks, in checkpoints
     cut_up: int = 0
     cut_again: int = 0  #: because Spark had removed a file
+    cut_at_rest: int = 0  #: queries that did not run, in a checkpoint of a driver that lives
+    late_pins: int = 0  #: threads that pinned for a cut that was void, or for a checkpoint that had failed
     held_in_begins: int = 0  #: begin records with events that a checkpoint held back
     offline_savepoints: int = 0
     planned_in_cuts: int = 0  #: queries cut with an epoch that Spark had planned and not committed

@@ -243,7 +243,7 @@ class JobRuntime:
                 self._show(work)
             except Exception as error:
                 # What is durable may be shown or not, as after a crash; but waiting requests must get an answer.
-                self._refuse(group[position:], _internal(error))
+                self._lose(group[position:], _internal(error))
                 self.crashed(error)
                 return
 
@@ -309,7 +309,7 @@ class JobRuntime:
         # Nothing that rests on the lost records may become visible (I4, I7): waiting requests are refused, every query
         # ends.
         self._under_way -= len(group)
-        self._refuse(group, error)
+        self._lose(group, error)
         if not group or any(work.era == self._era for work in group):
             self._era += 1
             if isinstance(error, Fenced):
@@ -317,8 +317,10 @@ class JobRuntime:
             self._core.fail_all(error, time.monotonic())
         self._flush()
 
-    def _refuse(self, group: Sequence[Work], error: CoordControlError) -> None:
+    def _lose(self, group: Sequence[Work], error: CoordControlError) -> None:
         for work in group:
+            for notice in work.batch.told_anyway():
+                self._notify(notice)
             for answered in work.batch.answers:
                 with contextlib.suppress(InvalidTransition):  # answered before the error
                     self._endpoint.answer(answered.token, messages.Refused(f"the driver could not continue: {error}"))

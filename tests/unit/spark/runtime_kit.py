@@ -80,6 +80,7 @@ class RuntimeDriver:
         self.open_for_checks.set()
         self.failures: queue.SimpleQueue[tuple[QueryName, CoordControlError]] = queue.SimpleQueue()
         self.fencings: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+        self.aborted: queue.SimpleQueue[CheckpointFailed] = queue.SimpleQueue()
         self.epochs: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
         self.defect: Exception | None = None  # of the one who is told of settled epochs
         coordinators: dict[OperatorUid, BoundCoordinator] = {}
@@ -180,7 +181,8 @@ class RuntimeDriver:
 
     def captured(self, captured: QueryCaptured) -> None: ...
 
-    def checkpoint_failed(self, failed: CheckpointFailed) -> None: ...
+    def checkpoint_failed(self, failed: CheckpointFailed) -> None:
+        self.aborted.put(failed)
 
     def verify(self) -> None:
         self.verified.release()

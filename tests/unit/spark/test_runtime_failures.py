@@ -16,7 +16,8 @@ from coord_control.errors import (
     JobClosed,
     StoreUnavailable,
 )
-from coord_control.ids import NO_EPOCH, Epoch, QueryName
+from coord_control.ids import NO_EPOCH, CheckpointId, Epoch, QueryName
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin
@@ -58,6 +59,22 @@ def test_a_lost_write_refuses_who_waits_and_fails_the_query(driver: RuntimeDrive
     driver.run_epoch(driver.connect(), 0, 4, b"a")
     assert [type(record) for record in driver.log] == [Begin, Ack]
     assert driver.failures.empty()
+
+
+def test_an_aborted_checkpoint_is_told_although_the_records_before_it_are_lost(driver: RuntimeDriver) -> None:
+    driver.broken = StoreUnavailable("folder", "create", "disk full")
+    driver.hold_writes()
+    hello = driver.in_thread(driver.connect().hello, Hello(attempt(0, 0, 1)))
+    driver.wait_for_write()
+    driver.runtime.post(lambda core, now: core.end_run(QUERY, FIRST_RUN, now))
+    driver.runtime.post(lambda core, now: core.trigger_checkpoint(CheckpointId(7), [QUERY], now))
+    driver.settle_loop()
+    assert driver.aborted.empty()
+    driver.open_for_writes.set()
+    assert refused(hello)
+    failed = driver.aborted.get(timeout=SECONDS)
+    assert (failed.checkpoint, failed.reason) == (7, FailureReason.QUERY_RESTARTING)
+    assert driver.aborted.empty()
 
 
 def test_a_call_whose_records_are_lost_says_so(driver: RuntimeDriver) -> None:
