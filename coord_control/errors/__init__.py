@@ -18,6 +18,7 @@
     - CoordinatorFailed, CoordinatorTimeout
     - Fenced                         a newer driver owns the job
     - CommittedElsewhere             another process committed an epoch of this driver
+    - EpochNotRun                    a sink skipped an epoch without running it, which a query with state needs
     - CommitUnknown                  Spark was interrupted during a commit
     - JobRunning                     the job must not have a driver, but has one or may have one
     - OlderDriverAlive               sinks are to go back, but a driver that was replaced has not ended

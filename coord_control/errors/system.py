@@ -23,6 +23,7 @@ __all__ = [
     "EndpointNotBound",
     "EndpointTimeout",
     "EndpointUnreachable",
+    "EpochNotRun",
     "Fenced",
     "FrameInvalid",
     "JavaMissing",
@@ -78,6 +79,21 @@ class CommittedElsewhere(CoordControlError):
             "checkpoint, such as an older driver that is still running. Nothing of that epoch was settled. Fix the "
             "failure, make sure that no other driver runs (coordctl generations JOB), then start the job again, from "
             "its newest checkpoint if results of the epoch must not be missed"
+        )
+
+
+class EpochNotRun(CoordControlError):
+    """A sink returned for an epoch of a query with state without running its rows, and Spark has committed it."""
+
+    fault = Fault.USER
+
+    def __init__(self, query: str, epoch: int) -> None:
+        self.query, self.epoch = query, epoch
+        super().__init__(
+            f"query {query!r}: the sink returned for epoch {epoch} without running it, so the state of the query lacks "
+            "its rows, and Spark ends the query (STATE_STORE_COMMIT_VALIDATION_FAILED). A foreachBatch function of a "
+            "query with state must also run the epochs that it skips (frame.count() does). Correct it, and restore the "
+            f"newest checkpoint before epoch {epoch}"
         )
 
 

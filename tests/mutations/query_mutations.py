@@ -71,6 +71,15 @@ QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "take a sink that skips an epoch with state for another driver",
+            restart_policy.not_reported,
+            '"STATE_STORE_COMMIT_VALIDATION_FAILED" in str(innermost)',
+            "False",
+        ),
+        "tests/unit/spark/test_restart_policy.py::test_a_sink_that_has_not_run_an_epoch_is_told_from_another_driver",
+    ),
+    (
+        Mutation(
             "write elsewhere than to the table",
             ManagedQuery._start_spark,
             "self._writer.start() if self._table is None else self._writer.toTable(self._table)",

@@ -197,15 +197,18 @@ class MemoryFiles(OneByOne):
 
     def delete(self, path: str) -> None:
         with self._disk.lock:
-            doomed = [name for name in self._disk.files if name == path or name.startswith(path + "/")]
+            is_file = path in self._disk.files
+            doomed = [path] if is_file else [name for name in self._disk.files if name.startswith(path + "/")]
         # The contract promises no order; the last names first is the one that a log can bear least.
         for name in sorted(doomed, reverse=True):
             self._faults.before_write(name)
             with self._disk.lock:
                 self._disk.files.pop(name, None)
             self._faults.after_write(name)
-        with self._disk.lock:
-            self._disk.folders -= {name for name in self._disk.folders if name == path or name.startswith(path + "/")}
+        if not is_file:
+            with self._disk.lock:
+                folders = self._disk.folders
+                folders -= {name for name in folders if name == path or name.startswith(path + "/")}
 
     def make_dirs(self, path: str) -> None:
         with self._disk.lock:

@@ -159,3 +159,25 @@ def test_a_fork_runs_a_planned_epoch_with_the_rows_and_events_of_its_original(
     path = save(LocalFiles(), str(tmp_path / "job")).path
     _run(spark, tmp_path, stream, _sink(tmp_path / "fork-out", "foreachBatch"), name="fork", restore_from=path)
     assert _seen(spark, tmp_path / "fork-out") == {value: seen for value, seen in _ALL.items() if value > 0}
+
+
+def test_a_function_that_skips_an_epoch_with_state_without_running_it_ends_the_query(
+    spark: SparkSession, tmp_path: Path, file_stream: MakeStream
+) -> None:
+    stream = file_stream("value long")
+    for value in range(3):
+        stream.add([{"value": value}])
+    counts = stream.read().groupBy("value").count()
+
+    def skip_the_second(frame: DataFrame, epoch: int) -> None:
+        if epoch != 1:
+            frame.collect()
+
+    job = cc.Job("skips", spark, root=str(tmp_path / "jobs"))
+    job.start("q", counts.writeStream.outputMode("update").foreachBatch(skip_the_second))
+    with pytest.raises(cc.errors.QueryFailed) as failed:
+        job.await_termination(SECONDS)
+    job.stop()
+    why = failed.value.__cause__
+    assert isinstance(why, cc.errors.EpochNotRun)
+    assert (why.query, why.epoch) == ("q", 1)

@@ -234,7 +234,7 @@ def test_a_query_that_cannot_start_after_the_restore_says_how_to_go_on(
         finally:
             taken.stop()
         [note] = refused.value.__notes__
-        assert "correct the query" in note
+        assert "correct what failed" in note
         assert ("--undo" in note) is (not started)
         assert [query.name for query in job.status().queries] == started
         missing = sorted({"a", "b"} - set(started))

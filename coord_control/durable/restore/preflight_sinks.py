@@ -202,7 +202,14 @@ class _SinkCheck:
                     f"differently is then lost; data is written again from epoch {newest + 1} on. Any other sink or "
                     "foreachBatch function gets these epochs twice"
                 )
-                way_out = "fine if these epochs produce the same rows again; if not, set the sink back as well, or "
+                same = "these epochs produce the same rows again"
+                if self.has_state:
+                    found += (
+                        ". The query has state: a function that skips an epoch must run it first (frame.count() does), "
+                        "or the state lacks its rows, and Spark ends the query (EpochNotRun)"
+                    )
+                    same += ", and a function that skips them runs them"
+                way_out = f"fine if {same}; if not, set the sink back as well, or "
                 return self._check(Verdict.WARNING, found, way_out + _FORK)
 
     def _loss(self, found: str, only: str = "") -> Check:

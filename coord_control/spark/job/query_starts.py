@@ -156,7 +156,9 @@ class QueryStarts:
             for start in failed:  # it may be corrected, and started again
                 self._declared.disown(start.operators)
             back = f", or {UNDO}" if restore.can_undo and len(failed) == len(waiting) else ""
-            error.add_note(f"the job was restored from {restore.path} before; correct the query{back}")
+            error.add_note(
+                f"the job was restored from {restore.path} before; correct what failed and start it again{back}"
+            )
             raise
 
     def _open(self, start: QueryStart) -> Lineage:

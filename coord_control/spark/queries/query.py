@@ -26,7 +26,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import spark_position
 from coord_control.errors import (
-    CommittedElsewhere,
     CommitUnknown,
     CoordControlError,
     DamagedRecord,
@@ -57,7 +56,7 @@ from coord_control.spark.queries.epoch_end import end_after_epoch
 from coord_control.spark.queries.own_commits import OwnCommits
 from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
 from coord_control.spark.queries.recovery_log import RecoveryLog
-from coord_control.spark.queries.restart_policy import explained, may_retry
+from coord_control.spark.queries.restart_policy import explained, may_retry, not_reported
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
 __all__ = ["ManagedQuery"]
@@ -472,11 +471,9 @@ class ManagedQuery:
             self._owner.drain_coordinators(self.operators)
             if own < committed:
                 # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
-                why = "" if failure is None else str(failure).partition("\n")[0]
                 is_unknown = self._own.is_interrupted
-                self.fail(
-                    CommitUnknown(self.name, committed) if is_unknown else CommittedElsewhere(self.name, committed, why)
-                )
+                why = CommitUnknown(self.name, committed) if is_unknown else not_reported(self.name, committed, failure)
+                self.fail(why)
         except (CoordControlError, TimeoutError) as error:
             self.fail(error)
 

@@ -1,4 +1,4 @@
-"""Whether a failed query is started again in place, and when.
+"""How a query has failed, whether it is started again in place, and when.
 
 Pure values, but for one look at Spark; any thread.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from coord_control.errors import CoordControlError, CoordinatorFailed, SparkLost
-from coord_control.ids import QueryName
+from coord_control.errors import CommittedElsewhere, CoordControlError, CoordinatorFailed, EpochNotRun, SparkLost
+from coord_control.ids import Epoch, QueryName
 from coord_control.spark.queries.plan_check import refused
 
-__all__ = ["RestartPolicy", "explained", "may_retry"]
+__all__ = ["RestartPolicy", "explained", "may_retry", "not_reported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,24 @@ def may_retry(error: BaseException) -> bool:
     if isinstance(error, CoordinatorFailed) and isinstance(error.__cause__, CoordControlError):
         return error.__cause__.retry
     return not isinstance(error, CoordControlError) or error.retry
+
+
+def not_reported(name: QueryName, epoch: Epoch, failure: BaseException | None) -> CoordControlError:
+    """Return why an epoch was committed that no run of this driver has reported.
+
+    Args:
+        failure: the error of the run, if it failed.
+    """
+    if failure is None:
+        return CommittedElsewhere(name, epoch)
+    # Spark's own message can be no more than "Exception thrown in awaitResult".
+    innermost = failure
+    while isinstance(cause := getattr(innermost, "_cause", None), BaseException):
+        innermost = cause
+    if "STATE_STORE_COMMIT_VALIDATION_FAILED" in str(innermost):
+        return EpochNotRun(name, epoch)
+    said = [str(error).partition("\n")[0] for error in (failure, innermost)]
+    return CommittedElsewhere(name, epoch, said[0] if innermost is failure else f"{said[0]} ({said[1]})")
 
 
 def explained(error: Exception, name: QueryName, spark: SparkSession) -> Exception:

@@ -212,6 +212,20 @@ def test_a_sink_that_does_not_run_what_it_skips_is_said_to_break_a_query_with_st
     assert "the state of the query" not in other.found + other.way_out
 
 
+def test_a_function_that_skips_epochs_of_a_query_with_state_must_run_them(
+    files: MemoryFiles, source: CheckpointSource
+) -> None:
+    """Fault: "fine if these epochs produce the same rows again" was said of one after which Spark ended the query."""
+    run_before(files)
+    source = with_sink(source, SinkSnapshot(kind="foreachBatch"))
+    check = check_of(sink_checks(files, source), QUERIES[0])
+    assert "a function that skips an epoch must run it first" in check.found
+    assert "same rows again, and a function that skips them runs them; if not" in check.way_out
+    other = check_of(sink_checks(files, without_state(source)), QUERIES[0])
+    assert "must run" not in other.found
+    assert "same rows again; if not" in other.way_out
+
+
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
