@@ -30,7 +30,7 @@ _NAME_ROOT: Final = "name the folder of the jobs with --root or COORD_ROOT"
 def running_job(
     control: str | None, job: str, root: str | None, key: str | None = None
 ) -> Iterator[ControlClient | None]:
-    """Open a client if the job is running; yield None if it is not known to run, so that its storage must be used.
+    """Open a client if the job is running or restarting; yield None if neither is known, so that its storage is used.
 
     Args:
         root: the root from the command line; a job of this name below another root is ignored.
@@ -46,7 +46,8 @@ def running_job(
     client, record = found
     with client:
         is_meant = root is None or absolute(root) == absolute(record.root)
-        can_ask = record.is_alive or (key is not None and client.command_of_key(job, key) is not None)
+        has_driver = record.is_alive or record.waits_for_driver
+        can_ask = has_driver or (key is not None and client.command_of_key(job, key) is not None)
         yield client if is_meant and can_ask else None
 
 
@@ -72,6 +73,8 @@ def tell_way(client: ControlClient | None, job: str) -> None:
         "no running driver in the control database, using its storage"
         if client is None
         else "running, asking its driver"
+        if client.job(job).is_alive
+        else "coordctl run is restarting it, asking its next driver"
     )
     typer.echo(plain(f"job {job}: {way}"), err=True)
 

@@ -51,7 +51,7 @@ def human_time(moment: datetime | None) -> str:
 
 def state_text(job: JobRecord) -> str:
     """Return the state of a job; if its driver is gone, this differs from the state that it last reported."""
-    if job.is_restarting and job.state is JobState.ENDED:
+    if job.waits_for_driver:
         return "restarting"
     if job.dead_since is None or job.state is JobState.FAILED:
         return job.state.value

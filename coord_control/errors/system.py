@@ -83,17 +83,31 @@ class CommittedElsewhere(CoordControlError):
 
 
 class EpochNotRun(CoordControlError):
-    """A sink returned for an epoch of a query with state without running its rows, and Spark has committed it."""
+    """A sink returned for an epoch of a query with state without running its rows, and Spark has committed it.
+
+    Args:
+        is_again: an earlier run has begun the epoch. If that one got as far as the sink, its state is complete, so the
+            query is restarted.
+    """
 
     fault = Fault.USER
 
-    def __init__(self, query: str, epoch: int) -> None:
-        self.query, self.epoch = query, epoch
+    def __init__(self, query: str, epoch: int, *, is_again: bool) -> None:
+        self.query, self.epoch, self.retry = query, epoch, is_again
+        what = (
+            "again, and Spark ends the run"
+            if is_again
+            else "so the state of the query lacks its rows, and Spark ends the query"
+        )
+        next_step = (
+            "the query is restarted"
+            if is_again
+            else f"correct it, and restore the newest checkpoint before epoch {epoch}"
+        )
         super().__init__(
-            f"query {query!r}: the sink returned for epoch {epoch} without running it, so the state of the query lacks "
-            "its rows, and Spark ends the query (STATE_STORE_COMMIT_VALIDATION_FAILED). A foreachBatch function of a "
-            "query with state must also run the epochs that it skips (frame.count() does). Correct it, and restore the "
-            f"newest checkpoint before epoch {epoch}"
+            f"query {query!r}: the sink returned for epoch {epoch} without running it{' ' if is_again else ', '}{what} "
+            "(STATE_STORE_COMMIT_VALIDATION_FAILED). A foreachBatch function of a query with state must also run the "
+            f"epochs that it skips (frame.count() does); {next_step}"
         )
 
 

@@ -74,7 +74,9 @@ class Commands:
             RecordRefused: a text is too long.
         """
         with self._database.transaction() as transaction:
-            job = transaction.execute(select(tables.jobs).where(tables.jobs.c.name == request.job)).one_or_none()
+            # Locked: a command that is recorded beside the end of the job is either refused here or by that end.
+            named = select(tables.jobs).where(tables.jobs.c.name == request.job)
+            job = transaction.execute(named.with_for_update(read=True)).one_or_none()
             if job is None:
                 raise job_not_found(transaction, request.job, self._database.display_url)
             values = _new_row(transaction, job, request)

@@ -19,7 +19,7 @@ from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAliv
 from coord_control.storage import tables
 from coord_control.storage.command_rows import refuse_pending
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive, job_record
+from coord_control.storage.job_rows import alive, job_record, restarting
 from coord_control.storage.records import (
     AgentMetrics,
     GenerationRecord,
@@ -104,11 +104,10 @@ class Jobs:
         is_final: bool = False,
         queries: Sequence[QueryRecord] = (),
     ) -> None:
-        """Record that a driver has ended.
+        """Record that a driver has ended. Unless its supervisor starts it again, the commands that wait are refused.
 
         Args:
-            is_final: no supervisor starts the driver again, because that cannot help: commands that wait for a driver
-                are refused.
+            is_final: no supervisor starts the driver again, because that cannot help.
             queries: how its queries have ended.
 
         Raises:
@@ -127,9 +126,9 @@ class Jobs:
                 values = {**ending, "state": JobState(state), **({"is_supervised": False} if is_final else {})}
                 transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
                 _save_queries(transaction, job, queries)
-                if is_final:
-                    ended = select(tables.jobs).where(tables.jobs.c.id == job)
-                    refuse_pending(transaction, transaction.execute(ended).one())
+                row = transaction.execute(select(tables.jobs).where(tables.jobs.c.id == job)).one()
+                if not restarting(row, transaction.now):
+                    refuse_pending(transaction, row)
         if newest > generation:
             raise GenerationSuperseded(name, generation, newest, holder)
 

@@ -357,6 +357,27 @@ def start_next(plane: Plane, driver: ScriptedDriver) -> None:
     plane.driver(is_supervised=True)
 
 
+def test_a_job_that_is_being_restarted_is_restored_by_its_next_driver(plane: Plane, actions: Actions) -> None:
+    """Fault: the run restored it on the storage, beside a supervisor that was starting its driver."""
+    driver = plane.driver(is_supervised=True)
+    saved_by_driver(plane)
+    client = plane.client()
+    client.restart("flights")
+    eventually(lambda: client.job("flights").waits_for_driver)
+
+    def start_twice() -> None:
+        eventually(lambda: any(each.kind == "restore" for each in client.commands("flights")))
+        start_next(plane, plane.driver(is_supervised=True))
+
+    with meanwhile(start_twice):
+        ended = actions.run(RESTORE, ref="mine")
+
+    assert ended.is_success, ended.description
+    assert driver.is_restarting
+    assert ended.metadata["way"] == "driver"
+    assert ended.has_said("coordctl run is restarting job flights: its next driver restores it")
+
+
 def test_a_job_that_runs_is_restored_by_its_driver_and_starts_again(plane: Plane, actions: Actions) -> None:
     driver = plane.driver(is_supervised=True)
     path = saved_by_driver(plane)

@@ -75,7 +75,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "leave what waits for a driver that has failed for good pending",
             jobs.Jobs.ended,
-            "refuse_pending(transaction, transaction.execute(ended).one())",
+            "refuse_pending(transaction, row)",
             "pass",
         ),
         _AGENT,
@@ -84,7 +84,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "refuse what waits for a driver that is started again",
             jobs.Jobs.ended,
-            "if is_final:",
+            "if not restarting(row, transaction.now):",
             "if True:",
         ),
         _AGENT,

@@ -80,6 +80,15 @@ QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "end a query for good behind a function that skips what ran before the crash",
+            ManagedQuery._settle_run,
+            "committed <= self._planned_at_start",
+            "False",
+        ),
+        "tests/spark/test_job_sink_skips.py::test_a_driver_that_dies_behind_such_a_function_is_no_reason_to_end_the_query",
+    ),
+    (
+        Mutation(
             "write elsewhere than to the table",
             ManagedQuery._start_spark,
             "self._writer.start() if self._table is None else self._writer.toTable(self._table)",

@@ -181,3 +181,29 @@ def test_a_function_that_skips_an_epoch_with_state_without_running_it_ends_the_q
     why = failed.value.__cause__
     assert isinstance(why, cc.errors.EpochNotRun)
     assert (why.query, why.epoch) == ("q", 1)
+
+
+def test_a_driver_that_dies_behind_such_a_function_is_no_reason_to_end_the_query(
+    spark: SparkSession, tmp_path: Path, file_stream: MakeStream
+) -> None:
+    """Fault: the function skipped the epoch that ran again, and the job stayed down although no row was missing."""
+    stream, done, counted = file_stream("value long"), set[int](), dict[int, int]()
+
+    def once(frame: DataFrame, epoch: int) -> None:
+        if epoch not in done:
+            counted.update({row["value"]: row["count"] for row in frame.collect()})
+            done.add(epoch)
+
+    def run() -> None:
+        with cc.Job("job", spark, root=str(tmp_path)) as job:
+            counts = stream.read().groupBy("value").count().writeStream.outputMode("update").foreachBatch(once)
+            job.start("q", counts.trigger(availableNow=True))
+            assert job.await_termination(SECONDS)
+
+    for _ in range(2):
+        stream.add([{"value": 1}, {"value": 2}])
+    run()
+    _undo_last_commit(tmp_path)
+    stream.add([{"value": 2}])
+    run()
+    assert counted == {1: 2, 2: 3}

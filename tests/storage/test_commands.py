@@ -23,6 +23,7 @@ from coord_control.storage import tables
 from coord_control.storage.database import Database
 from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, JobState, Outcome
 from coord_control.storage.store import ControlStore
+from tests.patience import eventually
 from tests.records_kit import JOB, request
 from tests.storage.kit import register
 
@@ -164,6 +165,36 @@ def test_a_job_that_its_supervisor_leaves_alone_is_not_being_started_again(
     end(store)
     assert not store.jobs.get(JOB).is_restarting
     assert store.commands.submit(request()).state == CommandState.REFUSED
+
+
+@pytest.mark.parametrize("end", [_failed_for_good, _stopped])
+def test_what_waits_when_a_job_ends_is_refused_with_it(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    """Fault: it stayed pending until it expired, or was carried out by a driver that was started much later."""
+    register(store, is_supervised=True)
+    command = store.commands.submit(request())
+    end(store)
+    found = store.commands.get(command.id)
+    assert (found.state, found.error and found.error.code) == (CommandState.REFUSED, "JOB_NOT_RUNNING")
+
+
+def test_a_command_that_comes_in_the_moment_in_which_a_job_ends_has_an_outcome(url: str, store: ControlStore) -> None:
+    register(store)
+
+    def ask(number: int) -> str:
+        mine = ControlStore(Database(url, application="asking"))
+        try:
+            return mine.commands.submit(request(key=str(number))).id
+        finally:
+            mine.close()
+
+    with ThreadPoolExecutor(5) as threads:
+        asked = [threads.submit(ask, number) for number in range(60)]
+        eventually(lambda: sum(each.done() for each in asked) > 10)
+        _stopped(store)
+        found = [store.commands.get(each.result()).state for each in asked]
+    assert set(found) == {CommandState.REFUSED}
 
 
 def test_a_job_that_does_not_run_refuses_at_once_and_the_refusal_is_kept(store: ControlStore) -> None:

@@ -70,7 +70,9 @@ def restore(
             }
         )
     record = settled_job(client, job, deadline, context.log.info) or record
-    if record.is_alive:
+    if record.waits_for_driver:
+        context.log.info(f"coordctl run is restarting job {job}: its next driver restores it")
+    if record.is_alive or record.waits_for_driver:
         return _through_driver(context, client, record, request, timeout_seconds)
     return _on_storage(context, record, request)
 

@@ -472,8 +472,9 @@ class ManagedQuery:
             if own < committed:
                 # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
                 is_unknown = self._own.is_interrupted
-                why = CommitUnknown(self.name, committed) if is_unknown else not_reported(self.name, committed, failure)
-                self.fail(why)
+                again = committed <= self._planned_at_start
+                why = not_reported(self.name, committed, failure, is_again=again)
+                self.fail(CommitUnknown(self.name, committed) if is_unknown else why)
         except (CoordControlError, TimeoutError) as error:
             self.fail(error)
 

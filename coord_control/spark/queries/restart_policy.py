@@ -61,11 +61,12 @@ def may_retry(error: BaseException) -> bool:
     return not isinstance(error, CoordControlError) or error.retry
 
 
-def not_reported(name: QueryName, epoch: Epoch, failure: BaseException | None) -> CoordControlError:
+def not_reported(name: QueryName, epoch: Epoch, failure: BaseException | None, *, is_again: bool) -> CoordControlError:
     """Return why an epoch was committed that no run of this driver has reported.
 
     Args:
         failure: the error of the run, if it failed.
+        is_again: the epoch was begun before this run.
     """
     if failure is None:
         return CommittedElsewhere(name, epoch)
@@ -74,7 +75,7 @@ def not_reported(name: QueryName, epoch: Epoch, failure: BaseException | None) -
     while isinstance(cause := getattr(innermost, "_cause", None), BaseException):
         innermost = cause
     if "STATE_STORE_COMMIT_VALIDATION_FAILED" in str(innermost):
-        return EpochNotRun(name, epoch)
+        return EpochNotRun(name, epoch, is_again=is_again)
     said = [str(error).partition("\n")[0] for error in (failure, innermost)]
     return CommittedElsewhere(name, epoch, said[0] if innermost is failure else f"{said[0]} ({said[1]})")
 

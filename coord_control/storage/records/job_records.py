@@ -245,6 +245,11 @@ class JobRecord(_OfDriver):
     agent: AgentMetrics | None = None
 
     @property
+    def waits_for_driver(self) -> bool:
+        """Whether its driver has ended in order to be started again: requests wait for the next one."""
+        return self.is_restarting and self.state is JobState.ENDED
+
+    @property
     def dead_since(self) -> datetime | None:
         """The time since which the job has had no driver, or None if it has one, was stopped or has finished."""
         if self.is_alive:

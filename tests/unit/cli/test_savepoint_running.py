@@ -10,7 +10,7 @@ from coord_control.control.commands import Refusal
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.restore.checks import Check, Verdict
-from coord_control.storage.records import CommandRecord, JobState
+from coord_control.storage.records import ENDED_TO_RESTART, CommandRecord, JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import invoke, run, run_json
@@ -54,6 +54,19 @@ def test_a_savepoint_of_a_job_that_has_ended_is_taken_on_its_storage(
     assert run_json(tmp_path, "savepoint", "show", "end", "--job", "flights")["label"] == "end"
     assert "removed " in run(tmp_path, "savepoint", "dispose", "end", "--job", "flights", "--yes")
     assert store.commands.list("flights") == ()
+
+
+@pytest.mark.parametrize("request_", [("savepoint", "create", "flights"), ("restore", "flights", "7")])
+def test_the_next_driver_is_asked_while_a_supervisor_restarts_the_job(
+    tmp_path: Path, root: str, store: ControlStore, request_: tuple[str, ...]
+) -> None:
+    """Fault: a restore went to the storage, and said that a driver had to be started, while one was being started."""
+    store.jobs.ended("flights", 1, reason=ENDED_TO_RESTART)
+
+    asked = run(tmp_path, *request_, "--no-wait")
+
+    assert "job flights: coordctl run is restarting it, asking its next driver" in asked
+    assert len(store.commands.list("flights")) == 1
 
 
 def test_another_job_of_that_name_below_another_root_is_not_asked(tmp_path: Path, root: str) -> None:
