@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.durable.job_folder import restore_log
 from coord_control.durable.job_folder.lineage_record import LineageRecord, RestoredFrom
 from coord_control.durable.job_folder.restore_log import standing_restores
 from coord_control.durable.offline import undo
 from coord_control.durable.restore import prepared_restore
+from coord_control.spark.job import driver_takeover
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.queries import kafka_offsets
@@ -20,6 +22,7 @@ __all__ = ["RESTORE_MUTATIONS"]
 
 _UNDOING: Final = "tests/unit/durable/test_undo.py"
 _RESTORING: Final = "tests/unit/durable/test_prepared_restore.py"
+_LOG: Final = "tests/unit/durable/test_restore_log.py"
 _SEEDS: Final = "tests/unit/durable/test_seeds.py"
 _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
@@ -28,6 +31,42 @@ _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_fro
 
 #: Each with the tests that catch it.
 RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "let a restore take place that was begun before the driver",
+            driver_takeover.take_over,
+            "if claim.previous is not None:",
+            "if False:",
+        ),
+        "tests/unit/spark/test_driver_takeover.py",
+    ),
+    (
+        Mutation(
+            "take a number that is free again for a restore",
+            restore_log._newest_first,
+            "if below is not None and number > below:",
+            "if False:",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "seal without looking whether a restore has the number",
+            restore_log.seal_restores,
+            "continue  # a restore has taken place before, and counts",
+            "pass",
+        ),
+        _LOG,
+    ),
+    (
+        Mutation(
+            "give a restore the number after the newest one",
+            prepared_restore.prepare_restore,
+            "next_number(files, job_folder)",
+            "(newest.number if newest else 0) + 1",
+        ),
+        _LOG,
+    ),
     (
         Mutation(
             "let a restore take place when its first query has been checked",

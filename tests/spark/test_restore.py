@@ -16,6 +16,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.lineage import current_lineage
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import (
@@ -312,4 +313,4 @@ def test_nothing_takes_place_before_the_first_query_fits(make_job: MakeJob, sour
     run(make_job(), source, {}, savepoint=target)
     make_job(restore_from=target).stop()
     assert lineage_of(tmp_path) == "lineage-000001"
-    assert not (tmp_path / "jobs" / "job" / "restores").exists()
+    assert newest_restore(LocalFiles(), str(tmp_path / "jobs" / "job")) is None

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
 from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.request import RestoreRequest
@@ -191,7 +192,7 @@ def test_a_second_query_that_does_not_fit_leaves_the_job_where_it_was(
                 change(job, other)
             assert exit_code_of(refused.value) == ExitCode.CONFIG
             assert job.status().queries == ()
-    assert not (tmp_path / "jobs" / "job" / "restores").exists()
+    assert newest_restore(LocalFiles(), str(tmp_path / "jobs" / "job")) is None
     assert committed(make_job, source, other) == {"a": 3, "b": 3}
 
 
@@ -200,9 +201,9 @@ def test_all_queries_of_a_checkpoint_start_together(
 ) -> None:
     with make_job(restore_from=savepoint) as job:
         handle = first(job, source)
-        assert not (tmp_path / "jobs" / "job" / "restores").exists()
+        assert newest_restore(LocalFiles(), str(tmp_path / "jobs" / "job")) is None
         handles = [handle, second(job, other)]
-        assert (tmp_path / "jobs" / "job" / "restores" / "1.json").exists()
+        assert newest_restore(LocalFiles(), str(tmp_path / "jobs" / "job")) is not None
         for query in handles:
             query.processAllAvailable()
         eventually(lambda: stands(job) == {"a": 3, "b": 3})

@@ -25,6 +25,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.checkpoints.verification import ProblemKind, verify_files
 from coord_control.durable.files import posix
 from coord_control.durable.files.filesystem import LocalFiles
+from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.errors import (
     CheckpointNotCompleted,
     CoordControlError,
@@ -245,7 +246,7 @@ def test_whatever_is_damaged_is_found_and_refused(make_job: MakeJob, taken: Take
                 victim.write_bytes(content)
     lineages = {lineage.name for lineage in taken.root.glob("*/queries/*/*")}
     assert lineages == {"lineage-000001"}
-    assert not list(taken.root.glob("*/restores/*"))
+    assert not [job for job in taken.root.iterdir() if newest_restore(files, str(job))]
     assert make_job("fork", restore_from=str(taken.paths["savepoint"])).generation > 1
 
 
@@ -261,7 +262,7 @@ def test_damaged_metadata_is_found_and_refused(make_job: MakeJob, taken: Taken) 
             assert str(path) in str(refused(make_job, path))
             name.unlink(missing_ok=True)
             name.write_bytes(content)
-    assert not list(taken.root.glob("*/restores/*"))
+    assert not [job for job in taken.root.iterdir() if newest_restore(LocalFiles(), str(job))]
 
 
 def test_a_savepoint_is_restored_where_it_was_carried_to(

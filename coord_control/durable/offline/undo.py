@@ -15,7 +15,13 @@ import uuid
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import are_sinks_set_back, spark_position
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record
-from coord_control.durable.job_folder.restore_log import RestoreRecord, commit_restore, newest_restore, read_restore
+from coord_control.durable.job_folder.restore_log import (
+    RestoreRecord,
+    commit_restore,
+    newest_restore,
+    next_number,
+    restore_before,
+)
 from coord_control.durable.offline.offline_savepoint import own_job
 from coord_control.errors import RestoreNotUndone
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH
@@ -40,10 +46,10 @@ def undo_restore(files: Files, job_folder: str, *, force: bool = False) -> Resto
     _check(files, job_folder, job)  # nothing is claimed for what cannot be done
     with own_job(files, job_folder, force=force) as claim:
         undone = _check(files, job_folder, job)
-        before = read_restore(files, job_folder, undone.number - 1)
+        before = restore_before(files, job_folder, undone)
         assert undone.replaced is not None, "it was checked"
         fields = {
-            "number": undone.number + 1,
+            "number": next_number(files, job_folder),
             "id": uuid.uuid4().hex,
             "generation": claim.generation,
             "committed_at": datetime.datetime.now(datetime.UTC),

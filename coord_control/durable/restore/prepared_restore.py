@@ -42,6 +42,7 @@ from coord_control.durable.job_folder.restore_log import (
     RestoreRecord,
     commit_restore,
     newest_restore,
+    next_number,
     read_restore,
     standing_restores,
 )
@@ -81,7 +82,7 @@ class PreparedRestore:
         """Commit the restore: from now on every query of the job resumes from the checkpoint.
 
         Raises:
-            Fenced: a newer driver owns the job; nothing has changed.
+            Fenced: a newer driver owns the job, or has; nothing has changed.
             StoreUnavailable: it may have taken place or not.
         """
         self._verify_claim()
@@ -169,7 +170,7 @@ def prepare_restore(
     """
     remove_leftovers(files, job_folder)
     newest = newest_restore(files, job_folder)
-    number, restore_id = (newest.number if newest else 0) + 1, uuid.uuid4().hex
+    number, restore_id = next_number(files, job_folder), uuid.uuid4().hex
     # Also those that an earlier restore has made begin empty, and that have not begun since.
     known = {*queries_of(files, job_folder), *map(QueryName, newest.begun if newest else ())}
     begun = known - set(source.metadata.queries)

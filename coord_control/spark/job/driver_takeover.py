@@ -20,6 +20,7 @@ from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.generations import Claim
 from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
+from coord_control.durable.job_folder.restore_log import seal_restores
 from coord_control.ids import Generation
 from coord_control.protocol.job_facts import RecoveryCause
 
@@ -37,7 +38,7 @@ _UNKNOWN_SECONDS: Final = generations.UNSEEN_SECONDS
 def take_over(
     files: Files, folder: str, spark: SparkSession, *, above: Generation = generations.NO_GENERATION
 ) -> Claim:
-    """Claim the next generation of the job in ``folder`` and wait for its predecessor to end.
+    """Claim the next generation of the job in ``folder``, wait for its predecessor to end, and seal its restores.
 
     Args:
         above: claim one above this: that of a checkpoint from elsewhere that is to be restored.
@@ -58,6 +59,8 @@ def take_over(
             _log.warning("the driver before this one may still run; it is fenced off, continuing without it")
             break
         time.sleep(_POLL_SECONDS)
+    if claim.previous is not None:  # otherwise nobody can have begun a restore
+        seal_restores(files, folder, claim.generation)
     return claim
 
 

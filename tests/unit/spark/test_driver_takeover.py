@@ -16,6 +16,7 @@ import pytest
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.holder import Aliveness, Holder
+from coord_control.durable.job_folder.restore_log import newest_restore, next_number
 from coord_control.durable.offline.offline_savepoint import own_job
 from coord_control.ids import Generation
 from coord_control.protocol.job_facts import RecoveryCause
@@ -153,3 +154,12 @@ def test_a_driver_that_does_not_end_is_not_waited_for_for_ever(
         assert take_over(files, FOLDER, session).generation == 2
     assert "it is fenced off, continuing without it" in caplog.text
     assert f"a driver that {'may still run' if changes else 'runs'}: generation 1" in caplog.text
+
+
+def test_a_driver_that_follows_another_process_seals_the_restores_of_the_job(files: MemoryFiles, session: Any) -> None:
+    """Fault: a restore that was stopped for a while took place after the driver had run further epochs."""
+    take_over(files, FOLDER, session).release()
+    assert next_number(files, FOLDER) == 1, "nobody can have begun one before the first driver"
+    take_over(files, FOLDER, session).release()
+    assert next_number(files, FOLDER) == 2
+    assert newest_restore(files, FOLDER) is None
