@@ -74,7 +74,7 @@ class Commands:
             RecordRefused: a text is too long.
         """
         with self._database.transaction() as transaction:
-            # Locked: a command that is recorded beside the end of the job is either refused here or by that end.
+            # Locked: a command that comes while the job ends is refused here or by that end.
             named = select(tables.jobs).where(tables.jobs.c.name == request.job)
             job = transaction.execute(named.with_for_update(read=True)).one_or_none()
             if job is None:

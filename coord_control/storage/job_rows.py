@@ -42,7 +42,8 @@ _DIED: Final = (JobState.STARTING, JobState.RUNNING)
 def alive(row: Row[Any], now: datetime) -> bool:
     """Return whether the driver of a job's row counts as alive."""
     lease = timedelta(seconds=row.lease_seconds)
-    return row.state in ACTIVE_JOB_STATES and bool(row.heartbeat_at + lease >= now)
+    # A heartbeat of the future was sent before the clock was set back: it says nothing, and the next one is near.
+    return row.state in ACTIVE_JOB_STATES and bool(abs(now - row.heartbeat_at) <= lease)
 
 
 def restarting(row: Row[Any], now: datetime) -> bool:

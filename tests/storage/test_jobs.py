@@ -7,8 +7,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select, update
 
 from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
+from coord_control.storage import tables
 from coord_control.storage.records import (
     AgentMetrics,
     EventType,
@@ -80,6 +82,16 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
     assert (query.state_rows, query.watermark) == (9, NOON)
     assert (operator.blocked_now, operator.closed, operator.gateways) == (2, 1, gateways)
     assert (query.query_id, operator.parallelism) == ("id", 2)
+
+
+def test_a_heartbeat_from_before_the_clock_was_set_back_keeps_no_job_alive(store: ControlStore) -> None:
+    """Fault: a driver that was killed right after the clock went back an hour counted as running for an hour."""
+    register(store, lease_seconds=60.0)
+    assert store.jobs.get(JOB).is_alive
+    with store.database.transaction() as transaction:
+        later = transaction.execute(select(tables.jobs.c.heartbeat_at)).scalar_one() + timedelta(hours=1)
+        transaction.execute(update(tables.jobs).values(heartbeat_at=later))
+    assert not store.jobs.get(JOB).is_alive
 
 
 def test_a_job_without_a_heartbeat_within_its_lease_is_not_alive(store: ControlStore) -> None:
@@ -184,7 +196,7 @@ def test_forgetting_a_job_removes_all_of_it_but_the_trail(store: ControlStore) -
     store.jobs.forget(JOB)
     assert store.jobs.list() == ()
     assert store.commands.list() == ()
-    assert len(store.audit.list(JOB)) == 1
+    assert [entry.outcome for entry in store.audit.list(JOB)] == ["refused", "requested"]
     register(store)
     with pytest.raises(JobNotFound, match="has to register"):
         store.jobs.heartbeat(JOB, 2)

@@ -18,8 +18,8 @@ from typing import Final
 
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
-from coord_control.durable.checkpoints.metadata_file import QuerySnapshot, SinkSnapshot
-from coord_control.durable.files.filesystem import Files
+from coord_control.durable.checkpoints.metadata_file import SINK_LOG, QuerySnapshot, SinkSnapshot
+from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage_record import Reached
 from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
 from coord_control.durable.restore.checks import ROLL_BACK_SINKS, SKIP_EPOCHS, Check, Verdict
@@ -71,7 +71,7 @@ def check_sinks(
     """
     queries = source.metadata.queries
     if options.is_fork:
-        return [_fork_check(query, snapshot, options) for query, snapshot in queries.items()]
+        return [_fork_check(query, snapshot, options, source.folder_of(query)) for query, snapshot in queries.items()]
     found = [
         _SinkCheck(
             files,
@@ -297,16 +297,18 @@ def _unknown_note(snapshot: QuerySnapshot) -> tuple[str, str]:
     return found, way_out
 
 
-def _fork_check(query: QueryName, snapshot: QuerySnapshot, options: SinkOptions) -> Check:
+def _fork_check(query: QueryName, snapshot: QuerySnapshot, options: SinkOptions, folder: str) -> Check:
     if options.roll_back:
         found = "a fork writes to a separate place, and the sinks belong to the original"
         return Check("sink", query, Verdict.REFUSED, found, "leave --roll-back-sinks out")
     found = f"the query gets a new id and resumes after epoch {snapshot.epoch}. "
     kind = None if snapshot.sink is None else snapshot.sink.kind
     way_out = "write the fork's output to a separate place; the original may keep running"
+    is_here = bool(snapshot.sink_files) and all(entry.tag is None for entry in snapshot.sink_files)
+    log = join(folder, SINK_LOG) if is_here else "the original's _spark_metadata"
     copied = (
-        "Spark's file sink cannot start in an empty folder at a later epoch: copy the entries of the original's "
-        f"_spark_metadata up to {snapshot.epoch} there first"
+        "Spark's file sink fails within some epochs in an empty folder, because the log before the fork is missing: "
+        f"copy the entries up to {snapshot.epoch} of {log} to _spark_metadata there first"
     )
     if kind == FILE_SINK:
         found += (

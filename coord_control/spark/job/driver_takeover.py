@@ -59,7 +59,7 @@ def take_over(
             _log.warning("the driver before this one may still run; it is fenced off, continuing without it")
             break
         time.sleep(_POLL_SECONDS)
-    if claim.previous is not None:  # otherwise nobody can have begun a restore
+    if claim.previous is not None:  # otherwise no other process can have begun a restore
         seal_restores(files, folder, claim.generation)
     return claim
 

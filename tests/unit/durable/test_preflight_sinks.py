@@ -306,7 +306,11 @@ def test_a_fork_sets_no_sink_back(files: MemoryFiles, source: CheckpointSource) 
     source = with_sink(source, SinkSnapshot(kind="file", place=OUT, position="5"))
     assert {check.verdict for check in sink_checks(files, source, is_fork=True, roll_back=True)} == {REFUSED}
     [check, _] = sink_checks(files, source, is_fork=True)
-    assert (check.verdict, "copy the entries" in check.way_out) == (WARNING, True)
+    assert check.verdict is WARNING
+    assert "entries up to 41 of the original's _spark_metadata to" in check.way_out
+    entry = FileEntry(path="_sink/5", size=3, crc32="00000000")
+    [check, _] = sink_checks(files, with_sink(source, SinkSnapshot(kind="file", place=OUT), entry), is_fork=True)
+    assert f"of {source.folder_of(QUERIES[0])}/_sink to _spark_metadata there" in check.way_out
     delta = with_sink(source, SinkSnapshot(kind="delta", place="t"))
     assert "_spark_metadata" not in str(sink_checks(files, delta, is_fork=True)[0])
 
