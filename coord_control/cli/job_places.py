@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import typer
 
 from coord_control.cli.output import plain
 from coord_control.cli.storage import absolute
 from coord_control.control.client.control_client import ControlClient
-from coord_control.durable.offline.mailboxes import Mailbox
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.storage.records import JobRecord
 
-__all__ = ["refuse_key", "root_of", "running_job", "tell_disposed", "tell_dropped", "tell_verified", "tell_way"]
+__all__ = ["refuse_key", "root_of", "running_job", "tell_disposed", "tell_done", "tell_verified", "tell_way"]
 
 _NAME_ROOT: Final = "name the folder of the jobs with --root or COORD_ROOT"
 
@@ -100,10 +99,16 @@ def tell_verified(control: str | None, path: str, problems: Sequence[str]) -> No
     _tell(control, lambda client: client.record_verified(path, problems))
 
 
-def tell_dropped(control: str | None, job: str, dropped: Mailbox) -> None:
-    """Record the dropped events of a job in the control database, if it contains that job."""
-    if dropped.events:
-        _tell(control, lambda client: client.record_dropped(job, dropped.operator, dropped.subtask, dropped.events))
+def tell_done(
+    control: str | None, job: str, root: str, action: str, subject: str, details: dict[str, Any] | None = None
+) -> None:
+    """Record in the audit trail what was done on the storage of a job, if the control database contains that job."""
+
+    def tell(client: ControlClient) -> None:
+        if absolute(client.job(job).root) == absolute(root):  # otherwise it is another job of that name
+            client.record_done(job, action, subject, details)
+
+    _tell(control, tell)
 
 
 def _tell(control: str | None, tell: Callable[[ControlClient], object]) -> None:

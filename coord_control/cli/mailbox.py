@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.job_places import root_of, tell_dropped
+from coord_control.cli.job_places import root_of, tell_done
 from coord_control.cli.options import AnyRoot, Control, Force, JobName, Json, Yes
 from coord_control.cli.output import confirm, human_bytes, print_json, print_table, reported, say
 from coord_control.cli.storage import existing_job, storage_of
@@ -69,7 +69,8 @@ def drop(
         if not yes:
             confirm(f"discard all events that wait for subtask {subtask} of operator {operator} of job {job}?")
         dropped = drop_mailbox(storage_of(base), folder, OperatorUid(operator), SubtaskIndex(subtask), force=force)
-        tell_dropped(control, job, dropped)
+        if dropped.events:
+            tell_done(control, job, base, "drop_mailbox", f"{operator}[{subtask}]", {"events": dropped.events})
         if as_json:
             print_json(_to_json(dropped, 0))
         else:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_way
+from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_done, tell_way
 from coord_control.cli.options import (
     AcceptSkippedEpochs,
     AllowMissingInput,
@@ -118,7 +118,7 @@ def restore(
     with reported(as_json):
         if undo:
             refuse_key(key)
-            _undo(job, ref, root_of(control, job, root), force=force, as_json=as_json)
+            _undo(control, job, ref, root_of(control, job, root), force=force, as_json=as_json)
             return
         if ref is None:
             raise typer.BadParameter("name what to restore: an id, a label, latest, or a path")
@@ -162,14 +162,16 @@ def restore(
             shuffle_partitions=shuffle_partitions,
             repartition=repartition_states,
         )
+        tell_done(control, job, root, "restore", restored.record.path, None if fork is None else {"as_name": fork})
         _show_restore(restored, as_json)
 
 
-def _undo(job: str, ref: str | None, root: str, *, force: bool, as_json: bool) -> None:
+def _undo(control: str | None, job: str, ref: str | None, root: str, *, force: bool, as_json: bool) -> None:
     if ref is not None:
         raise typer.BadParameter("--undo undoes the newest restore; leave REF out")
     existing_job(root, job)
     undone = undo_restore(storage_of(root), join(root, job), force=force)
+    tell_done(control, job, root, "undo_restore", undone.path)
     if as_json:
         print_json({"undone": undone.model_dump(mode="json")})
     else:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_disposed, tell_way
+from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_disposed, tell_done, tell_way
 from coord_control.cli.options import (
     AnyRoot,
     Control,
@@ -82,7 +82,10 @@ def create(
                 return
         if key is not None:
             warn(f"--key {key} is ignored: job {job} is not running, and the same command takes another savepoint")
-        _show_made(_save(job, root_of(control, job, root), place, label, force), as_json)
+        root = root_of(control, job, root)
+        made = _save(job, root, place, label, force)
+        tell_done(control, job, root, "trigger_savepoint", made.path)
+        _show_made(made, as_json)
 
 
 def dispose(

@@ -277,6 +277,8 @@ def test_a_driver_that_was_killed_just_now_is_not_asked(plane: Plane, actions: A
 
     assert ended.is_success, ended.description
     assert (ended.metadata["way"], ended.metadata["path"]) == ("storage", dead)
+    [entry] = [each for each in plane.client().audit("flights") if each.action == "restore"]
+    assert (entry.subject, entry.outcome) == (dead, "completed")
     assert not plane.client().commands("flights")
 
 

@@ -328,14 +328,17 @@ class ControlClient(ControlReader):
         self._connection.call(lambda store: store.savepoints.forget(path))
         self._audit("dispose", known.job, path)
 
-    def record_dropped(self, job: str, operator: str, subtask: int, events: int) -> None:
-        """Record that the mailbox of a subtask was dropped on the job's storage.
+    def record_done(self, job: str, action: str, subject: str, details: dict[str, Any] | None = None) -> None:
+        """Record in the audit trail what was done on the job's storage without its driver.
+
+        Args:
+            subject: what it was done to, or from: a path, or a subtask.
 
         Raises:
             JobNotFound: there is no such job.
         """
         self.job(job)
-        self._audit("drop_mailbox", job, f"{operator}[{subtask}]", {"events": events})
+        self._audit(action, job, subject, details)
 
     def forget(self, job: str) -> None:
         """Remove a job's history from the database; its checkpoints on storage are kept.

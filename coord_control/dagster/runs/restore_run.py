@@ -74,7 +74,7 @@ def restore(
         context.log.info(f"coordctl run is restarting job {job}: its next driver restores it")
     if record.is_alive or record.waits_for_driver:
         return _through_driver(context, client, record, request, timeout_seconds)
-    return _on_storage(context, record, request)
+    return _on_storage(context, client, record, request)
 
 
 def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
@@ -147,7 +147,7 @@ def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failu
 # --- on the storage
 
 
-def _on_storage(context: dg.OpExecutionContext, job: JobRecord, request: Restore) -> Metadata:
+def _on_storage(context: dg.OpExecutionContext, client: ControlClient, job: JobRecord, request: Restore) -> Metadata:
     files = _storage_of_job(job)
     context.log.info(f"job {job.name} is not running: restoring directly on its storage in {job.root}")
     try:
@@ -160,6 +160,8 @@ def _on_storage(context: dg.OpExecutionContext, job: JobRecord, request: Restore
         hint = "" if error.is_known else ". In Dagster, set `force: true` in the config of the run"
         raise dg.Failure(f"{error}{hint}", allow_retries=True) from error
     context.log.info(f"job {done.job} was restored from {done.record.path}: its next driver resumes from there")
+    details = None if request.as_name is None else {"as_name": request.as_name}
+    client.record_done(job.name, "restore", done.record.path, details)
     return _shown(context, "storage", RestoreResult.of(done))
 
 

@@ -15,6 +15,7 @@ from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.ids import BarrierId, Epoch, Generation, SubtaskIndex
 from coord_control.protocol.records import Begin, EventBatch
 from coord_control.storage.store import ControlStore
+from tests import control_kit as kit
 from tests.cli_kit import run, run_json
 from tests.unit.durable.restore_kit import OP, QUERIES, RECORD, run_spark
 
@@ -57,6 +58,7 @@ def test_a_mailbox_is_dropped_after_a_question(tmp_path: Path, root: str) -> Non
 
 def test_a_drop_stands_in_the_audit_trail(tmp_path: Path, root: str, store: ControlStore) -> None:
     drop = ("mailbox", "drop", "flights", OP, "1", "--root", root, "--yes")
+    kit.put_job(store, generation=2, root=root, folder=f"{root}/flights")
     run(tmp_path, *drop)
     run(tmp_path, *drop)  # nothing was there any more
     (entry,) = run_json(tmp_path, "audit", "--job", "flights")

@@ -232,3 +232,10 @@ def test_a_job_that_has_ended_is_restored_on_its_storage(tmp_path: Path, root: s
 
     assert "no running driver in the control database, using its storage" in shown
     assert "start its driver now" in shown
+    assert "back where it was" in run(tmp_path, "restore", "flights", "--undo")
+    run(tmp_path, "restore", "flights", "end", "--as", "copy")
+    trail = store.audit.list("flights")
+    assert [entry.action for entry in trail] == ["restore", "undo_restore", "restore", "trigger_savepoint"]
+    assert {entry.outcome for entry in trail} == {"completed"}
+    assert trail[0].details == {"as_name": "copy"}
+    assert trail[0].subject.endswith("/savepoints/1-end")
