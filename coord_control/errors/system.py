@@ -213,8 +213,9 @@ class CheckpointNotFound(StoreError):
 
     def __init__(self, reference: str, problem: str, near: Iterable[str] = ()) -> None:
         self.reference, self.near = reference, tuple(near)
-        suggestion = f"; did you mean {' or '.join(self.near)}?" if self.near else ""
-        super().__init__(f"no checkpoint {reference!r}: {problem}{suggestion}")
+        listing = "see coordctl savepoint list and coordctl checkpoint list"
+        suggestion = f"did you mean {' or '.join(self.near)}?" if self.near else listing
+        super().__init__(f"no checkpoint {reference!r}: {problem}; {suggestion}")
 
 
 class CheckpointInUse(StoreError):

@@ -190,8 +190,8 @@ def _down(snapshot: JobSnapshot) -> str | None:
     if not job.is_alive and not job.is_restarting:
         since = job.ended_at or job.heartbeat_at
         why = f": {job.end_reason}" if job.end_reason else ""
-        start = "start it with coordctl run, or with start_streaming_job"
-        return f"job {job.name!r} has not been running since {since:%Y-%m-%d %H:%M:%S %Z}{why}; {start}"
+        start = "" if "coordctl run" in why else "; start it with coordctl run, or with start_streaming_job"
+        return f"job {job.name!r} has not been running since {since:%Y-%m-%d %H:%M:%S %Z}{why}{start}"
     return f"job {job.name!r} is stopping" if job.state is JobState.STOPPING else None
 
 

@@ -83,7 +83,8 @@ def _cursor(context: dg.SensorEvaluationContext) -> Cursor | None:
 
 
 def _sensor_result(result: TickResult) -> dg.SensorResult:
-    said = f"{len(result.events)} events" if result.events else "nothing new"
+    # Dagster shows it behind "skipped", because the tick has started no run.
+    said = f"no run to start; {len(result.events)} events reported" if result.events else "nothing new"
     if not result.is_all:
         said += "; more changes follow with the next tick"
     return dg.SensorResult(skip_reason=said, asset_events=result.events, cursor=result.cursor.encode())
