@@ -313,6 +313,8 @@ def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(rig: BrowserRig
 
     person.leave()
     rig.until_running(before.generation + 1)
+    # A savepoint shows the recoveries that have ended, with their first epoch, when the sensor reports it.
+    eventually(lambda: rig.client.recoveries(_JOB)[0].generation > before.generation)
     after = rig.client.wait(rig.client.trigger_savepoint(_JOB))  # which the sensor will report
     assert isinstance(after, CheckpointResult)
     rig.until_reported(after.checkpoint)
