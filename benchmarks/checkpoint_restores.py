@@ -56,7 +56,7 @@ def restores(spark: SparkSession, root: str, quick: bool) -> Part:
 
 
 def _life(variant: str, root: str, name: str, savepoint: str, epoch: int) -> float:
-    """Start a process, and wait for its first epoch and its end."""
+    """Start a process, wait for its first epoch, and end it."""
     pattern = f"{name}/commits/{epoch}" if variant == "plain" else f"{name}/queries/query/*/spark/commits/{epoch}"
     began = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.checkpoint_restores_driver", variant, root, name, savepoint]
@@ -67,4 +67,5 @@ def _life(variant: str, root: str, name: str, savepoint: str, epoch: int) -> flo
                 raise RuntimeError(f"no epoch was committed: {' '.join(command)}")
             time.sleep(_POLL_SECONDS)
         seconds = time.monotonic() - began
+        process.kill()  # what it does from here on is not measured; its JVM ends with it
     return seconds

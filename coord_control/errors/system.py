@@ -250,7 +250,7 @@ class SavepointTargetTaken(StoreError):
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{path} cannot hold a new savepoint: {problem}; name a folder that does not exist or is empty"
+            f"{path} cannot hold a new savepoint or export: {problem}; name a folder that does not exist or is empty"
         )
 
 

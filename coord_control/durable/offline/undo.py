@@ -91,8 +91,12 @@ def sinks_are_back(files: Files, job_folder: str, restore: RestoreRecord) -> boo
 
 def _check(files: Files, job_folder: str, job: str) -> RestoreRecord:
     newest = newest_restore(files, job_folder)
-    if newest is None or not newest.replaced:  # also one with which the job began: it would begin empty then
-        raise RestoreNotUndone(job, "its newest restore cannot be undone, or it has none")
+    if newest is None:
+        raise RestoreNotUndone(job, "it was never restored")
+    if newest.replaced is None:
+        raise RestoreNotUndone(job, "its newest restore has been undone already")
+    if not newest.replaced:
+        raise RestoreNotUndone(job, f"it began with {newest.path}, and would begin empty")
     if (query := query_that_ran(files, job_folder, newest)) is not None:
         raise RestoreNotUndone(job, f"query {query} has processed epochs since it was restored from {newest.path}")
     if sinks_are_back(files, job_folder, newest):

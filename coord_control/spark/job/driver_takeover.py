@@ -75,6 +75,16 @@ def _tell(claim: Claim, folder: str) -> None:
     if found is Aliveness.DEAD:
         return
     job = folder.rpartition("/")[2]
+    if not previous.is_driver:
+        _log.warning(
+            "= job %s: generation %d, %s, is a command that works on the storage of the job, such as coordctl restore; "
+            "it is fenced off, and what it has not finished does not take place",
+            job,
+            previous.generation,
+            previous,
+            extra={"action": "taken_over", "job": job},
+        )
+        return
     _log.warning(
         "= job %s %s: generation %d, %s; generation %d takes over now, and that one stops itself. Look: "
         "coordctl generations %s",

@@ -238,7 +238,7 @@ def test_other_shuffle_partitions_are_checked_before_spark_is_asked(root: str) -
 
 
 def test_a_restore_that_the_program_does_not_fit_is_undone(root: str) -> None:
-    assert "cannot be undone, or it has none" in run("restore", "flights", "--undo", "--root", root, code=78)
+    assert "it was never restored" in run("restore", "flights", "--undo", "--root", root, code=78)
     run("savepoint", "create", "flights", "--root", root)
     run("restore", "flights", "1", "--root", root)
     assert lineage_of(root) == "lineage-000002"

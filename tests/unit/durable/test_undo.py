@@ -43,7 +43,7 @@ def test_the_job_stands_where_it_stood_and_the_same_checkpoint_can_be_restored_a
     assert current(files) == OLD
     assert opened(files, QUERIES[0]).restored is None
     assert applied_restore(files, JOB, SAVEPOINT, source) is None
-    with pytest.raises(RestoreNotUndone, match="cannot be undone, or it has none"):
+    with pytest.raises(RestoreNotUndone, match="has been undone already"):
         undo_restore(files, JOB)
     prepared(files, source).commit()
     assert current(files) == dict.fromkeys(QUERIES, "lineage-000003")

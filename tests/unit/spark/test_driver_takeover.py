@@ -163,3 +163,13 @@ def test_a_driver_that_follows_another_process_seals_the_restores_of_the_job(fil
     take_over(files, FOLDER, session).release()
     assert next_number(files, FOLDER) == 2
     assert newest_restore(files, FOLDER) is None
+
+
+def test_a_command_on_the_storage_is_not_taken_for_a_driver(
+    files: MemoryFiles, session: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_takeover, "_ALIVE_SECONDS", 0.1)
+    with own_job(files, FOLDER), caplog.at_level(logging.WARNING):
+        take_over(files, FOLDER, session)
+    assert "is a command that works on the storage of the job" in caplog.text
+    assert "has a driver that" not in caplog.text
