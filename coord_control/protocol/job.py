@@ -107,6 +107,11 @@ class JobCore:
         """Whether :meth:`take` would return anything."""
         return bool(self._batch)
 
+    @property
+    def expects_acks(self) -> bool:
+        """Whether :meth:`take` would return a record while attempts still run, whose acks could become durable with it."""
+        return bool(self._batch.persist and self._open_attempts)
+
     # Runs of queries.
 
     def add_query(self, name: QueryName, query_id: str, specs: Iterable[OperatorSpec]) -> None:

@@ -78,6 +78,8 @@ _STATUS_TRIES: Final = 5
 # To look for a commit takes some microseconds on a local disk, and a request elsewhere.
 _LOCAL_LOOK_SECONDS: Final = 0.01
 _REMOTE_LOOK_SECONDS: Final = 0.25
+# About what a request to an object store takes.
+_GATHER_SECONDS: Final = 0.05
 
 _Ask: TypeAlias = Callable[[JobCore, float], tuple[OperatorStatus, ...]]
 
@@ -139,6 +141,7 @@ class JobDriver:
                 self.declared.coordinators,
                 self,
                 tls=not is_local(str(spark.sparkContext.master)) if settings.tls is None else settings.tls,
+                gather_seconds=0.0 if isinstance(self.place.files, LocalFiles) else _GATHER_SECONDS,
             )
             opened.callback(lambda: self.runtime.close(self.life.closed_error()))
             bind, host = settings.bind_address or spark_address(spark), advertised_host(spark)

@@ -8,6 +8,9 @@ Threads:
   others are being written (the order of batches never changes) or the last check of the generation is too old to answer
   on.
 * Notices become callbacks on the coordinator thread.
+
+Where a write is a request to another machine, the acks of subtasks that run at once become one: the first waits a
+moment for the others. An epoch ends with its last ack, so that costs it nothing.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ class JobRuntime:
         coordinators: by operator uid; operators may be added before their query starts.
         owner: the job.
         tls: whether subtasks connect with TLS.
+        gather_seconds: how long an ack waits for the acks of other subtasks that run; 0 for none.
     """
 
     def __init__(
@@ -84,8 +88,10 @@ class JobRuntime:
         owner: RuntimeOwner,
         *,
         tls: bool,
+        gather_seconds: float = 0.0,
     ) -> None:
         self._core = core
+        self._gather_seconds = gather_seconds
         self.generation = core.generation
         self.endpoint = self._endpoint = Endpoint(self, core.generation, tls=tls)
         self._coordinators = coordinators
@@ -184,6 +190,10 @@ class JobRuntime:
                 self._core.hello(message, token, now)
             case Acknowledge():
                 self._core.acknowledge(message, token, now)
+                if self._gather_seconds and self._core.expects_acks:
+                    # Whatever is flushed sooner takes it along; the flush that finds nothing does nothing.
+                    asyncio.get_running_loop().call_later(self._gather_seconds, self._flush)
+                    return
             case AttemptEnded():
                 self._core.attempt_ended(message)
             case _:

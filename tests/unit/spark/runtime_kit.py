@@ -66,7 +66,7 @@ class Counting(StatefulCoordinator[Counter]):
 class RuntimeDriver:
     """A runtime with one query of one operator; the storage is a list that a test can hold or break."""
 
-    def __init__(self, coordinator: OperatorCoordinator) -> None:
+    def __init__(self, coordinator: OperatorCoordinator, gather_seconds: float = 0.0) -> None:
         self.log: list[Record] = []
         self.open_for_writes = threading.Event()
         self.open_for_writes.set()
@@ -89,6 +89,7 @@ class RuntimeDriver:
             coordinators,
             self,
             tls=False,
+            gather_seconds=gather_seconds,
         )
         self.runtime.endpoint.start("127.0.0.1")
         self.news = News()

@@ -9,6 +9,7 @@ from coord_control.ids import NO_EPOCH, AttemptId
 from coord_control.protocol.messages import Acknowledge, Hello, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch
 from coord_control.protocol.recovery import Facts
+from coord_control.spark.loop import runtime
 from tests.core_kit import QUERY, attempt
 from tests.patience import SECONDS
 from tests.unit.spark.runtime_kit import (
@@ -62,6 +63,44 @@ def test_acks_that_come_during_a_write_share_the_next_one(driver: RuntimeDriver)
         answer.result(SECONDS)
     assert driver.runtime.writer.writes == writes + 2
     assert len(driver.log) == 4
+
+
+def test_on_a_remote_storage_acks_of_subtasks_that_run_at_once_are_one_write(
+    coordinator: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_TICK_SECONDS", 3600.0)  # each tick ends the wait
+    driver = RuntimeDriver(coordinator, gather_seconds=3600.0)
+    try:
+        first, second = driver.connect(), driver.connect()
+        first.hello(Hello(attempt(0, 0, 1)))
+        second.hello(Hello(attempt(1, 0, 2)))
+        writes = driver.runtime.writer.writes
+        waiting = driver.in_thread(first.acknowledge, Acknowledge(attempt(0, 0, 1), b"a"))
+        driver.await_frames(3)
+        assert not waiting.done()
+        second.acknowledge(Acknowledge(attempt(1, 0, 2), b"b"))
+        waiting.result(SECONDS)
+        assert driver.runtime.writer.writes == writes + 1
+        # Nothing is gathered for an ack without a record, and none is waited for where no other subtask runs.
+        driver.commit(0)
+        first.hello(Hello(attempt(0, 1, 3)))
+        second.hello(Hello(attempt(1, 1, 4)))
+        first.acknowledge(Acknowledge(attempt(0, 1, 3), None))
+        second.acknowledge(Acknowledge(attempt(1, 1, 4), b"c"))
+    finally:
+        driver.close()
+
+
+def test_an_ack_waits_no_longer_than_that_for_a_subtask_that_runs_on(coordinator: Counting) -> None:
+    driver = RuntimeDriver(coordinator, gather_seconds=0.01)
+    try:
+        first, second = driver.connect(), driver.connect()
+        first.hello(Hello(attempt(0, 0, 1)))
+        second.hello(Hello(attempt(1, 0, 2)))
+        first.acknowledge(Acknowledge(attempt(0, 0, 1), b"a"))
+        assert [type(record) for record in driver.log] == [Begin, Ack]
+    finally:
+        driver.close()
 
 
 def test_what_writes_nothing_waits_for_the_writes_before_it(driver: RuntimeDriver) -> None:
