@@ -17,10 +17,21 @@ import typer
 from coord_control.cli.output import plain
 from coord_control.cli.storage import absolute
 from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.job_folder.generations import NO_GENERATION
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
+from coord_control.ids import Generation
 from coord_control.storage.records import JobRecord
 
-__all__ = ["refuse_key", "root_of", "running_job", "tell_disposed", "tell_done", "tell_verified", "tell_way"]
+__all__ = [
+    "known_generation",
+    "refuse_key",
+    "root_of",
+    "running_job",
+    "tell_disposed",
+    "tell_done",
+    "tell_verified",
+    "tell_way",
+]
 
 _NAME_ROOT: Final = "name the folder of the jobs with --root or COORD_ROOT"
 
@@ -64,6 +75,17 @@ def root_of(control: str | None, job: str, root: str | None) -> str:
     client, record = found
     client.close()
     return record.root
+
+
+def known_generation(control: str | None, job: str) -> Generation:
+    """Return the newest generation of a job in the control database, or none if that does not know the job or cannot
+    be reached."""
+    found = _asked(control, job, must=False)
+    if found is None:
+        return NO_GENERATION
+    client, record = found
+    client.close()
+    return Generation(record.generation)
 
 
 def tell_way(client: ControlClient | None, job: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.job_places import refuse_key, root_of, running_job, tell_done, tell_way
+from coord_control.cli.job_places import known_generation, refuse_key, root_of, running_job, tell_done, tell_way
 from coord_control.cli.options import (
     AcceptSkippedEpochs,
     AllowMissingInput,
@@ -26,6 +26,7 @@ from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
 from coord_control.control.commands import Restore, requested
 from coord_control.durable.files.filesystem import join
+from coord_control.durable.job_folder.generations import NO_GENERATION
 from coord_control.durable.offline.offline_restore import OfflineRestore, check_restore, restore_job
 from coord_control.durable.offline.undo import undo_restore
 from coord_control.durable.restore.checks import Check, refusal
@@ -161,6 +162,7 @@ def restore(
             job=job,
             shuffle_partitions=shuffle_partitions,
             repartition=repartition_states,
+            above=NO_GENERATION if fork else known_generation(control, job),
         )
         tell_done(control, job, root, "restore", restored.record.path, None if fork is None else {"as_name": fork})
         _show_restore(restored, as_json)

@@ -47,6 +47,7 @@
     - ControlError                   requests to a job through the control database
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded, JobNameTaken
+        - JobRootMismatch            the job's folder is new, but its name has a history
     - JobStopRequested               the job was stopped while its last driver crashed: it does not start
     - DatabaseError                  the control database itself
         - DatabaseUnavailable        for now; try again later

@@ -24,6 +24,7 @@ __all__ = [
     "GenerationSuperseded",
     "JobNameTaken",
     "JobNotRunning",
+    "JobRootMismatch",
     "JobStillAlive",
     "JobStopRequested",
     "KeyReused",
@@ -118,6 +119,30 @@ class JobNameTaken(ControlError):
         super().__init__(
             f"another job named {job!r} is running on {host} in {folder}; this one continues without a control plane "
             "until that one has ended. Rename one of them, or use another control database"
+        )
+
+
+class JobRootMismatch(ControlError):
+    """The folder of a job has seen fewer drivers than the control database: it is new, was emptied, or is not mounted.
+
+    Args:
+        folder: the folder of this driver; ``generation`` is its number there.
+        known_folder: the folder in the control database, which has seen ``known_generation``.
+    """
+
+    def __init__(self, job: str, folder: str, generation: int, known_folder: str, known_generation: int) -> None:
+        self.job, self.folder, self.generation = job, folder, generation
+        self.known_folder, self.known_generation = known_folder, known_generation
+        where = (
+            "was emptied, or is not mounted"
+            if folder == known_folder
+            else f"is not that of its history, {known_folder}"
+        )
+        super().__init__(
+            f"job {job!r} has a history of {known_generation} drivers in the control database, and its folder {folder} "
+            f"has seen {generation}: it {where}. Start it with its root; or continue from a savepoint with: coordctl "
+            f"restore {job} <savepoint> --root <new root>; or give a new job another name; or remove the "
+            f"history with: coordctl forget {job}"
         )
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.control.agent import registration
+from coord_control.control.agent.agent import Agent
+from coord_control.durable.offline import offline_restore
 from coord_control.protocol.epoch import Participant
 from coord_control.protocol.operator import OperatorRun
 from coord_control.storage import restorable
@@ -24,6 +27,33 @@ _DIFFERING: Final = (
 
 #: Each with the tests that catch it.
 HISTORY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "register a driver of a new folder over the history of an older one",
+            registration.register,
+            "_is_another(port, row, registration)",
+            "False",
+        ),
+        "tests/unit/control/test_agent.py::test_a_job_does_not_begin_in_a_folder_that_has_seen_fewer_drivers_than_the_database",
+    ),
+    (
+        Mutation(
+            "begin a job whose name has the history of another folder",
+            Agent.start,
+            "self._mismatch is not None",
+            "False",
+        ),
+        "tests/unit/control/test_agent.py::test_a_job_does_not_begin_in_a_folder_that_has_seen_fewer_drivers_than_the_database",
+    ),
+    (
+        Mutation(
+            "restore into a new root below the drivers that the database has seen",
+            offline_restore.restore_job,
+            "max(source.metadata.generation, above)",
+            "source.metadata.generation",
+        ),
+        "tests/unit/test_docs_procedures.py::test_a_job_whose_root_was_lost_keeps_its_history",
+    ),
     (
         Mutation(
             "keep events only for the newest checkpoint",

@@ -8,10 +8,14 @@ from typing import Final
 
 import pytest
 
+from coord_control.control.settings import ControlSettings
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.lineage import Lineage, current_lineage, open_lineage, spark_position
+from coord_control.errors import JobRootMismatch
 from coord_control.ids import QueryName
+from tests.agent_kit import ScriptedDriver, make_agent, open_store
 from tests.cli_kit import run, run_json
+from tests.patience import SECONDS
 from tests.unit.durable.restore_kit import QUERIES, run_spark
 
 QUERY: Final = QUERIES[0]
@@ -47,6 +51,36 @@ def test_the_root_is_lost_and_a_savepoint_elsewhere_is_what_there_is(root: Path,
     run(tmp_path, "restore", "flights", backup, "--root", str(new))
     assert epoch_of(new) == 3
     assert lineage_of(new).query_id == before, "sinks know it by this id"
+
+
+def test_a_job_whose_root_was_lost_keeps_its_history(root: Path, tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup")
+    run(tmp_path, "savepoint", "create", "flights", "--root", str(root), "--target", backup)
+    settings = ControlSettings.load(f"sqlite:///{tmp_path / 'control.db'}")
+    for _ in range(3):  # drivers that the savepoint does not know
+        assert start_driver(root, settings) is None
+    shutil.rmtree(root)
+    refusal = start_driver(root, settings)
+    assert isinstance(refusal, JobRootMismatch), "it would begin at the sources' first offsets"
+    run(tmp_path, "restore", "flights", backup, "--root", str(root))
+    assert start_driver(root, settings) is None
+    generations = [each["generation"] for each in run_json(tmp_path, "generations", "flights")]
+    assert generations == sorted(generations, reverse=True)
+    assert len(generations) == 4
+
+
+def start_driver(root: Path, settings: ControlSettings) -> JobRootMismatch | None:
+    """Start and end a driver of the job; return why it was refused."""
+    driver = ScriptedDriver(root, "flights")
+    agent = make_agent(driver, settings, open_store(settings))
+    try:
+        agent.start(SECONDS)
+    except JobRootMismatch as error:
+        return error
+    finally:
+        agent.close()
+        driver.claim.release()
+    return None
 
 
 def test_a_job_is_moved_in_a_folder_of_its_own(root: Path, tmp_path: Path) -> None:

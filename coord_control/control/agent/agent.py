@@ -52,6 +52,7 @@ from coord_control.errors import (
     JobClosed,
     JobNameTaken,
     JobNotFound,
+    JobRootMismatch,
     StoreError,
 )
 from coord_control.ids import OperatorUid
@@ -120,6 +121,7 @@ class Agent:
         # What the database has of these; a query's epoch is part of the heartbeat.
         self._written: tuple[tuple[QueryRecord, ...], tuple[OperatorRecord, ...]] = ((), ())
         self._early = EarlyStop()
+        self._mismatch: JobRootMismatch | None = None
         self._signal = SignalListener(store.database, self._facts.name, settings, self._signalled)
         self._unlisten: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._make_passes, name="coord-agent", daemon=True)
@@ -129,11 +131,17 @@ class Agent:
 
         Returns:
             A stop command that killed an earlier driver: the job must end, and close the agent.
+
+        Raises:
+            JobRootMismatch: the name has the history of another folder; the job must end, and close the agent.
         """
         self._unlisten = [self._port.add_listener(self._reporter), self._port.add_listener(self._executor.desk)]
         self._thread.start()
         self._signal.start()
         self._first_pass.wait(wait_seconds)
+        if self._mismatch is not None:
+            self._happened(Input.SUPERSEDED)  # nothing is written of a job that does not begin
+            raise self._mismatch
         return self._early.over()
 
     def close(
@@ -244,7 +252,8 @@ class Agent:
                 self._contact.worked()
         except GenerationSuperseded as error:
             self._superseded(error)
-        except (DatabaseError, JobNameTaken, JobNotFound) as error:  # the last: the job's history was removed
+        except (DatabaseError, JobNameTaken, JobNotFound, JobRootMismatch) as error:  # not found: it was removed
+            self._mismatch = error if isinstance(error, JobRootMismatch) else None
             self._happened(Input.LOST)
             self._contact.failed(error, now)
         except StoreError as error:  # the job notices this itself; the agent only cannot reconcile now

@@ -1,24 +1,21 @@
 """Registers a driver in the database, and tells its job from another one with the same name.
 
-A job's row belongs to the job's folder, where its generations are claimed. If the folder was removed, or a job of the
-same name runs below another root, generations start again at 1, and a higher one in the row does not mean a newer
-driver. The storage decides: a higher generation claimed in our folder would have fenced us there.
+A job's row belongs to the job's folder, where its generations are claimed. If the folder was emptied or not mounted, or
+a job of the same name has another root, generations start again at 1, and a higher one in the row does not mean a
+newer driver. The storage decides: a higher generation claimed in our folder would have fenced us there. Such a driver
+is refused: the history of the other folder says where its savepoints are.
 
 Threads: the agent's.
 """
 
 from __future__ import annotations
 
-import logging
-
 from coord_control.control.execution.driver_port import DriverPort
-from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound, SchemaMismatch
+from coord_control.errors import DatabaseNotFound, JobNameTaken, JobNotFound, JobRootMismatch, SchemaMismatch
 from coord_control.storage.records import JobRecord, JobRegistration
 from coord_control.storage.store import ControlStore
 
 __all__ = ["register"]
-
-_log = logging.getLogger("coord_control.control")
 
 
 def register(port: DriverPort, store: ControlStore, registration: JobRegistration, *, may_create: bool) -> None:
@@ -31,6 +28,7 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
     Raises:
         GenerationSuperseded: a newer driver of the job is running.
         JobNameTaken: a job with the same name but another folder is running; it keeps its row.
+        JobRootMismatch: the row has the history of another folder, or of this one before it was emptied.
         StoreUnavailable: the storage cannot be read to decide whether this driver is the newest.
         DatabaseError: nothing was written.
     """
@@ -38,8 +36,7 @@ def register(port: DriverPort, store: ControlStore, registration: JobRegistratio
     if row is not None and row.is_alive and row.folder != registration.folder:
         raise JobNameTaken(row.name, row.folder, row.host)
     if row is not None and _is_another(port, row, registration):
-        _log.info("= the history of an earlier job %s in %s is replaced", row.name, row.folder)
-        store.jobs.forget(row.name, force=True)  # a live driver in our folder is this one, or was fenced there
+        raise JobRootMismatch(row.name, registration.folder, registration.generation, row.folder, row.generation)
     store.jobs.register(registration)
 
 

@@ -18,7 +18,7 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.job_folder.generations import NO_GENERATION, Claim
 from coord_control.durable.job_folder.restore_log import RestoreRecord
 from coord_control.durable.offline.offline_savepoint import installed_spark, own_job
 from coord_control.durable.restore.checks import Check, refuse
@@ -95,6 +95,7 @@ def restore_job(
     key: str | None = None,
     shuffle_partitions: int | None = None,
     repartition: Repartition | None = None,
+    above: Generation = NO_GENERATION,
 ) -> OfflineRestore:
     """Restore a stopped job. Start its driver afterwards.
 
@@ -102,6 +103,8 @@ def restore_job(
         job, shuffle_partitions: see :func:`check_restore`.
         key: an idempotency key, by which ``find_restore`` finds it when it is done.
         repartition: lets Spark rewrite states; needed for another number of shuffle partitions.
+        above: claim a generation above this too: the newest that the control database knows of the job, whose history
+            continues in this folder.
 
     Raises:
         InvalidName, ForkNameTaken: no job can have this name.
@@ -115,7 +118,7 @@ def restore_job(
     with open_checkpoint(storage(path), path) as source:
         checks = _checks(files, storage, source, request, folder, shuffle_partitions)
         refuse(path, checks)
-        with _own_or_forget(files, folder, request, source.metadata.generation) as claim:
+        with _own_or_forget(files, folder, request, max(source.metadata.generation, above)) as claim:
             # A driver may have run since the check, and ended.
             refuse(path, check_request_sinks(request, source, files, folder, storage))
             prepared = prepare_restore(

@@ -48,6 +48,7 @@ class ControlPlane:
 
         Raises:
             JobStopRequested: a stop was requested that the last driver did not survive; the job has to end.
+            JobRootMismatch: the job's name has the history of another folder; the job has to end.
         """
         self._agent = Agent(
             port,

@@ -28,6 +28,7 @@ from coord_control.errors import (
     DuplicateOperator,
     InvalidName,
     JobClosed,
+    JobRootMismatch,
     JobStopRequested,
     OperatorUnused,
 )
@@ -118,6 +119,7 @@ class Job:
         ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``control`` is invalid.
         MetricsAddressInvalid: ``metrics`` is not an address.
         JobStopRequested: a stop was requested, but the last driver died before it stopped; the job is stopped now.
+        JobRootMismatch: ``root`` is new, but the control database has a history of ``name``; it is kept.
     """
 
     def __init__(
@@ -428,8 +430,8 @@ class Job:
             driver.registered()
             try:
                 self._plane.start(self._port)
-            except JobStopRequested:
-                self._life.is_ended_by_command = True
+            except (JobRootMismatch, JobStopRequested) as error:
+                self._life.is_ended_by_command = isinstance(error, JobStopRequested)
                 self.stop()
                 raise
         if self._life.is_closed:  # what was begun here has begun too late for the end

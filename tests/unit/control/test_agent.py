@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +13,8 @@ import pytest
 from coord_control.control.agent.buffer import SavepointVerified
 from coord_control.control.commands import CANCELLABLE
 from coord_control.durable.job_folder.restore_log import newest_restore
+from coord_control.errors import JobRootMismatch
+from coord_control.exit_codes import NO_RESTART, exit_code_of
 from coord_control.ids import CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
@@ -381,21 +384,46 @@ def test_a_newer_generation_in_the_database_fences_the_job(rig: AgentRig) -> Non
     assert rig.store.jobs.get(JOB).generation == 2
 
 
-def test_a_job_of_the_same_name_in_another_folder_begins_anew_unless_that_one_runs(rig: AgentRig) -> None:
+def test_a_job_of_the_same_name_in_another_folder_never_replaces_a_history(rig: AgentRig) -> None:
     first, agent = rig.driver()
     submit_periodic(first, 2)
     eventually(lambda: len(rig.store.checkpoints.list(JOB)) == 2)
     other = ScriptedDriver(rig.folder / "elsewhere")
     agent_of_other = make_agent(other, rig.settings, open_store(rig.settings))
     rig.cleanup.callback(agent_of_other.close)
-    agent_of_other.start()
-    assert "elsewhere" not in rig.store.jobs.get(JOB).folder
+    agent_of_other.start()  # the first one runs: the other continues without a control plane
     assert not agent_of_other.is_connected
     assert other.fenced_by is None
     agent.close()
+    failures = agent_of_other.metrics().database_failures
+    eventually(lambda: agent_of_other.metrics().database_failures > failures)
+    assert not agent_of_other.is_connected
+    assert "elsewhere" not in rig.store.jobs.get(JOB).folder
+    assert len(rig.store.checkpoints.list(JOB)) == 2
+    rig.store.jobs.forget(JOB)
     eventually(lambda: agent_of_other.is_connected)
     assert "elsewhere" in rig.store.jobs.get(JOB).folder
-    assert rig.store.checkpoints.list(JOB) == ()
+
+
+@pytest.mark.parametrize("folder", ["elsewhere", "emptied"])
+def test_a_job_does_not_begin_in_a_folder_that_has_seen_fewer_drivers_than_the_database(
+    rig: AgentRig, folder: str
+) -> None:
+    for generation in (1, 2):
+        _, agent = rig.driver()
+        agent.close()
+        assert rig.store.jobs.get(JOB).generation == generation
+    record = rig.store.jobs.get(JOB)
+    if folder == "emptied":
+        shutil.rmtree(record.folder)
+    other = ScriptedDriver(rig.folder / "elsewhere" if folder == "elsewhere" else Path(record.root))
+    agent_of_other = make_agent(other, rig.settings, open_store(rig.settings))
+    with pytest.raises(JobRootMismatch, match="has a history of 2 drivers") as mismatch:
+        agent_of_other.start()
+    agent_of_other.close(JobState.FAILED, str(mismatch.value))
+    assert (mismatch.value.folder == record.folder) == (folder == "emptied")
+    assert rig.store.jobs.get(JOB) == record
+    assert exit_code_of(mismatch.value) in NO_RESTART
 
 
 def test_a_claim_whose_answer_was_lost_is_carried_out(rig: AgentRig) -> None:
