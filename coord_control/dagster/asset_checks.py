@@ -21,7 +21,14 @@ from coord_control.dagster.runs.job_run import action_failure
 from coord_control.dagster.spec import CheckBounds, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.errors import CoordControlError
-from coord_control.storage.records import CheckpointRecord, JobOverview, JobState, QueryRecord, Trend
+from coord_control.storage.records import (
+    REQUESTED_CAUSES,
+    CheckpointRecord,
+    JobOverview,
+    JobState,
+    QueryRecord,
+    Trend,
+)
 
 __all__ = ["ACTOR", "CHECKS", "CheckOutcome", "build_checks", "check_names", "evaluate"]
 
@@ -42,7 +49,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "failed_checkpoints": "Not too many checkpoints have failed since the last completed one.",
     "checkpoint_duration": "The newest completed checkpoint did not take too long.",
     "blocked_time": "No gateway was closed for too long in the newest completed checkpoint.",
-    "restart_rate": "The job, or a query of it, was not restarted too often within the last hour.",
+    "restart_rate": "The job, or a query of it, did not fail and restart too often within the last hour.",
     "lag": "No query is too far behind and falling further behind.",
     "backlog": "No query has more and more unread records in its sources, or works without a pause while nothing shows "
     "whether it keeps up.",
@@ -232,9 +239,9 @@ def _restarts(overview: JobOverview, bound: float, now: datetime) -> CheckOutcom
     # A driver that starts recovers all queries of the job, and each records a recovery.
     count = math.ceil(overview.recoveries / max(1, len(overview.job.queries)))
     last = overview.last_recovery
-    text = f"restarts within the last hour: {count}" + (
-        f"; the last: {last.what or last.cause}" if count and last else ""
-    )
+    text = f"restarts after failures within the last hour: {count}"
+    if count and last is not None and last.cause not in REQUESTED_CAUSES:
+        text += f"; the last: {last.what or last.cause}"
     values = {"restarts": count, "recoveries": overview.recoveries, "bound": int(bound)}
     return CheckOutcome("restart_rate", count < bound, _WARN, text, entries(values))
 

@@ -21,6 +21,7 @@ from coord_control.storage.database import Database, Transaction
 from coord_control.storage.fleet_counts import read_counts
 from coord_control.storage.job_rows import job_record
 from coord_control.storage.records import (
+    REQUESTED_CAUSES,
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
@@ -161,7 +162,7 @@ def _numbers(wanted: Sequence[ColumnElement[bool]], since: datetime) -> Select[A
         _checkpoints.state == CheckpointState.IN_PROGRESS,
         func.coalesce(_checkpoints.generation, _jobs.generation) >= _jobs.generation,
     )
-    recoveries = _count(tables.recoveries, _recoveries.started_at >= since)
+    recoveries = _count(tables.recoveries, _recoveries.started_at >= since, _recoveries.cause.not_in(REQUESTED_CAUSES))
     return select(_jobs.id, failed.label("failed"), under_way.label("under_way"), recoveries.label("recoveries")).where(
         *wanted
     )

@@ -89,6 +89,8 @@ def test_recoveries_within_the_window(store: ControlStore) -> None:
     for hours in (30, 2, 0):
         recovery = records.recovery(started_at=now - timedelta(hours=hours))
         store.recoveries.add(recovery)
+    for cause in ("driver_start", "restore"):  # asked for
+        store.recoveries.add(records.recovery(started_at=now, cause=cause))
     mine, other = store.fleets.read().jobs
     assert (mine.recoveries, other.recoveries) == (1, 0)
     assert (mine.last_recovery, other.last_recovery) == (store.recoveries.list(JOB)[0], None)

@@ -83,7 +83,7 @@ class JobOverview(Record):
         failed_in_a_row: failures since the last completed one, without those that were aborted on request, or ended
             with their driver or query.
         under_way: number in progress in the newest driver.
-        recoveries: number of recoveries that started within the window.
+        recoveries: number of recoveries from failures that started within the window.
         last_recovery: the recovery that was recorded last, at any time.
         lags: how far the watermarks were behind, in seconds, of the queries that were measured within the window; a
             query without a watermark has none.

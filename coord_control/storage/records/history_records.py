@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from coord_control.storage.records.record import Record
 
 __all__ = [
+    "REQUESTED_CAUSES",
     "AuditRecord",
     "OperatorSample",
     "QuerySample",
     "RecoveryRecord",
 ]
+
+
+#: Causes of recoveries that somebody asked for: a start after an end in good order, and a restore.
+REQUESTED_CAUSES: Final = ("driver_start", "restore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
