@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-#: Causes of recoveries that somebody asked for: a start after an end in good order, and a restore.
+#: Causes of requested recoveries: a start after an end in good order, and a restore.
 REQUESTED_CAUSES: Final = ("driver_start", "restore")
 
 
