@@ -18,10 +18,10 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
     [
         "endpoint",
         "events",
-        "history",
+        pytest.param("history", marks=pytest.mark.slow),
         "metrics",
         "scale",
-        "dagster_sensor",
+        pytest.param("dagster_sensor", marks=pytest.mark.slow),
         pytest.param("dagster_savepoint", marks=pytest.mark.slow),
         pytest.param("overhead", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),

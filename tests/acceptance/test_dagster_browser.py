@@ -294,6 +294,7 @@ def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(rig: Brow
     person.screen.shoot("43-check-after")
 
 
+@pytest.mark.slow
 def test_a_job_is_set_back_to_a_savepoint_and_goes_on_from_there(rig: BrowserRig) -> None:
     person, before, savepoint = rig.person, rig.job, rig.oldest_savepoint()
     config = f"""ops:

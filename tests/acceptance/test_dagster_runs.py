@@ -125,6 +125,7 @@ def test_a_run_that_is_terminated_gives_its_savepoint_up(rig: DeploymentRig) -> 
     assert _folders(rig) == _complete(rig)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(rig: DeploymentRig) -> None:
     run, savepoint = rig.savepoint_under_way(has_step=True, on_cancel="finish")
     rig.dagster.terminate(run)
@@ -209,6 +210,7 @@ def test_a_step_that_is_retried_waits_for_the_savepoint_of_its_first_attempt(rig
     assert rig.made(run) == [under_way.id]
 
 
+@pytest.mark.slow
 def test_a_step_that_is_killed_leaves_its_savepoint_to_the_next_attempt(rig: DeploymentRig) -> None:
     run, savepoint = rig.savepoint_under_way(has_step=True)
     _, step = _processes(rig, run)

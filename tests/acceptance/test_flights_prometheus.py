@@ -79,6 +79,7 @@ def config(folder: Path, exporter: str) -> dict[str, Any]:
     return {**read, "global": often, "rule_files": impatient_rules(folder)}
 
 
+@pytest.mark.slow
 def test_the_flights_are_found_and_no_panel_or_alert_is_without_data(
     service: subprocess.Popen[bytes], exporter: str, tmp_path: Path
 ) -> None:

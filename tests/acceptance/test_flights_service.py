@@ -69,6 +69,7 @@ def line_with(text: str, lines: IO[str]) -> str:
     raise AssertionError(f"it ended without {text!r}:\n{''.join(seen[-40:])}")
 
 
+@pytest.mark.slow
 def test_it_stays_after_the_last_day_until_it_is_stopped(service: subprocess.Popen[str], tmp_path: Path) -> None:
     assert service.stderr is not None
     address = line_with("metrics at http://", service.stderr).split()[-1]

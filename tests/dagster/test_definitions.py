@@ -142,6 +142,7 @@ def test_yaml_is_scaffolded_and_loads(project: Path, environment: dict[str, str]
     run(project, environment, "dg", "check", "defs")
 
 
+@pytest.mark.slow
 def test_python_is_scaffolded_and_loads(project: Path, environment: dict[str, str]) -> None:
     component = "dagster_defs.StreamingJobComponent"
     run(project, environment, "dg", "scaffold", "defs", component, "--format", "python", "my_jobs", "--job", "flights")

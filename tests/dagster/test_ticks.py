@@ -104,8 +104,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize(
     ("job", "kept"),
-    [(_documented, 4), (_of_the_readme, 4), (lambda: FLIGHTS, 3), (_of_checkpoints, 4)],
-    ids=["docs/dagster.md", "README.md", "demo", "checkpoints"],
+    [
+        pytest.param(_documented, 4, id="docs/dagster.md"),
+        pytest.param(_of_the_readme, 4, id="README.md", marks=pytest.mark.slow),
+        pytest.param(lambda: FLIGHTS, 3, id="demo", marks=pytest.mark.slow),
+        pytest.param(_of_checkpoints, 4, id="checkpoints"),
+    ],
 )
 def test_a_schedule_does_not_fail_from_its_second_tick_on(
     site: Site, job: Callable[[], StreamingJobSpec], kept: int

@@ -55,11 +55,10 @@ class Death:
 def test_what_is_complete_can_be_restored_whenever_the_driver_is_killed(trial: Trial) -> None:
     # An epoch that has only begun is what test_supervised.py leaves.
     saving = [
-        Death(Step.METADATA_IN_PLACE, Moment.ACKED, Victim.PYTHON),
-        Death(Step.FILES_NOT_REMOVED, Moment.WRITTEN, Victim.GROUP),
+        Death(Step.METADATA_IN_PLACE, Moment.ACKED, Victim.GROUP),
         Death(None, Moment.COMMITTED, Victim.JVM),
     ]
-    _run(trial, saving, restoring=[Death(Step.LINEAGE_FILLED), Death(Step.RESTORE_COMMITTED)])
+    _run(trial, saving, restoring=[Death(Step.LINEAGE_FILLED)])
 
 
 @pytest.mark.slow

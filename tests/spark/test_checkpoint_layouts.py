@@ -144,6 +144,9 @@ def own_background_work(spark: SparkSession) -> Iterator[None]:
 #: Each is made of what two of the others have: their kind of query, and their format, provider or partitions. A join
 #: with HDFS's provider and `transformWithState` are restored from the named files by test_savepoint_matrix.py.
 SLOW: Final = (
+    "join-format-2",
+    "rocksdb-changelog",
+    "changelog-format-2-one-partition",
     "rocksdb-format-2",
     "hdfs-one-partition",
     "dedup-hdfs",

@@ -173,7 +173,14 @@ def references() -> dict[tuple[Build, bool], Results]:
 
 
 #: Each stands beside one with an operator, which does all that it does; the plain one that costs least always runs.
-SLOW: Final = ("aggregation-hdfs", "aggregation-rocksdb", "dedup-hdfs", "join-rocksdb", "transform-with-state")
+SLOW: Final = (
+    "aggregation-hdfs",
+    "aggregation-rocksdb",
+    "aggregation-rocksdb-before-operator",
+    "dedup-hdfs",
+    "join-rocksdb",
+    "transform-with-state",
+)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ class Interrupted:
             self._act()
 
 
-@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("has_links", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_driver_that_was_believed_dead_goes_on_at_any_point(has_links: bool) -> None:
     prepared, epoch = prepared_storage(has_links=has_links)
     point = fenced = 0
