@@ -109,7 +109,7 @@ class JobCore:
 
     @property
     def expects_acks(self) -> bool:
-        """Whether :meth:`take` would return a record while attempts still run, whose acks could become durable with it."""
+        """Whether :meth:`take` would return a record, and running attempts may acknowledge soon."""
         return bool(self._batch.persist and self._open_attempts)
 
     # Runs of queries.
