@@ -30,8 +30,8 @@ def pause(folder: Path, step: str) -> None:
             wait_to_be_killed(folder)
         create(files, path, data)
 
-    ObjectFiles._copy = copy_some
-    ObjectFiles.create = create_unless
+    for name, paused in (("_copy", copy_some), ("create", create_unless)):
+        setattr(ObjectFiles, name, paused)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
 import dagster as dg
 import pytest
@@ -18,6 +19,8 @@ from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, MakeJob, rows
 
 pytestmark = pytest.mark.spark
+
+_ACTIONS: Final[dict[str, dict[str, Any]]] = {"restore_streaming_job": {}, "fork_streaming_job": {"as_name": "copy"}}
 
 
 def test_a_job_that_does_not_run_is_restored_and_forked_by_dagster(
@@ -40,7 +43,7 @@ def test_a_job_that_does_not_run_is_restored_and_forked_by_dagster(
         with pytest.MonkeyPatch.context() as machine:
             for name, value in {**s3.environment, "JAVA_HOME": "/no/java", "PATH": "/no/java"}.items():
                 machine.setenv(name, value)
-            for action, more in (("restore_streaming_job", {}), ("fork_streaming_job", {"as_name": "copy"})):
+            for action, more in _ACTIONS.items():
                 earlier = len(s3.requests())
                 ended = actions.run(action, ref="latest", **more)
                 assert ended.is_success, ended.description

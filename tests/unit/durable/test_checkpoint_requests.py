@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import pytest
 
 from coord_control.durable.checkpoints import checkpoint_store
 from coord_control.durable.checkpoints.metadata_file import Kind
-from coord_control.durable.files.filesystem import Checksum, FileInfo, join
+from coord_control.durable.files.filesystem import Checksum, FileInfo, Linked, join
 from coord_control.errors import Fenced, StateFileMissing
 from coord_control.ids import CheckpointId, Epoch
 from tests.simulation.memory_files import MemoryFiles
@@ -160,7 +160,14 @@ def test_a_file_that_changes_between_listing_and_copy_is_not_kept_in_memory(
     files: Objects, driver: StoreDriver
 ) -> None:
     class Replacing(Objects):
-        def link_all(self, *arguments: object) -> Sequence[object]:  # type: ignore[override]
+        def link_all(
+            self,
+            source: str,
+            target: str,
+            names: Sequence[tuple[str, str]],
+            summed: Collection[str] = (),
+            listed: Sequence[FileInfo] | None = None,
+        ) -> Sequence[Linked]:
             raise FileNotFoundError(2, "another one", join(SPARK, "commits/4"))
 
     view = Replacing()
