@@ -25,6 +25,7 @@ from benchmarks.report import Goal
 __all__ = [
     "KEY_BYTES",
     "Part",
+    "add_keys",
     "keyed",
     "keys_in",
     "newest_epoch",
@@ -78,6 +79,13 @@ def start_keys(spark: SparkSession, job: cc.Job, folder: str, count: int) -> Str
     started = job.start("query", keyed(keys_in(spark, folder)))
     wait_until(lambda: newest_epoch(job) >= _KEY_FILES - 1 and not started.status["isTriggerActive"], started)
     return started
+
+
+def add_keys(spark: SparkSession, job: cc.Job, started: StreamingQuery, folder: str, numbers: range) -> None:
+    """Give the idle query with many keys some more, and wait until it has them and is idle again."""
+    epoch = newest_epoch(job) + 1
+    write_keys(spark, folder, numbers)
+    wait_until(lambda: newest_epoch(job) >= epoch and not started.status["isTriggerActive"], started)
 
 
 def write_keys(spark: SparkSession, folder: str, numbers: range) -> None:

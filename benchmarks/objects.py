@@ -3,8 +3,12 @@
 *epochs*: the query of the other benchmarks with Spark's checkpoint on S3 and no job; with a job whose operator
 has nothing to do; with one whose epochs change state and pass events both ways. Requests below Spark's own checkpoint
 are Spark's. The driver also looks at its claim every half second, whatever it does: those reads are reported by second,
-not by epoch. *checkpoints*: of an idle query with state in RocksDB. *listing*: a folder of many objects, through Hadoop
-and without a JVM.
+not by epoch. *checkpoints*: of a query with state in RocksDB, each after an epoch, and savepoints of it while it is
+idle; in a bucket whose objects have no checksums. *listing*: a folder of many objects, through Hadoop and without a
+JVM.
+
+There are as many cores as subtasks: their acks share one write. With fewer cores each further wave of subtasks is one
+write more.
 
 Needs the jars of ``make connectors``.
 """
@@ -28,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import coord_control as cc
 from benchmarks import query
-from benchmarks.checkpoint_queries import Part, start_keys, use_rocksdb
+from benchmarks.checkpoint_queries import Part, add_keys, start_keys, use_rocksdb
 from benchmarks.report import Goal, at_most, main
 from benchmarks.session import session
 from coord_control.durable.checkpoints.checkpoint_folder import read_metadata
@@ -42,12 +46,16 @@ _WARM_UP: Final = 2  #: epochs that do not count
 _EPOCHS: Final = 10
 _CHECKPOINTS: Final = 5
 _KEYS: Final = 20_000
+_MORE_KEYS: Final = 1_000
 _OBJECTS: Final = 10_000
 _OBJECTS_IN_AN_ANSWER: Final = 1_000
 _WAIT_SECONDS: Final = 300.0
 _WATCH_PER_SECOND: Final = 2.0
 
 _SPARK: Final = re.compile(r"/(spark|plain)/")
+#: Reads of a RocksDB snapshot's index, one for each state store, and of new files for their checksums.
+_INDEX: Final = re.compile(r"GET .*/spark/state/.*zip")
+_CHECKSUM: Final = re.compile(r"GET .*/(shared|savepoints)/.*/(offsets|commits|sources|state)/")
 _CLAIM: Final = re.compile(r"/generations/\d+\.json$")
 
 
@@ -60,7 +68,7 @@ def objects(quick: bool) -> tuple[Sequence[Goal], dict[str, Any]]:
         server = S3Server(Path(folder, "server"))
         os.environ.update(server.environment)
         try:
-            with session() as spark:
+            with session(cores=query.SUBTASKS) as spark:
                 for name, value in server.settings.items():
                     spark.conf.set(name, value)
                 for each in (_epochs, _checkpoints, _listing):
@@ -131,22 +139,39 @@ def _checkpoints(spark: SparkSession, server: S3Server, quick: bool) -> Part:
     root = f"s3a://{server.bucket}/checkpoints"
     count = 1 if quick else _CHECKPOINTS
     numbers: dict[str, Any] = {}
+    added = _KEYS
     use_rocksdb(spark)
     with tempfile.TemporaryDirectory() as folder, cc.Job("keys", spark, root=root) as job:
-        start_keys(spark, job, folder, _KEYS)
+        started = start_keys(spark, job, folder, _KEYS)
         files = HadoopFiles(spark)
-        for kind, trigger in (("checkpoint", job.trigger_checkpoint), ("savepoint", job.trigger_savepoint)):
-            rounds = [_of_one(server, files, trigger) for _ in range(count)]
-            numbers[kind] = {"rounds": rounds, "others": statistics.median(each["others"] for each in rounds)}
-    savepoints = numbers["savepoint"]["rounds"]
-    return Part(
-        [
-            at_most("a savepoint of n files, copies", max(r["copies"] - r["files"] for r in savepoints), 0, "+ n"),
-            at_most("a savepoint, other requests", numbers["savepoint"]["others"], 10, "requests"),
-            at_most("a checkpoint, other requests", numbers["checkpoint"]["others"], 10, "requests"),
-        ],
-        numbers,
-    )
+        job.trigger_checkpoint().wait(_WAIT_SECONDS)  # what is read once by each driver does not count
+        for kind, trigger, is_idle in (
+            ("checkpoint", job.trigger_checkpoint, False),
+            ("savepoint", job.trigger_savepoint, False),
+            ("savepoint of an idle query", job.trigger_savepoint, True),
+        ):
+            rounds = []
+            for _ in range(count):
+                if not is_idle:
+                    add_keys(spark, job, started, folder, range(added, added + _MORE_KEYS))
+                    added += _MORE_KEYS
+                rounds.append(_of_one(server, files, trigger))
+            numbers[kind] = {"rounds": rounds, **_medians(rounds)}
+    goals = [
+        at_most(f"a {kind}, other requests", found["others"], 10, "+ one per state store")
+        for kind, found in numbers.items()
+    ]
+    copies = max(each["copies"] - each["files"] for found in numbers.values() for each in found["rounds"])
+    return Part([at_most("a savepoint of n files, copies", copies, 0, "+ n"), *goals], numbers)
+
+
+def _medians(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the medians over the rounds; other requests without those that each state store or new file costs."""
+    others = [each["others"] - each["indexes"] - each["checksums"] for each in rounds]
+    return {
+        "others": statistics.median(others),
+        **{name: statistics.median(each[name] for each in rounds) for name in ("copies", "indexes", "checksums")},
+    }
 
 
 def _of_one(server: S3Server, files: Files, trigger: Callable[[], cc.CheckpointHandle]) -> dict[str, Any]:
@@ -166,6 +191,8 @@ def _of_one(server: S3Server, files: Files, trigger: Callable[[], cc.CheckpointH
         "files": sum(len(each.files) for each in metadata.queries.values()),
         "copies": copies,
         "others": len(requests) - copies - watched,
+        "indexes": sum(number for kind, number in kinds.items() if _INDEX.match(kind)),
+        "checksums": sum(number for kind, number in kinds.items() if _CHECKSUM.match(kind)),
         "claims": watched,
         "kinds": {kind: number for kind, number in kinds.most_common() if not kind.startswith("COPY")},
     }

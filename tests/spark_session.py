@@ -25,7 +25,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 #: The sets of scripts/connectors.toml that the session has on its class path, by the release of PySpark for which
 #: they are made.
-SESSION_SETS: Final = {"4.1": ("iceberg",), "4.2": ("delta",), "4.3": ("kafka", "s3a")}
+SESSION_SETS: Final = {"4.1": ("iceberg",), "4.2": ("delta", "kafka"), "4.3": ("kafka", "s3a")}
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 #: For each epoch of a query with state Spark starts 50 processes (`readlink`, `chmod`) if it writes its files with the
@@ -48,7 +48,7 @@ def _release() -> str:
 def table_settings(directory: Path) -> dict[str, str]:
     """Return the settings of the table format that the session has; its tables lie below a folder."""
     match session_sets():
-        case ("delta",):
+        case ("delta", *_):
             return {
                 "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
                 "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -3,10 +3,15 @@
 A source may report up to where it has records (``latestOffset``) next to where the batch ended (``endOffset``): Kafka
 does, files do not. Offsets are numbers, or objects of numbers, such as topics with partitions; their difference is the
 backlog as of the last batch. For Kafka it is a number of records.
+
+A source whose offsets cannot be compared may still say in its ``metrics`` how far behind it is, as Kafka's does: the
+average over its partitions, and the largest (``avgOffsetsBehindLatest``, ``maxOffsetsBehindLatest``, texts). Metrics in
+bytes do not count, because a backlog is a number of records.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,11 +31,14 @@ def backlog(progress: Mapping[str, Any]) -> int | None:
 
 
 def backlog_of_partitions(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return the backlog by source and partition, as in ``0/orders/2``; empty if no source reports any."""
+    """Return the backlog by source and partition, as in ``0/orders/2``; empty if no source reports any.
+
+    A source that only has metrics counts as one partition.
+    """
     return {
         "/".join(path): count
         for index, source in enumerate(progress.get("sources") or ())
-        for path, count in _behind((str(index),), source.get("endOffset"), source.get("latestOffset"))
+        for path, count in _of_source(str(index), source)
     }
 
 
@@ -55,6 +63,34 @@ def batch_parts_seconds(progress: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: value / 1000 for name, value in parts.items() if name != "triggerExecution" and isinstance(value, int)
     }
+
+
+def _of_source(index: str, source: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
+    end = source.get("endOffset")
+    found = list(_behind((index,), end, source.get("latestOffset")))
+    if found:
+        yield from found
+    elif (count := _in_metrics(source.get("metrics") or {}, _partitions(end))) is not None:
+        yield (index,), count
+
+
+def _in_metrics(metrics: Mapping[str, Any], partitions: int) -> int | None:
+    # In all partitions together there is at least what is in the one that is furthest behind.
+    average, largest = (_number(metrics.get(f"{which}OffsetsBehindLatest")) for which in ("avg", "max"))
+    known = [each for each in (average and average * partitions, largest) if each is not None]
+    return round(max(known)) if known else None
+
+
+def _partitions(offset: Any) -> int:
+    return sum(map(_partitions, offset.values())) if isinstance(offset, Mapping) else 1
+
+
+def _number(text: Any) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def _behind(path: tuple[str, ...], end: Any, latest: Any) -> Iterator[tuple[tuple[str, ...], int]]:

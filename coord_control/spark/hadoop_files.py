@@ -208,15 +208,22 @@ class HadoopFiles(OneByOne):
             return Linked(status.getLen(), _seconds(modified) if in_place else modified, False)
 
     def link_all(
-        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+        self,
+        source: str,
+        target: str,
+        names: Sequence[tuple[str, str]],
+        summed: Collection[str] = (),
+        listed: Sequence[FileInfo] | None = None,
     ) -> Sequence[Linked]:
         with _reported(target, "copy files into"):
             place = self._place(source)
             if not self._is_copied_within(place, self._place(target)):
                 return super().link_all(source, target, names, summed)
             objects = self._s3a(place)
-            # A request per thousand files, instead of one per file.
-            infos = {info.path: info for info in self._objects_below(place)}
+            if listed is None or any(info.etag is None for info in listed):
+                # A request per thousand files, instead of one per file.
+                listed = self._objects_below(place)
+            infos = {info.path: info for info in listed}
 
             def copy(pair: tuple[str, str]) -> Linked:
                 from_path, to_path = join(source, pair[0]), join(target, pair[1])
@@ -224,10 +231,10 @@ class HadoopFiles(OneByOne):
                     info = infos[pair[0]]
                     if info.size > MAX_COPY_BYTES:
                         return self.link_one(from_path, to_path)
-                    objects.copy(self._path(from_path), self._path(to_path), info.size)
+                    crc32 = objects.copy(self._path(from_path), self._path(to_path), info.size, info.etag)
                 except (KeyError, FileNotFoundError):
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), from_path) from None
-                return Linked(info.size, info.modified, False)
+                return Linked(info.size, info.modified, False, crc32)
 
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
                 return [*threads.map(copy, names)]
@@ -248,11 +255,20 @@ class HadoopFiles(OneByOne):
                     raise StoreUnavailable(path, "delete files of", failed[0].toString())
 
     def checksum_one(self, path: str) -> Checksum:
-        with _reported(path, "read"), self._opened(path) as stream:
-            crc = self._jvm.java.util.zip.CRC32()
-            checked = self._jvm.java.util.zip.CheckedInputStream(stream, crc)
-            size = self._jvm.org.apache.commons.io.IOUtils.consume(checked)
-            return Checksum(size, f"{crc.getValue():08x}")
+        with _reported(path, "read"):
+            place = self._place(path)
+            if S3AObjects.has(place):
+                # One request instead of two; S3A's own stream comes back after the connection has broken.
+                with contextlib.suppress(Py4JJavaError), _closed(self._s3a(place).open(place.path)) as stream:
+                    return self._checksum_of_stream(stream)
+            with self._opened(path) as stream:
+                return self._checksum_of_stream(stream)
+
+    def _checksum_of_stream(self, stream: Any) -> Checksum:
+        crc = self._jvm.java.util.zip.CRC32()
+        checked = self._jvm.java.util.zip.CheckedInputStream(stream, crc)
+        size = self._jvm.org.apache.commons.io.IOUtils.consume(checked)
+        return Checksum(size, f"{crc.getValue():08x}")
 
     def _s3a(self, place: HadoopPlace) -> S3AObjects:
         if (found := self._buckets.get(place.authority)) is None:
@@ -267,6 +283,7 @@ class HadoopFiles(OneByOne):
         """List without a request per folder."""
         found: list[FileInfo] = []
         prefix = str(place.path.toUri().getPath()).rstrip("/") + "/"
+        has_etags = S3AObjects.has(place)
         try:
             statuses = place.file_system.listFiles(place.path, True)
         except Py4JJavaError as exc:
@@ -277,7 +294,8 @@ class HadoopFiles(OneByOne):
             status = statuses.next()
             name = str(status.getPath().toUri().getPath()).removeprefix(prefix)
             if not any(part.startswith(".") for part in name.split("/")):
-                found.append(FileInfo(name, status.getLen(), _seconds(status.getModificationTime())))
+                etag = status.getEtag() if has_etags else None
+                found.append(FileInfo(name, status.getLen(), _seconds(status.getModificationTime()), etag))
         return found
 
     def _statuses(self, path: str) -> Sequence[Any]:
@@ -290,11 +308,8 @@ class HadoopFiles(OneByOne):
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
-        stream = self._manager(path).open(self._path(path))
-        try:
+        with _closed(self._manager(path).open(self._path(path))) as stream:
             yield stream
-        finally:
-            stream.close()
 
     def _place(self, path: str) -> HadoopPlace:
         """Return where a path is, and how files are created there."""
@@ -337,6 +352,14 @@ class HadoopFiles(OneByOne):
 
     def _manager(self, path: str) -> Any:
         return self._manager_class.create(self._path(path), self._configuration)
+
+
+@contextlib.contextmanager
+def _closed(stream: Any) -> Iterator[Any]:
+    try:
+        yield stream
+    finally:
+        stream.close()
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -18,7 +18,11 @@ from tests.spark_session import session_jars, session_sets
 
 #: What the tests of a file need: modules, which `make compat` installs, and jars that are made for this PySpark.
 _MODULES: Final = {"test_connect.py": ("grpc_status", "google.rpc")}
-_SETS: Final = {"test_delta.py": "delta", "test_iceberg.py": "iceberg"}
+_SETS: Final = {
+    "test_delta.py": ("delta",),
+    "test_iceberg.py": ("iceberg",),
+    "test_kafka_delta.py": ("delta", "kafka"),
+}
 
 
 # First, because pytest's own -m must already see what is left.
@@ -34,7 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _can_run(file: str) -> bool:
     if not all(map(_is_there, _MODULES.get(file, ()))):
         return False
-    return file not in _SETS or (_SETS[file] in session_sets() and bool(session_jars()))
+    needed = _SETS.get(file, ())
+    return not needed or (set(needed) <= {*session_sets()} and bool(session_jars()))
 
 
 def _is_there(module: str) -> bool:

@@ -7,14 +7,10 @@ old one had written up to the checkpoint, and behind it what the new one writes:
 from __future__ import annotations
 
 import abc
-import contextlib
 import itertools
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,25 +25,32 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import RestoreRefused
 from coord_control.ids import Epoch, QueryName
 from coord_control.spark.sinks.table_format import FORMATS
+from tests.compat.table_drivers import Drivers
+from tests.kill.pausing import PAUSE_VARIABLE, Step, paused_mark
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, apply, rows, talk
 from tests.spark.streams import FileStream
-from tests.spark_session import session_jars, spark_environment, table_settings
 
 __all__ = ["TableContract"]
 
 _QUERY: Final = QueryName("q")
 _DRIVER: Final = Path(__file__).with_name("table_driver.py")
+_ROLLBACK_DRIVER: Final = Path(__file__).with_name("table_rollback_driver.py")
 _names: Final = (f"t{number}" for number in itertools.count())
 
 Rows = list[tuple[int, str]]
 
 
 class TableContract(abc.ABC):
-    """The tests; a subclass says what its format needs."""
+    """The tests; a subclass says what its format needs.
+
+    Attributes:
+        steps: where a driver that sets a table back is killed.
+    """
 
     kind: str
+    steps: Sequence[str]
 
     @abc.abstractmethod
     def create(self, session: SparkSession, name: str) -> str:
@@ -197,9 +200,35 @@ class TableContract(abc.ABC):
         assert found(own_session, separate) == written("two", 2, 3)
         assert found(own_session, table) == written("one", 0, 2)
 
+    # Of the file sink tests/kill/test_kill_rollback.py shows it in every run.
+    @pytest.mark.slow
+    def test_source_and_table_agree_whenever_a_driver_that_sets_it_back_is_killed(self, tmp_path: Path) -> None:
+        drivers = Drivers(self.kind, tmp_path, _ROLLBACK_DRIVER)
+
+        def run(release: str, *options: str) -> str:
+            assert drivers.start(release, *options).wait(SECONDS) == 0, drivers.log()
+            return (tmp_path / "savepoint").read_text()
+
+        try:
+            drivers.add(3)
+            early = run("one")
+            drivers.add(2)
+            run("one")
+            for step in (Step.RESTORE_COMMITTED.name, Step.SINKS_MARKED.name, *self.steps, self.steps[0]):
+                paused_mark(tmp_path).unlink(missing_ok=True)
+                driver = drivers.start("killed", "--restore", early, **{PAUSE_VARIABLE: step})
+                _await_pause(tmp_path, driver, drivers)
+                drivers.kill(driver)
+            drivers.add(1)
+            run("two", "--restore", early)
+        finally:
+            drivers.clean_up()
+        table = [tuple(row) for row in json.loads((tmp_path / "result.json").read_text())]
+        assert table == written("one", 0, 3) + written("two", 3, 6)
+
     def test_nothing_is_lost_or_written_twice_when_drivers_are_killed(self, tmp_path: Path) -> None:
         """A stream into a table, and a foreachBatch function that merges into another one, once per epoch."""
-        drivers = Drivers(self.kind, tmp_path)
+        drivers = Drivers(self.kind, tmp_path, _DRIVER)
         try:
             for files in (2, 4):
                 drivers.add(2)
@@ -219,6 +248,14 @@ class TableContract(abc.ABC):
         assert result["merged"] == sums
 
 
+def _await_pause(folder: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> None:
+    def is_there() -> bool:
+        assert driver.poll() is None, drivers.log()
+        return paused_mark(folder).exists()
+
+    eventually(is_there, drivers.log, pause=0.05)
+
+
 def written(release: str, begin: int, end: int) -> Rows:
     """The rows of these epochs."""
     return [(value, release) for value in range(8 * begin, 8 * end)]
@@ -236,65 +273,3 @@ def sink_of(path: str) -> SinkSnapshot:
     sink = metadata.queries[_QUERY].sink
     assert sink is not None
     return sink
-
-
-class Drivers:
-    """The drivers of one job, which are killed."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.folder = folder
-        settings = {"spark.jars": session_jars(), **table_settings(folder)}
-        settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
-        settings["spark.driver.extraJavaOptions"] = f"-Dderby.system.home={folder}"
-        (folder / "settings.json").write_text(json.dumps({"kind": kind, "settings": settings}))
-        self._running: list[subprocess.Popen[bytes]] = []
-        self._added = 0
-        (folder / "in").mkdir()
-
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **spark_environment()}
-        with (self.folder / f"driver-{len(self._running)}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, str(_DRIVER), str(self.folder), *options],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._running.append(process)
-        return process
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End the driver and its JVM at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(SECONDS)
-
-    def clean_up(self) -> None:
-        for process in self._running:
-            self.kill(process)
-
-    def add(self, count: int) -> None:
-        """Give the job so many epochs more."""
-        for _ in range(count):
-            hidden = self.folder / "in" / f".{self._added:05}"
-            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows(self._added)))
-            # Spark orders files by modification time.
-            moment = time.time() - 86_400 + self._added
-            os.utime(hidden, (moment, moment))
-            hidden.rename(self.folder / "in" / f"{self._added:05}.json")
-            self._added += 1
-
-    def wait_for(self, files: int, process: subprocess.Popen[bytes]) -> None:
-        """Wait until the function has merged that many files; it may be killed while it commits the last one."""
-
-        def is_there() -> bool:
-            assert process.poll() is None, self.log()
-            return len(list(self.folder.glob("merged-*"))) >= files
-
-        eventually(is_there, self.log, pause=0.1)
-
-    def log(self) -> str:
-        """What all drivers have said."""
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("driver-*.log")))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from coord_control.ids import Epoch
 from coord_control.spark.sinks.sink_of import sink_of
 from coord_control.spark.sinks.table_format import FORMATS
+from tests.compat.table_rollback_driver import FILES_BACK, TABLE_BACK
 from tests.compat.tables_contract import TableContract
 from tests.patience import SECONDS
 from tests.spark.jobs import rows
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spark
 
 class TestDelta(TableContract):
     kind = "delta"
+    steps = (FILES_BACK, TABLE_BACK)
 
     def create(self, session: SparkSession, name: str) -> str:
         session.sql(f"CREATE TABLE {name} (value LONG, release STRING) USING delta")

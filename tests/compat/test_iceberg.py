@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.compat.table_rollback_driver import TABLE_BACK
 from tests.compat.tables_contract import TableContract
 
 pytestmark = pytest.mark.spark
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.spark
 
 class TestIceberg(TableContract):
     kind = "iceberg"
+    steps = (TABLE_BACK,)
 
     def create(self, session: SparkSession, name: str) -> str:
         session.sql(f"CREATE TABLE lake.db.{name} (value LONG, release STRING) USING iceberg")

@@ -139,6 +139,23 @@ class TestObjectsOnS3(FilesContract):
         assert s3.counted_since(earlier) == {"LIST": 2}
 
 
+@pytest.mark.slow
+def test_a_hundred_thousand_objects_are_listed_without_a_request_for_each(
+    s3: S3Server, s3_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    root, without_jvm = f"s3a://{s3.bucket}/{tmp_path.name}", ObjectFiles()
+    without_jvm.create(join(root, "0"), b"x")
+    without_jvm.link_all(root, root, [("0", f"{number % 100}/{number}") for number in range(1, 100_000)])
+    for files in (without_jvm, HadoopFiles(s3_session)):
+        earlier = len(s3.requests())
+        assert len(files.listing(root).names) == 100_000
+        counted = s3.counted_since(earlier)
+        assert counted.keys() == {"LIST"}
+        assert counted["LIST"] <= 100 + 2
+
+
 def test_commands_work_without_a_jvm(
     make_job: MakeJob, s3_session: SparkSession, s3: S3Server, file_stream: MakeStream, tmp_path: Path
 ) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import urllib.parse
 import urllib.request
+import zlib
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.files.filesystem import Checksum, Files, join
 from coord_control.durable.files.objects import ObjectFiles
 from coord_control.environment import Status, check_storage
 from coord_control.errors import AlreadyExists, NoAtomicCreate
 from coord_control.spark.hadoop_files import HadoopFiles, files_for
 from tests.connectors.claiming import check_owners
 from tests.files_contract import FilesContract, race
-from tests.s3_kit import LossyProxy, S3Server
+from tests.s3_kit import CuttingProxy, LossyProxy, S3Server
 
 pytestmark = pytest.mark.spark
 
@@ -75,6 +76,37 @@ class TestS3A(FilesContract):
             (name, 10_000) for name in names
         }
 
+    def test_what_was_listed_is_copied_without_another_list_if_it_is_the_same(
+        self, files: Files, root: str, s3: S3Server
+    ) -> None:
+        for number in range(20):
+            files.create(join(root, "spark", str(number)), b"x")
+        infos = files.walk(join(root, "spark"))
+        names = [(info.path, info.path) for info in infos]
+        earlier = len(s3.requests())
+        files.link_all(join(root, "spark"), join(root, "pinned"), names, (), infos)
+        assert s3.counted_since(earlier) == {"COPY": 20}
+        # Of the same size, and in the same second perhaps.
+        files.replace(join(root, "spark/7"), b"y")
+        with pytest.raises(FileNotFoundError) as caught:
+            files.link_all(join(root, "spark"), join(root, "pinned"), names, (), infos)
+        assert caught.value.filename == join(root, "spark/7")
+        assert files.read(join(root, "pinned/7")) == b"x"
+
+    def test_a_file_is_read_for_its_checksum_in_one_request(self, files: Files, root: str, s3: S3Server) -> None:
+        for number in range(3):
+            files.create(join(root, str(number)), b"x" * 100_000 * number)
+        earlier = len(s3.requests())
+        assert len(files.checksum_all(root, ["0", "1", "2"])) == 3
+        assert s3.counted_since(earlier) == {"GET": 3}
+
+    def test_checksums_that_the_store_keeps_come_with_the_copies(self, files: Files, s3: S3Server) -> None:
+        root, contents = f"s3a://{s3.other_bucket}/summed", {"a": b"one", "b": b"", "c": b"x" * 100_000}
+        for name, content in contents.items():
+            files.create(join(root, "spark", name), content)
+        linked = files.link_all(join(root, "spark"), join(root, "pinned"), [(name, name) for name in contents])
+        assert [one.crc32 for one in linked] == [f"{zlib.crc32(content):08x}" for content in contents.values()]
+
     def test_many_files_are_listed_and_deleted_without_a_request_for_each(
         self, files: Files, root: str, s3: S3Server
     ) -> None:
@@ -99,7 +131,7 @@ def test_of_writers_that_race_exactly_one_creates(files: Files, root: str) -> No
     assert race(files, root, rounds=20, writers=4) == [1] * 20
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_of_two_drivers_that_start_at_once_exactly_one_owns_the_job(files: Files, root: str, rounds: int) -> None:
     check_owners(files, root, rounds)
 
@@ -136,4 +168,19 @@ def test_a_create_whose_answer_was_lost_has_succeeded(
         with pytest.raises(AlreadyExists):
             files.create(path, b"content")
         assert files.read(path) == b"content"
+    proxy.close()
+
+
+def test_a_checksum_is_of_the_whole_content_when_the_connection_breaks(
+    default_session: SparkSession, s3: S3Server, tmp_path: Path
+) -> None:
+    proxy = CuttingProxy(s3)
+    # No other test uses this bucket, so Hadoop has not connected to it yet.
+    for name, value in s3.settings.items():
+        default_session.conf.set(name, proxy.endpoint if name.endswith(f"{s3.fourth_bucket}.endpoint") else value)
+    files, root = HadoopFiles(default_session), f"s3a://{s3.fourth_bucket}/{tmp_path.name}"
+    content = bytes(range(256)) * 20_000
+    files.create(join(root, "large"), content)
+    assert files.checksum_all(root, ["large"]) == [Checksum(len(content), f"{zlib.crc32(content):08x}")]
+    assert len(proxy.lost) == 1
     proxy.close()

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from coord_control.durable.files.filesystem import LocalFiles
 
-__all__ = ["PAUSE_VARIABLE", "Step", "pause_if_asked", "paused_mark"]
+__all__ = ["PAUSE_VARIABLE", "Step", "pause_if_asked", "paused_mark", "wait_to_be_killed"]
 
 PAUSE_VARIABLE: Final = "COORD_KILL_PAUSE"
 _FOR_EVER: Final = 3600.0
@@ -68,18 +68,19 @@ def _pausing(original: Callable[..., Any], is_done: bool, pattern: re.Pattern[st
         # Of two folders the second is written to.
         is_here = pattern.search(args[0] if original.__name__ == "link_all" else path) is not None
         if is_here and not is_done:
-            _wait_to_be_killed(folder)
+            wait_to_be_killed(folder)
         result = original(files, path, *args)
         if is_here and is_done:
-            _wait_to_be_killed(folder)
+            wait_to_be_killed(folder)
         return result
 
     return paused
 
 
-def _wait_to_be_killed(folder: Path) -> None:
+def wait_to_be_killed(folder: Path) -> None:
+    """Say that this process waits, and wait; return at once if another thread does."""
     try:
         paused_mark(folder).touch(exist_ok=False)
     except FileExistsError:
-        return  # another thread does
+        return
     time.sleep(_FOR_EVER)

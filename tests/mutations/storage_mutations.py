@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from coord_control import environment
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.pins import LiveFiles
 from coord_control.durable.files.objects import ObjectFiles
 from coord_control.durable.job_folder import generations
 from tests.mutations.mutation import Mutation
@@ -17,6 +19,7 @@ __all__ = ["STORAGE_MUTATIONS"]
 _CLAIMS: Final = "tests/unit/durable/test_generations.py::test_equal_drivers_of_one_moment_are_told_apart"
 _DOCTOR: Final = "tests/unit/test_environment.py"
 _OBJECTS: Final = "tests/unit/durable/test_objects.py"
+_REQUESTS: Final = "tests/unit/durable/test_checkpoint_requests.py"
 
 #: Each with the tests that catch it.
 STORAGE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
@@ -59,6 +62,24 @@ STORAGE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "key=lambda place: -len(place), default",
         ),
         _DOCTOR,
+    ),
+    (
+        Mutation(
+            "take a file that was replaced for what an earlier checkpoint has read",
+            vars(LiveFiles)["of"].__func__,
+            "(known or {}).get((path, etag))",
+            "next((content for (name, _), content in (known or {}).items() if name == path), None)",
+        ),
+        _REQUESTS,
+    ),
+    (
+        Mutation(
+            "copy into a folder that a newer driver may have claimed",
+            CheckpointStore._pin,
+            "if record.requested_target is not None:",
+            "if False:",
+        ),
+        _REQUESTS,
     ),
     (
         Mutation(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,7 +53,7 @@ from coord_control.durable.checkpoints.metadata_file import (
     Kind,
     encode_metadata,
 )
-from coord_control.durable.checkpoints.pins import MANY_FILES, LiveFiles, Pinned, pin_savepoint, pin_shared
+from coord_control.durable.checkpoints.pins import MANY_FILES, Contents, LiveFiles, Pinned, pin_savepoint, pin_shared
 from coord_control.durable.checkpoints.removal import NEWEST, dispose_of_savepoint, refuse_if_held, remove_claim
 from coord_control.durable.checkpoints.shared_files import SharedFiles
 from coord_control.durable.files.filesystem import Checksum, Files, join
@@ -72,6 +72,10 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 __all__ = ["CheckpointStore", "Written"]
 
 
+#: Of a query's files the driver keeps so much in memory, or nothing.
+_MAX_READ_BYTES: Final = 16 << 20
+
+
 class Written(NamedTuple):
     """A checkpoint that exists.
 
@@ -82,6 +86,11 @@ class Written(NamedTuple):
 
     path: str
     metadata_bytes: int
+
+
+class _Pending(NamedTuple):
+    claim: CheckpointClaim
+    targets: set[str]  #: the folders of a savepoint into which queries were pinned
 
 
 class CheckpointStore:
@@ -117,7 +126,8 @@ class CheckpointStore:
         self._lock = threading.RLock()
         self._found: Found | None = None  #: of earlier drivers; None before the first look
         self._highest = CheckpointId(0)
-        self._pending: dict[CheckpointId, CheckpointClaim] = {}  #: being made
+        self._pending: dict[CheckpointId, _Pending] = {}  #: being made
+        self._read: dict[str, Contents] = {}  #: for the newest checkpoint of each lineage, by query and lineage
         self._retained: set[CheckpointId] = set()  #: completed checkpoints
         self._condemned: dict[CheckpointId, CheckpointClaim] = {}  #: their removal has begun, and has to be repeated
         self._emptied: dict[CheckpointId, CheckpointClaim] = {}  #: only a claim is left, which keeps the highest id
@@ -191,7 +201,7 @@ class CheckpointStore:
             self._verify()
             raise
         with self._lock:
-            self._pending[checkpoint] = record
+            self._pending[checkpoint] = _Pending(record, set())
             self._highest = max(self._highest, checkpoint)
         try:
             # Only now: a driver that claims the job after this check finds our claim.
@@ -226,11 +236,13 @@ class CheckpointStore:
             DamagedRecord: a file of Spark that says which others are needed cannot be understood.
             StoreUnavailable: the storage.
         """
-        record = self._pending[checkpoint]
-        source = self._storage(spark)
-        live = LiveFiles.of(source, spark, boundary, lineage, planned)
+        source, prefix = self._storage(spark), f"{query}/{lineage}"
+        live = LiveFiles.of(source, spark, boundary, lineage, planned, self._read.get(prefix))
         with collector.paused(len(live.infos) > MANY_FILES):
-            return self._pin(checkpoint, record, query, live)
+            pinned = self._pin(checkpoint, query, live)
+        is_small = sum(map(len, live.contents.values())) <= _MAX_READ_BYTES
+        self._read[prefix] = live.contents if is_small else {}
+        return pinned
 
     def pin_sink_log(
         self,
@@ -255,9 +267,8 @@ class CheckpointStore:
             StateFileMissing: Spark has removed a file of it.
             StoreUnavailable: the storage.
         """
-        record = self._pending[checkpoint]
         live = LiveFiles.of_sink_log(self._storage(log), log, boundary, lineage, planned)
-        pinned = self._pin(checkpoint, record, query, live, SINK_LOG)
+        pinned = self._pin(checkpoint, query, live, SINK_LOG)
         entries = tuple(msgspec.structs.replace(each, path=f"{SINK_LOG}/{each.path}") for each in pinned.entries)
         return live.layout.epoch, entries
 
@@ -270,7 +281,7 @@ class CheckpointStore:
         """
         self._verify()
         checkpoint = metadata.checkpoint
-        record = self._pending[checkpoint]
+        record = self._pending[checkpoint].claim
         home = record.target or self._home(checkpoint)
         content = encode_metadata(metadata)
         self._create(self._storage(home), join(home, METADATA_NAME), content)
@@ -297,9 +308,9 @@ class CheckpointStore:
             StoreUnavailable: something may be left; :meth:`retain` tries again, or the next driver.
         """
         with self._lock:
-            record = self._pending.pop(checkpoint, None)
-        if record is not None:
-            self._condemn(checkpoint, record)
+            pending = self._pending.pop(checkpoint, None)
+        if pending is not None:
+            self._condemn(checkpoint, pending.claim)
 
     # Removing.
 
@@ -317,7 +328,9 @@ class CheckpointStore:
         """
         self.open()
         self._finish_removals()
-        removed = []
+        removed: list[CheckpointId] = []
+        if len(self._retained) <= max(count, 1):
+            return removed
         for checkpoint in self._existing()[: -max(count, 1)]:
             if active_hold(self._files, self._home(checkpoint)) is None:
                 with contextlib.suppress(CheckpointInUse):  # since just now: the rest is removed when it is read
@@ -345,17 +358,19 @@ class CheckpointStore:
 
     # Inside: making one.
 
-    def _pin(
-        self, checkpoint: CheckpointId, record: CheckpointClaim, query: QueryName, live: LiveFiles, *below: str
-    ) -> Pinned:
+    def _pin(self, checkpoint: CheckpointId, query: QueryName, live: LiveFiles, *below: str) -> Pinned:
+        record, targets = self._pending[checkpoint]
         prefix = join(f"{query}/{live.lineage}", *below)
         if record.target is None:
             return pin_shared(live, self.shared, checkpoint, prefix)
         target = join(record.target, QUERIES_NAME, query, "spark", *below)
         storage = self._storage(target)
-        self._verify_target(record, record.target)
-        if storage.exists(target):  # pinned at an earlier epoch
+        if record.requested_target is not None:
+            # A newer driver may have removed the folder, and claimed it for another savepoint.
+            self._verify_target(record, record.target)
+        if target in targets:  # pinned at an earlier epoch
             storage.delete(target)
+        targets.add(target)
         pinned = pin_savepoint(live, storage, target, self.shared.checksums(prefix, live.infos))
         self.shared.remember(prefix, live.infos, [Checksum(one.size, one.crc32) for one in pinned.entries])
         try:
@@ -373,7 +388,8 @@ class CheckpointStore:
             if f"{target}/".startswith(join(self._folder, own) + "/"):
                 raise SavepointTargetTaken(target, f"it lies among the job's own {own}")
         storage = self._storage(target)
-        if storage.list(target):
+        # Below the job's own folder each savepoint has another number: there the claim is enough.
+        if record.requested_target is not None and storage.list(target):
             raise SavepointTargetTaken(target, "there is something in it")
         try:
             storage.create(join(target, CLAIM_NAME), encode_claim(record))

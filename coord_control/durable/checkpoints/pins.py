@@ -4,6 +4,9 @@ Spark never writes into a file that it has finished, it replaces it; so a hard l
 space, and no time that depends on its size. Every file goes into the manifest with its checksum. What is retained
 already is neither linked nor read again.
 
+Where requests cost, a driver keeps in memory what it has read to find out which files an epoch needs: a store that
+names contents (etags) says whether they are still the same.
+
 Meanwhile the query keeps running and Spark purges old versions. A file that vanished, or was replaced since the
 directory was listed, is :class:`~coord_control.errors.StateFileMissing`: the caller cuts again at a newer epoch.
 
@@ -13,9 +16,9 @@ Threads: any; several queries may be pinned side by side.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from coord_control import collector
 from coord_control.durable.checkpoints.metadata_file import FileEntry, QuerySnapshot
@@ -28,11 +31,13 @@ from coord_control.durable.spark_layout.layout import EpochLayout, layout_of
 from coord_control.errors import MissingRecord, StateFileMissing
 from coord_control.ids import CheckpointId, Epoch
 
-__all__ = ["MANY_FILES", "LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
-
+__all__ = ["MANY_FILES", "Contents", "LiveFiles", "Pinned", "pin_savepoint", "pin_shared"]
 
 #: Above these, the garbage collector is not let loose on their names, all of which stay.
 MANY_FILES: Final = 10_000
+
+#: Contents of files by path and etag.
+Contents: TypeAlias = Mapping[tuple[str, str | None], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class LiveFiles:
         infos: the files that the epoch needs, as they were listed.
         layout: what is known of the epoch, the boundary.
         lineage: the name of the folder of the query's lineage.
+        contents: of those files that were read to find out; none where the storage has no etags.
     """
 
     files: Files
@@ -52,13 +58,23 @@ class LiveFiles:
     infos: Sequence[FileInfo]
     layout: EpochLayout
     lineage: str
+    contents: Contents = field(default_factory=dict)
 
     @classmethod
-    def of(cls, files: Files, folder: str, boundary: Epoch, lineage: str, planned: Epoch | None = None) -> LiveFiles:
+    def of(
+        cls,
+        files: Files,
+        folder: str,
+        boundary: Epoch,
+        lineage: str,
+        planned: Epoch | None = None,
+        known: Contents | None = None,
+    ) -> LiveFiles:
         """List the files that an epoch needs.
 
         Args:
             planned: see :func:`layout_of`.
+            known: contents that were read for an earlier checkpoint of this lineage.
 
         Raises:
             StateFileMissing: Spark has removed a file of it.
@@ -67,11 +83,16 @@ class LiveFiles:
         """
         listing = files.listing(folder)
         seen: dict[str, FileInfo] = {}
+        contents: dict[tuple[str, str | None], bytes] = {}
 
         def read(path: str) -> bytes:
             # Stat before reading, so that a later replacement, which names other files, is noticed.
             [seen[path]] = listing.infos([path])
-            return files.read(join(folder, path))
+            if (etag := seen[path].etag) is None:
+                return files.read(join(folder, path))
+            content = (known or {}).get((path, etag))
+            contents[path, etag] = files.read(join(folder, path)) if content is None else content
+            return contents[path, etag]
 
         with collector.paused(len(listing.names) > MANY_FILES):
             layout = layout_of(listing.names, boundary, read, planned)
@@ -80,7 +101,7 @@ class LiveFiles:
                 infos = [seen.get(path) or next(found) for path in layout.files]
             except FileNotFoundError as error:
                 raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
-        return cls(files, folder, infos, layout, lineage)
+        return cls(files, folder, infos, layout, lineage, contents)
 
     @classmethod
     def of_sink_log(
@@ -116,6 +137,11 @@ class LiveFiles:
     def size(self) -> int:
         """In bytes."""
         return sum(info.size for info in self.infos)
+
+    def checksum(self, info: FileInfo) -> Checksum | None:
+        """Return the checksum of a file that was read to find out what the epoch needs, or None."""
+        content = self.contents.get((info.path, info.etag))
+        return None if content is None else Checksum(len(content), f"{zlib.crc32(content):08x}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +187,7 @@ def pin_savepoint(live: LiveFiles, target: Files, folder: str, known: Sequence[C
     """
     if _is_same_storage(live.files, target):
         names = [info.path for info in live.infos]
+        known = [one or live.checksum(info) for one, info in zip(known, live.infos, strict=True)]
         linked = _link(live, folder, live.infos, names, known)
         checksums = _completed(target, folder, names, linked, known)
     else:
@@ -190,7 +217,7 @@ def pin_shared(live: LiveFiles, shared: SharedFiles, owner: CheckpointId, prefix
     new = [live.infos[place] for place in places]
     names = [f"{live.infos[place].path}.{acquired[place].tag}" for place in places]
     folder = shared.path(prefix)
-    known = [acquired[place].checksum for place in places]
+    known = [acquired[place].checksum or live.checksum(live.infos[place]) for place in places]
     if _is_same_storage(live.files, shared.files):
         linked = _link(live, folder, new, names, known)
         checksums = _completed(live.files, folder, names, linked, known)
@@ -229,9 +256,10 @@ def _link(
     pairs = [(info.path, name) for info, name in zip(infos, names, strict=True)]
     summed = {info.path for info, checksum in zip(infos, known, strict=True) if checksum is not None}
     try:
-        linked = live.files.link_all(live.folder, target, pairs, summed)
+        linked = live.files.link_all(live.folder, target, pairs, summed, infos)
     except FileNotFoundError as error:
-        raise StateFileMissing(str(error.filename), "it was removed before it could be pinned") from None
+        why = "it was removed or replaced before it could be pinned"
+        raise StateFileMissing(str(error.filename), why) from None
     for info, one in zip(infos, linked, strict=True):
         if (one.size, one.modified) != (info.size, info.modified):
             raise StateFileMissing(join(live.folder, info.path), "it was replaced before it could be pinned")

@@ -160,13 +160,20 @@ class Files(Protocol):
         ...
 
     def link_all(
-        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+        self,
+        source: str,
+        target: str,
+        names: Sequence[tuple[str, str]],
+        summed: Collection[str] = (),
+        listed: Sequence[FileInfo] | None = None,
     ) -> Sequence[Linked]:
         """As :meth:`link`, for many files of one folder. After an error any of them may have been linked.
 
         Args:
             names: pairs of relative paths: below ``source``, and below ``target``.
             summed: paths below ``source`` whose checksums the caller knows: they need not be computed for a copy.
+            listed: what a listing has said of the sources, in the order of ``names``: a store that tells contents apart
+                need not list again. One that was replaced since is then missing.
 
         Raises:
             FileNotFoundError: a source is missing; ``filename`` is its path.
@@ -282,7 +289,12 @@ class LocalFiles:
         return linked.is_linked
 
     def link_all(
-        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+        self,
+        source: str,
+        target: str,
+        names: Sequence[tuple[str, str]],
+        summed: Collection[str] = (),
+        listed: Sequence[FileInfo] | None = None,
     ) -> Sequence[Linked]:
         with _reported(target, "link or copy files into"):
             below = _local(source).rstrip("/")

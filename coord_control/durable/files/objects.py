@@ -120,7 +120,7 @@ class ObjectFiles(OneByOne):
                     name = each["path"].removeprefix(f"{key}/")
                     if each["path"] == key or any(part.startswith(".") for part in name.split("/")):
                         continue
-                    found.append(FileInfo(name, each["size"], _modified(each)))
+                    found.append(FileInfo(name, each["size"], _modified(each), each["e_tag"]))
             empty = [info.path for info in found if info.size == 0]
             # Hadoop marks a folder by an empty object whose name ends in a slash, which a listing here leaves out.
             heads = _at_once(lambda name: _head(store, f"{key}/{name}"), empty)
@@ -142,7 +142,12 @@ class ObjectFiles(OneByOne):
         return self.link_all(from_folder, to_folder, [(from_name, to_name)])[0]
 
     def link_all(
-        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+        self,
+        source: str,
+        target: str,
+        names: Sequence[tuple[str, str]],
+        summed: Collection[str] = (),
+        listed: Sequence[FileInfo] | None = None,
     ) -> Sequence[Linked]:
         with _reported(target, "copy files into"):
             if len(names) > _FEW:
@@ -170,7 +175,7 @@ class ObjectFiles(OneByOne):
 
     def _info(self, folder: str, name: str) -> FileInfo | None:
         head = _head(*self._at(join(folder, name)))
-        return None if head is None else FileInfo(name, head["size"], _modified(head))
+        return None if head is None else FileInfo(name, head["size"], _modified(head), head["e_tag"])
 
     def _copy(self, source: str, target: str, size: int) -> None:
         from_store, from_key = self._at(source)

@@ -43,7 +43,12 @@ class OneByOne(Protocol):
         return self.link_one(source, target).is_linked
 
     def link_all(
-        self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+        self,
+        source: str,
+        target: str,
+        names: Sequence[tuple[str, str]],
+        summed: Collection[str] = (),
+        listed: Sequence[FileInfo] | None = None,
     ) -> Sequence[Linked]:
         return [self.link_one(join(source, from_name), join(target, to_name)) for from_name, to_name in names]
 

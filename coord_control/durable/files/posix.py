@@ -65,11 +65,13 @@ class FileInfo(NamedTuple):
         path: relative to the folder.
         size: in bytes.
         modified: only to be compared: a file that was replaced has another one.
+        etag: the store's name for the content; None where there is none.
     """
 
     path: str
     size: int
     modified: int
+    etag: str | None = None
 
 
 class Linked(NamedTuple):
@@ -79,7 +81,7 @@ class Linked(NamedTuple):
         size: in bytes.
         modified: of what was linked or copied, as in :class:`FileInfo`.
         is_linked: False: it was copied.
-        crc32: of what was copied, as in :class:`Checksum`; None if it was not read.
+        crc32: of what was copied, as in :class:`Checksum`; None if it was not read and the store does not say.
     """
 
     size: int

@@ -61,6 +61,7 @@ __all__ = [
     "has_location",
     "is_same_place",
     "is_sink_back",
+    "last_commit",
     "open_lineage",
     "open_prepared",
     "read_query_id",
@@ -253,13 +254,18 @@ def spark_position(files: Files, checkpoint: str) -> tuple[Epoch, Epoch]:
     """
     # In this order, because the query may be running: an epoch that is committed meanwhile makes no gap.
     planned = _newest(files.list(join(checkpoint, "offsets")))
-    committed = _newest(files.list(join(checkpoint, "commits")))
+    committed = last_commit(files, checkpoint)
     if planned > committed + 1:
         raise MissingRecord(
             join(checkpoint, "commits", str(planned - 1)),
             f"Spark has planned epoch {planned} but committed only {committed}",
         )
     return committed, max(planned, committed)
+
+
+def last_commit(files: Files, checkpoint: str) -> Epoch:
+    """Spark's last committed epoch, -1 when there is none."""
+    return _newest(files.list(join(checkpoint, "commits")))
 
 
 def read_query_id(files: Files, checkpoint: str) -> str:

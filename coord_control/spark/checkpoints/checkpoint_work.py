@@ -24,7 +24,7 @@ from typing import Final, Protocol, TypeVar, assert_never
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore, Written
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source, with_sink
-from coord_control.ids import QueryName
+from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
@@ -225,15 +225,14 @@ class CheckpointWork:
     def _cut(self) -> None:
         self._contents.clear()
         queries = self._queries.values()
-        for query in queries:
-            query.look()
+        committed = {query.name: query.look() for query in queries}
         awaited = [query.name for query in queries if query.has_operators and query.is_active]
         # Even if none is awaited: a restore resets the coordinators of ended queries to this barrier.
         barrier = self._runtime.call(lambda core, now: core.trigger_checkpoint(self.checkpoint, awaited, now))
         self._contents.barrier = barrier
         at_rest = [query for query in queries if query.name not in awaited]
         for query in at_rest:
-            self._contents.reached(query.name, _position(query))
+            self._contents.reached(query.name, _position(query, committed[query.name]))
         self._run.cut(barrier, awaited, [query.name for query in at_rest])
 
     def _abort(self, core: JobCore, now: float) -> None:
@@ -310,11 +309,10 @@ class CheckpointWork:
         threading.Thread(target=run, name=f"coord-checkpoint-{self.checkpoint}", daemon=True).start()
 
 
-def _position(query: ManagedQuery) -> Position:
+def _position(query: ManagedQuery, committed: Epoch) -> Position:
     """Return where to cut a query that the core does not cut: at its last commit."""
     if query.is_active:
-        boundary = query.look()
-        return Position(boundary, boundary)
+        return Position(committed, committed)
     return Position(*query.offline_cuts())
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import spark_position
+from coord_control.durable.job_folder.lineage import last_commit, spark_position
 from coord_control.errors import (
     CommitUnknown,
     CoordControlError,
@@ -176,7 +176,7 @@ class ManagedQuery:
         Raises:
             StoreError: the checkpoint cannot be read.
         """
-        committed, _ = spark_position(self._files, self.lineage.checkpoint)
+        committed = last_commit(self._files, self.lineage.checkpoint)
         if committed > self.last_committed:
             self._observe(committed)
         return committed

@@ -61,6 +61,48 @@ def test_a_first_batch_that_has_read_nothing_is_behind_by_everything() -> None:
     assert backlog({"sources": [{**_KAFKA, "endOffset": None}]}) == 42
 
 
+@pytest.mark.parametrize(
+    ("end", "metrics", "count"),
+    [
+        # What Spark's Kafka source reports with it: texts.
+        (
+            {"orders": {"0": "a", "1": "b"}},
+            {"avgOffsetsBehindLatest": "2.5", "maxOffsetsBehindLatest": "4", "minOffsetsBehindLatest": "1"},
+            5,
+        ),
+        # Of how many partitions it is the average is not known: at least the largest is there.
+        ("position", {"avgOffsetsBehindLatest": "2.5", "maxOffsetsBehindLatest": "4"}, 4),
+        (None, {"maxOffsetsBehindLatest": 7}, 7),
+        (None, {"avgOffsetsBehindLatest": "0.0", "maxOffsetsBehindLatest": "0"}, 0),
+        ({"orders": {"0": "a", "1": "b"}}, {"avgOffsetsBehindLatest": "3"}, 6),
+    ],
+)
+def test_where_offsets_cannot_be_compared_the_metrics_of_the_source_count(
+    end: Any, metrics: dict[str, Any], count: int
+) -> None:
+    source = {"endOffset": end, "latestOffset": None, "metrics": metrics}
+    assert backlog_of_partitions({"sources": [_FILES, source]}) == {"1": count}
+    assert backlog({"sources": [_KAFKA, source]}) == 12 + count
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        None,
+        {},
+        {"estimatedTotalBytesBehindLatest": "99"},
+        {"avgOffsetsBehindLatest": "x"},
+        {"maxOffsetsBehindLatest": "NaN"},
+    ],
+)
+def test_metrics_that_name_no_records_leave_the_backlog_unknown(metrics: Any) -> None:
+    assert backlog({"sources": [{"endOffset": "a", "latestOffset": "b", "metrics": metrics}]}) is None
+
+
+def test_offsets_that_can_be_compared_count_and_not_the_metrics() -> None:
+    assert backlog({"sources": [{**_KAFKA, "metrics": {"maxOffsetsBehindLatest": "99"}}]}) == 12
+
+
 def test_the_rate_of_the_input_and_the_parts_of_a_batch() -> None:
     progress = {"inputRowsPerSecond": 12.5, "durationMs": {"addBatch": 250, "walCommit": 30, "triggerExecution": 300}}
     assert input_rows_per_second(progress) == 12.5

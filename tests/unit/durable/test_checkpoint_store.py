@@ -9,7 +9,7 @@ import pytest
 
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.metadata_file import Kind
-from coord_control.durable.files.filesystem import Linked, join
+from coord_control.durable.files.filesystem import FileInfo, Linked, join
 from coord_control.errors import AlreadyExists, StateFileMissing
 from coord_control.ids import NO_EPOCH, CheckpointId, Epoch
 from tests.simulation.memory_files import MemoryFiles
@@ -119,7 +119,12 @@ class TestMaking:
     ) -> None:
         class Vanishing(MemoryFiles):
             def link_all(
-                self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+                self,
+                source: str,
+                target: str,
+                names: Sequence[tuple[str, str]],
+                summed: Collection[str] = (),
+                listed: Sequence[FileInfo] | None = None,
             ) -> Sequence[Linked]:
                 raise FileNotFoundError(errno.ENOENT, "gone", join(source, "state/0/0/4.delta"))
 
@@ -136,10 +141,15 @@ class TestMaking:
     ) -> None:
         class Replacing(MemoryFiles):
             def link_all(
-                self, source: str, target: str, names: Sequence[tuple[str, str]], summed: Collection[str] = ()
+                self,
+                source: str,
+                target: str,
+                names: Sequence[tuple[str, str]],
+                summed: Collection[str] = (),
+                listed: Sequence[FileInfo] | None = None,
             ) -> Sequence[Linked]:
                 files.replace(join(SPARK, "state/0/0/4.delta"), b"DELTA 4")
-                return super().link_all(source, target, names, summed)
+                return super().link_all(source, target, names, summed, listed)
 
         view = Replacing()
         view._disk = files._disk
