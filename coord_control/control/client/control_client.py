@@ -58,7 +58,7 @@ class ControlClient(ControlReader):
     * ``DatabaseUnavailable``: the database could not be reached for ``COORD_CONTROL_RETRY_SECONDS``.
     """
 
-    def ask(
+    def submit(
         self,
         job: str,
         command: commands.Command[Any],
@@ -87,7 +87,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Take a checkpoint. Result: ``CheckpointResult``."""
         command = requested(commands.TriggerCheckpoint, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def trigger_savepoint(
         self,
@@ -104,7 +104,7 @@ class ControlClient(ControlReader):
             target: the folder to create, as a path on the driver's machine; defaults to one in the job's folder.
         """
         command = requested(commands.TriggerSavepoint, target=target, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def abort(
         self,
@@ -117,7 +117,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Abort a checkpoint in progress, given by its id or by its command. Result: ``AbortResult``."""
         made = requested(commands.Abort, checkpoint=checkpoint, command=command)
-        return self.ask(job, made, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, made, key=key, expires_seconds=expires_seconds)
 
     def stop(
         self,
@@ -129,7 +129,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Stop the job after its current epochs. It is not restarted by its supervisor. Result: ``StopResult``."""
         command = requested(commands.Stop, grace_seconds=grace_seconds)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def stop_with_savepoint(
         self,
@@ -142,11 +142,11 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Stop the job right after a savepoint. Result: ``StopResult``."""
         command = requested(commands.StopWithSavepoint, target=target, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def restart(self, job: str, *, key: str | None = None, expires_seconds: float | None = None) -> CommandRecord:
         """Restart the job's driver. Result: ``RestartResult``, once the next driver is running."""
-        return self.ask(job, commands.Restart(), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, commands.Restart(), key=key, expires_seconds=expires_seconds)
 
     def restore(
         self,
@@ -191,19 +191,19 @@ class ControlClient(ControlReader):
             force=force,
             as_name=as_name,
         )
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def dispose(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Remove a checkpoint or savepoint permanently. Result: ``DisposeResult``."""
-        return self.ask(job, requested(commands.Dispose, ref=ref), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, requested(commands.Dispose, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def verify(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Let the driver verify all files of a checkpoint or savepoint. Result: ``VerifyResult``."""
-        return self.ask(job, requested(commands.Verify, ref=ref), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, requested(commands.Verify, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def send_event(
         self,
@@ -230,7 +230,7 @@ class ControlClient(ControlReader):
         command = requested(
             commands.SendEvent, operator=operator, event_type=event_type, payload=value, subtask=subtask
         )
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
         """Cancel a command: immediately if no driver has claimed it; otherwise the checkpoint or savepoint that it

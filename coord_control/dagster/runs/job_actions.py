@@ -69,7 +69,7 @@ class Asking:
     def job(self) -> str:
         return self.spec.name
 
-    def ask(self, config: ActionConfig, command: Command[_R]) -> _R:
+    def submit(self, config: ActionConfig, command: Command[_R]) -> _R:
         return follow(self.context, self.client, self.job, command, timeout_seconds=config.timeout_seconds)
 
     def start(self, config: ActionConfig, spec: StartSpec) -> Metadata:
@@ -100,9 +100,9 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
         raise nothing_done("label and target apply to the savepoint: set savepoint: true too, or leave them out")
 
     if config.savepoint:
-        result = asking.ask(config, requested(StopWithSavepoint, target=config.target, label=config.label))
+        result = asking.submit(config, requested(StopWithSavepoint, target=config.target, label=config.label))
     else:
-        result = asking.ask(config, requested(Stop, grace_seconds=config.grace_seconds))
+        result = asking.submit(config, requested(Stop, grace_seconds=config.grace_seconds))
     made = result.savepoint
     asking.tell(f"job {asking.job} has stopped" + (f" after savepoint {made.checkpoint}: {made.path}" if made else ""))
     if made is None:
@@ -120,7 +120,7 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
 
 def restart(asking: Asking, config: ActionConfig) -> Metadata:
     """``restart_streaming_job``."""
-    result = asking.ask(config, Restart())
+    result = asking.submit(config, Restart())
     asking.tell(f"job {asking.job} is running again, generation {result.generation}")
     return entries({"generation": result.generation})
 
@@ -161,7 +161,7 @@ def send_event(asking: Asking, config: SendConfig) -> Metadata:
         command = requested(
             SendEvent, operator=config.operator, event_type=config.event_type, payload=payload, subtask=config.subtask
         )
-        result = asking.ask(config, command)
+        result = asking.submit(config, command)
     except dg.Failure as failure:
         raise _with_fields(failure, config) from failure.__cause__
     asking.tell(f"event {result.number} of operator {config.operator} has taken effect")
@@ -170,14 +170,14 @@ def send_event(asking: Asking, config: SendConfig) -> Metadata:
 
 def dispose(asking: Asking, config: RefConfig) -> Metadata:
     """``dispose_savepoint``."""
-    result = asking.ask(config, requested(Dispose, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Dispose, ref=_reference(config.ref)))
     asking.tell(f"removed {result.path}")
     return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
 
 
 def verify(asking: Asking, config: RefConfig) -> Metadata:
     """``verify_savepoint``."""
-    result = asking.ask(config, requested(Verify, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Verify, ref=_reference(config.ref)))
     columns = ("path", "kind", "detail", "fatal")
     rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
     shown = entries(
