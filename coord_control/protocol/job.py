@@ -40,7 +40,7 @@ from coord_control.protocol.checkpoint import PendingCheckpoints, Progress
 from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
-from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
+from coord_control.protocol.operator import CommittedStates, OperatorRun, OperatorSpec, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 from coord_control.protocol.statistics import QueryStatistics
@@ -109,7 +109,7 @@ class JobCore:
 
     @property
     def expects_acks(self) -> bool:
-        """Whether :meth:`take` would return a record while attempts still run, whose acks could become durable with it."""
+        """Whether :meth:`take` would return a record, and running attempts may acknowledge soon."""
         return bool(self._batch.persist and self._open_attempts)
 
     # Runs of queries.
@@ -357,6 +357,22 @@ class JobCore:
     def checkpoint_progress(self, checkpoint: CheckpointId) -> Progress | None:
         """Return the progress of a checkpoint, or None if it is not in progress."""
         return self._checkpoints.progress(checkpoint)
+
+    # Requests from outside.
+
+    def runs(self, uid: OperatorUid) -> bool:
+        """Return whether the operator's query runs, so that its coordinator may be given a request.
+
+        Between two runs it is not: its state is about to go back, and what it says then has not happened.
+        """
+        return uid in self._operators and self._query_of[uid].running
+
+    def committed_states(self, uid: OperatorUid, subtasks: Iterable[SubtaskIndex]) -> CommittedStates | None:
+        """Return the newest states that no recovery goes back behind; None while the operator does not run.
+
+        They may be shown when everything that the core has said before is durable (I4).
+        """
+        return self._operators[uid].committed_states(subtasks) if self.runs(uid) else None
 
     # For people.
 

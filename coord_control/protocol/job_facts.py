@@ -25,6 +25,7 @@ __all__ = [
     "QueryFacts",
     "RecoveryCause",
     "RecoveryFact",
+    "RequestSchema",
 ]
 
 
@@ -76,6 +77,15 @@ class EventSchema:
     schema: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestSchema:
+    """A request that an operator answers: its name, and the JSON schemas of its payload and of its answer."""
+
+    name: str
+    schema: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFacts:
     """A declared operator.
@@ -92,6 +102,7 @@ class OperatorFacts:
     state: str
     events: tuple[EventSchema, ...]
     up: tuple[str, ...]
+    requests: tuple[RequestSchema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

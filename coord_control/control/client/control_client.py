@@ -16,10 +16,11 @@ Threads: any; calls block on the database, and ``..._async`` waits without block
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
@@ -28,6 +29,7 @@ from coord_control.control.client.command_wait import CommandWait, OnProgress, r
 from coord_control.control.client.reader import ControlReader
 from coord_control.control.client.savepoint_import import read_savepoint
 from coord_control.control.commands import requested
+from coord_control.coordinators.requests import CommittedStates, Request, StatesPage, answer_model
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.storage.records import (
     AuditRecord,
@@ -37,6 +39,11 @@ from coord_control.storage.records import (
 )
 
 __all__ = ["ControlClient"]
+
+# How long after the time for an answer a driver may still say why there is none.
+_GRACE_SECONDS: Final = 2.0
+
+Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class ControlClient(ControlReader):
@@ -231,6 +238,51 @@ class ControlClient(ControlReader):
             commands.SendEvent, operator=operator, event_type=event_type, payload=value, subtask=subtask
         )
         return self.submit(job, command, key=key, expires_seconds=expires_seconds)
+
+    def ask(self, job: str, operator: str, request: Request[Answer], *, timeout: float = 10.0) -> Answer:
+        """Ask an operator's coordinator, and wait for its answer. It changes nothing.
+
+        Args:
+            request: one that the operator declares, or ``CommittedStates``.
+            timeout: how long it may take, in seconds, also while the query is being restarted.
+
+        Raises:
+            CommandRefused: the operator cannot answer it (``code``: ``UNKNOWN_OPERATOR``, ``UNKNOWN_REQUEST``,
+                ``REQUEST_INVALID``, ``REQUEST_FAILED``), or not within the time (``NOT_ANSWERED``; ``retry``).
+            CommandExpired: no driver took it in time.
+            CommandTimeout: its driver has died, or does not reach the database.
+            ValidationError: the driver's version of the answer does not fit this one.
+        """
+        payload = request.model_dump(mode="json", by_alias=False)
+        made = requested(commands.Ask, operator=operator, request=type(request).__name__, payload=payload)
+        result = self.wait(self.submit(job, made, expires_seconds=timeout), timeout + _GRACE_SECONDS)
+        assert isinstance(result, commands.AskResult), "it is the result of this command"
+        model: Any = answer_model(type(request))
+        found: Answer = model.model_validate_json(json.dumps(result.answer), by_alias=False, by_name=True)
+        return found
+
+    def states(
+        self,
+        job: str,
+        operator: str,
+        *,
+        subtasks: Sequence[int] = (),
+        after: int | None = None,
+        limit: int = 20,
+        timeout: float = 10.0,
+    ) -> StatesPage:
+        """Return an operator's committed states: its coordinator's, and a page of its subtasks'.
+
+        Args:
+            subtasks: only these; by default all.
+            after: only subtasks with a higher number; ``next_after`` of the page before.
+            limit: how many subtasks at most.
+
+        Raises:
+            The same as :meth:`ask`.
+        """
+        wanted = CommittedStates(subtasks=tuple(subtasks), after=after, limit=limit)
+        return self.ask(job, operator, wanted, timeout=timeout)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
         """Cancel a command: immediately if no driver has claimed it; otherwise the checkpoint or savepoint that it

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from coord_control.control.commands.abort import Abort, AbortResult
+from coord_control.control.commands.ask import MAX_REQUEST_BYTES, Ask, AskResult
 from coord_control.control.commands.dispose import Dispose, DisposeResult
 from coord_control.control.commands.restart import Restart, RestartResult
 from coord_control.control.commands.restore import Restore, RestoreResult
@@ -35,8 +36,11 @@ __all__ = [
     "COMMANDS",
     "MAX_EVENT_BYTES",
     "MAX_PATH",
+    "MAX_REQUEST_BYTES",
     "Abort",
     "AbortResult",
+    "Ask",
+    "AskResult",
     "CheckpointResult",
     "Command",
     "CommandKind",
@@ -82,6 +86,7 @@ COMMANDS: Final[Mapping[CommandKind, type[Command[Any]]]] = {
         Dispose,
         Verify,
         SendEvent,
+        Ask,
     )
 }
 

@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
-from coord_control.errors import CoordinatorFailed, NoSuchSubtask
+from coord_control.errors import CoordinatorFailed, EffectOfRequest, NoSuchSubtask
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
@@ -28,6 +28,8 @@ from coord_control.spark.worker.model_codec import EventTypes
 __all__ = ["Context", "ContextGateway", "Post", "Result"]
 
 _log = logging.getLogger("coord_control.coordinators")
+
+Value = TypeVar("Value")
 
 #: Posts a call on the core: ``post(function of the core and now)``. First in, first out, from any thread.
 Post: TypeAlias = Callable[[Callable[[JobCore, float], None]], None]
@@ -83,6 +85,7 @@ class Context:
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
+        self._is_asked = False  # a request is being handled: nothing may be done on the coordinator thread
         self._closed = False
         self._failed = False
         self._lock = threading.Lock()
@@ -105,7 +108,9 @@ class Context:
         if self._closed:
             return
         run = self._run
-        if run is None or run.type_index != type_index or self._unmarked is not None or subtask not in run.payloads:
+        is_special = self._unmarked is not None or self._is_asked
+        if run is None or run.type_index != type_index or is_special or subtask not in run.payloads:
+            self._check_may("send events")
             with self._lock:
                 run = self._open_run(type_index, subtask)
         run.payloads[subtask].append(payload)
@@ -129,6 +134,7 @@ class Context:
                 self._open_run(run.type_index, subtask).payloads[subtask] += payloads
 
     def broadcast(self, event: BaseModel) -> None:
+        self._check_may("send events")
         self._owner.check_open()
         batch = self._owner.down.encode(event)
         if self._closed:
@@ -149,6 +155,7 @@ class Context:
             self._mark_here()
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        self._check_may("have something done later")
         self._owner.thread.submit(self._owner.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
 
     def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
@@ -156,16 +163,18 @@ class Context:
             try:
                 result = function()
             except BaseException as error:
-                self._fail("run_in_background", error)
+                self.fail("run_in_background", error)
                 return
             if then is not None:
                 self.call_soon(then, result)
 
+        self._check_may("have something done later")
         if not self._closed:
             self._owner.thread.submit_background(work)
 
     def fail_job(self, error: BaseException) -> None:
-        self._fail("fail_job", error)
+        self._check_may("fail the query")
+        self.fail("fail_job", error)
 
     def run(self, callback: str, call: Callable[[], object]) -> None:
         """Run a callback, unless this incarnation is over or has failed already."""
@@ -174,7 +183,7 @@ class Context:
         try:
             call()
         except BaseException as error:
-            self._fail(callback, error)
+            self.fail(callback, error)
 
     @property
     def is_usable(self) -> bool:
@@ -204,6 +213,15 @@ class Context:
             self.control_event_applied()
         return None
 
+    def answer(self, call: Callable[[], Value]) -> Value:
+        """Let the coordinator handle a request, on its thread; what it does through this context meanwhile raises
+        EffectOfRequest."""
+        self._is_asked = True
+        try:
+            return call()
+        finally:
+            self._is_asked = False
+
     def complete(self, barrier: BarrierId, data: bytes) -> None:
         uid, incarnation = self._owner.uid, self._incarnation
         self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
@@ -215,6 +233,11 @@ class Context:
 
     def close(self) -> None:
         self._closed = True
+
+    def _check_may(self, what: str) -> None:
+        # Other threads act for reasons that have nothing to do with the request.
+        if self._is_asked and self._owner.thread.is_current():
+            raise EffectOfRequest(self._owner.uid, what)
 
     def _post(self, call: Callable[[JobCore, float], None]) -> None:
         # Whatever is sent from here on comes after the call, so the run ends (C2).
@@ -245,7 +268,8 @@ class Context:
             batch = EventBatch(run.type_index, len(payloads), b",".join(payloads))
             core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
 
-    def _fail(self, callback: str, error: BaseException) -> None:
+    def fail(self, callback: str, error: BaseException) -> None:
+        """Fail the operator's query because of a callback, once."""
         if self._closed or self._failed:
             return
         self._failed = True
