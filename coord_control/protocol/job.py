@@ -360,19 +360,22 @@ class JobCore:
 
     # Requests from outside.
 
-    def runs(self, uid: OperatorUid) -> bool:
-        """Return whether the operator's query runs, so that its coordinator may be given a request.
+    def requested(self, uid: OperatorUid) -> None:
+        """Handle a request from outside that waits for a coordinator: HandleRequests, if its query runs.
 
-        Between two runs it is not: its state is about to go back, and what it says then has not happened.
+        Between two runs the coordinator's state is about to go back: what it says then has not happened. So the owner
+        of the requests asks again when the next run has begun, and whenever it has let one wait.
         """
-        return uid in self._operators and self._query_of[uid].running
+        if self._runs(uid):
+            incarnation = self._operators[uid].channel.incarnation
+            self._batch.notices.append(messages.HandleRequests(uid, incarnation))
 
     def committed_states(self, uid: OperatorUid, subtasks: Iterable[SubtaskIndex]) -> CommittedStates | None:
         """Return the newest states that no recovery goes back behind; None while the operator does not run.
 
         They may be shown when everything that the core has said before is durable (I4).
         """
-        return self._operators[uid].committed_states(subtasks) if self.runs(uid) else None
+        return self._operators[uid].committed_states(subtasks) if self._runs(uid) else None
 
     # For people.
 
@@ -389,6 +392,9 @@ class JobCore:
         return self._totals
 
     # Parts.
+
+    def _runs(self, uid: OperatorUid) -> bool:
+        return uid in self._operators and self._query_of[uid].running
 
     def _next_barrier(self) -> BarrierId:
         self._barriers += 1

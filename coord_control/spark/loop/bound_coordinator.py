@@ -27,7 +27,6 @@ from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.coordinators.requests import Request
 from coord_control.errors import CoordinatorNotStarted, StateNotPutBack
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
-from coord_control.protocol.job import JobCore
 from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.control_feed import ControlFeed, WaitingEvent
@@ -112,7 +111,7 @@ class BoundCoordinator:
 
         self._is_open = True
         self._submit("start", start)
-        self._answer_soon()  # what has waited for the run
+        self._look_at_requests()  # those that have waited for the run
 
     def check_open(self) -> None:
         """Refuse to send before the query's first run exists: the event would be lost without notice.
@@ -218,23 +217,24 @@ class BoundCoordinator:
             NotAnswered: too many requests wait.
         """
         found = self._asked.add(request)
-        self.post(self._look_at_requests)
+        self._look_at_requests()
         return found
 
-    def _look_at_requests(self, core: JobCore, now: float) -> None:
-        if core.runs(self.uid):
-            self._answer_soon()
-
-    def _answer_soon(self) -> None:
+    def handle_requests(self) -> None:
+        """Answer the requests that wait: a run exists, and the reset before it was submitted; called on the loop."""
         if self._asked:
             self.thread.submit(self.uid, "handle_request", self._answer_next)
+
+    def _look_at_requests(self) -> None:
+        if self._asked:
+            self.post(lambda core, now: core.requested(self.uid))
 
     def _answer_next(self) -> None:
         context = self._current
         # Otherwise the next run's start comes back to it.
         if self._has_started and context.is_usable and (taken := self._asked.take()) is not None:
             self._answer(context, *taken)
-            self._answer_soon()  # one at a time: other coordinators have callbacks too
+            self.handle_requests()  # one at a time: other coordinators have callbacks too
 
     def _answer(self, context: Context, request: Request[Any], future: Future[JsonValue]) -> None:
         try:

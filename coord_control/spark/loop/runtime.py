@@ -292,6 +292,8 @@ class JobRuntime:
                 self._coordinators[notice.operator].reset(
                     notice.incarnation, notice.barrier, notice.state, notice.applied, notice.refused
                 )
+            case messages.HandleRequests():
+                self._coordinators[notice.operator].handle_requests()
             case messages.EventsDurable():
                 self._coordinators[notice.operator].durable(notice.number)
             case messages.AttemptReady():
