@@ -254,12 +254,24 @@ class ControlClient(ControlReader):
             ValidationError: the driver's version of the answer does not fit this one.
         """
         payload = request.model_dump(mode="json", by_alias=False)
-        made = requested(commands.Ask, operator=operator, request=type(request).__name__, payload=payload)
+        answer = self.ask_by_name(job, operator, type(request).__name__, payload, timeout)
+        model: Any = answer_model(type(request))
+        found: Answer = model.model_validate_json(json.dumps(answer), by_alias=False, by_name=True)
+        return found
+
+    def ask_by_name(
+        self, job: str, operator: str, request: str, payload: JsonValue = None, timeout: float = 10.0
+    ) -> JsonValue:
+        """Do the same as :meth:`ask`, without the models.
+
+        Args:
+            request: the class name of a request that the operator declares.
+            payload: what it says, as JSON; None: nothing.
+        """
+        made = requested(commands.Ask, operator=operator, request=request, payload={} if payload is None else payload)
         result = self.wait(self.submit(job, made, expires_seconds=timeout), timeout + _GRACE_SECONDS)
         assert isinstance(result, commands.AskResult), "it is the result of this command"
-        model: Any = answer_model(type(request))
-        found: Answer = model.model_validate_json(json.dumps(result.answer), by_alias=False, by_name=True)
-        return found
+        return result.answer
 
     def states(
         self,
