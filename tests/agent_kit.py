@@ -352,6 +352,17 @@ class ScriptedDriver:
             for listener in list(self._listeners):
                 listener.on_events_durable(OperatorUid(OPERATOR), number)
 
+    def apply_events(self, *subtasks: int) -> None:
+        """The coordinator handles what waits, and sends something to these subtasks; nothing is recorded."""
+        with self._lock:
+            taken = []
+            while (event := self._feed.take()) is not None:
+                self._applied.append(json.loads(event.event.payload)["minutes"])
+                taken.append(event.number)
+        for number in taken:
+            for listener in list(self._listeners):
+                listener.on_event_applied(OperatorUid(OPERATOR), number, subtasks)
+
     def refuse_event(self, number: int) -> None:
         """The coordinator raises at an event that waits."""
         with self._lock:

@@ -47,7 +47,8 @@ CURRENT = RequestType(
 #: What users can write into a label, and what no terminal may get to see.
 NASTY = "[red]x[/red]\x1b]0;owned\x07\x9b31m\u202eevil"
 
-Handler = Callable[[ControlStore, CommandRecord], Outcome]
+#: Carries a command out; None: it goes on.
+Handler = Callable[[ControlStore, CommandRecord], Outcome | None]
 
 
 def settings(folder: Path, **values: Any) -> ControlSettings:
@@ -168,7 +169,8 @@ def driver(folder: Path, handler: Handler = checkpoint_outcome, job: str = JOB) 
                 while not is_over.is_set():
                     for command in store.commands.claim(job, 1):
                         taken.append(command)
-                        store.commands.finish(command.id, 1, handler(store, command))
+                        if (outcome := handler(store, command)) is not None:
+                            store.commands.finish(command.id, 1, outcome)
                     is_over.wait(0.01)
         except BaseException as error:
             errors.append(error)

@@ -129,8 +129,10 @@ def _show(page: StatesPage, *, as_json: bool) -> None:
     epoch = "no epoch is committed" if page.epoch is None else f"committed up to epoch {page.epoch}"
     say(f"{epoch}, {page.parallelism} subtasks")
     say(f"coordinator ({human_bytes(page.coordinator_size)}): {_text(page.coordinator, page.coordinator_size)}")
-    rows = [(each.subtask, human_bytes(each.size), _text(each.state, each.size)) for each in page.subtasks]
-    print_table("", ("subtask", "stored", "state"), rows)
+    rows = [
+        (each.subtask, each.waiting, human_bytes(each.size), _text(each.state, each.size)) for each in page.subtasks
+    ]
+    print_table("", ("subtask", "waiting events", "stored", "state"), rows)
     if page.next_after is not None:
         say(f"more: --after {page.next_after}")
 

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.options import Control, JobName, Json, Key, Timeout, Wait
+from coord_control.cli.options import Control, JobName, Json, Key, Timeout
 from coord_control.cli.output import print_json, print_table, say
 from coord_control.cli.requests import connected, finish
 from coord_control.cli.schemas import fields_text, operator_of, parsed_json, print_problems
+from coord_control.control.commands import EventStage
 from coord_control.errors import ControlEventRefused
 
 __all__ = ["app"]
@@ -59,21 +60,31 @@ def send(
         typer.Option(min=0, metavar="N", envvar="COORD_SUBTASK", help="Send to this subtask only. Default: all."),
     ] = None,
     key: Key = None,
-    wait: Wait = True,
+    wait: Annotated[
+        EventStage,
+        typer.Option(
+            "--wait",
+            envvar="COORD_EVENT_WAIT",
+            help="Wait until it is accepted (it takes effect exactly once), applied (by the coordinator), or durable.",
+        ),
+    ] = EventStage.ACCEPTED,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", envvar="COORD_NO_WAIT", help="Only request it, without the answer.")
+    ] = False,
     timeout: Timeout = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Send a control event to OPERATOR of JOB, exactly once.
 
-    The command completes when the effect is durable: no recovery undoes or repeats it. In an idle job the event is
-    stored and takes effect with the next epoch; use --no-wait to return at once.
+    Accepted, it takes effect exactly once, whatever fails. In an idle job it is applied at once and durable with the
+    next epoch, which new input begins; so do not wait for that there.
     """
     value = parsed_json(payload, "event")
     with connected(control, as_json) as client:
         command = client.send_event(job, operator, event_type, value, subtask=subtask, key=key)
         try:
-            finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+            finish(client, command, wait=not no_wait, timeout=timeout, as_json=as_json, until=wait)
         except ControlEventRefused as error:
             if not as_json:
                 print_problems(error.fields)

@@ -33,11 +33,13 @@ class SubtaskState(BaseModel):
     Attributes:
         state: as JSON, by the names of the fields; None if it alone is too large for an answer.
         size: bytes of the state as it is stored; 0: the subtask still has the default state.
+        waiting: events of the coordinator that it gets with its next rows, or has in an epoch that is not committed.
     """
 
     subtask: int
     state: JsonValue
     size: int
+    waiting: int = 0
 
 
 class StatesPage(BaseModel):

@@ -203,8 +203,9 @@ class JobListener:
         """Called at the start and after each recovery with the number that a coordinator is at: pass it again, in
         order, every accepted event with a higher number. Repeating those that the feed still has is harmless."""
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """Called when an event was passed to the coordinator; again after a recovery that went behind it."""
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
+        """Called when an event was passed to the coordinator, which has sent something to these subtasks because of it;
+        again after a recovery that went behind it."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         """Handle an event whose callback raised: it has failed, and is never applied again. Once its outcome is

@@ -87,11 +87,13 @@ class CommittedStates:
         epoch: the query's newest commit.
         coordinator: of the newest begin record; None: there is none.
         subtasks: at the end of their newest committed epoch; None: the default state.
+        waiting: how many of the coordinator's events no committed epoch of a subtask has taken.
     """
 
     epoch: Epoch
     coordinator: bytes | None
     subtasks: Mapping[SubtaskIndex, bytes | None]
+    waiting: Mapping[SubtaskIndex, int]
 
 
 class OperatorRun:
@@ -247,8 +249,17 @@ class OperatorRun:
 
     def committed_states(self, subtasks: Iterable[SubtaskIndex]) -> CommittedStates:
         """Return the coordinator's state and those of some subtasks, as a recovery would find them at least."""
+        wanted = list(subtasks)
         coordinator = unseal(self.spec.uid, self._recorded_state).data
-        return CommittedStates(self.committed, coordinator, {each: self.states.get(each) for each in subtasks})
+        states = {each: self.states.get(each) for each in wanted}
+        return CommittedStates(self.committed, coordinator, states, {each: self._waiting(each) for each in wanted})
+
+    def _waiting(self, subtask: SubtaskIndex) -> int:
+        gateway, frozen = (
+            self.channel.gateways[subtask],
+            () if self.epoch is None else self.epoch.inputs.get(subtask, ()),
+        )
+        return count(gateway.mailbox) + gateway.blocked + count(frozen)
 
     def overdue(self, now: float) -> BarrierId | None:
         """Return the barrier for which the coordinator has owed its state for too long."""

@@ -33,6 +33,7 @@ from coord_control.coordinators.requests import CommittedStates, Request, States
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.storage.records import (
     AuditRecord,
+    CommandKind,
     CommandRecord,
     CommandRequest,
     SavepointRecord,
@@ -223,7 +224,8 @@ class ControlClient(ControlReader):
         key: str | None = None,
         expires_seconds: float | None = None,
     ) -> CommandRecord:
-        """Send a control event, exactly once. Result: ``SendEventResult``, once its effect is durable.
+        """Send a control event, exactly once. Result: ``SendEventResult``, once its effect is durable;
+        :meth:`wait_event` waits for less.
 
         Args:
             event_type: the class name of an event model that the operator declares.
@@ -351,6 +353,41 @@ class ControlClient(ControlReader):
             if pause is None:
                 return result_of(record)
             await asyncio.sleep(pause)
+
+    def wait_event(
+        self,
+        command: str | CommandRecord,
+        until: commands.EventStage | str = commands.EventStage.ACCEPTED,
+        timeout: float | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> commands.SendEventResult:
+        """Wait until a control event is as far as ``until``, and return how far it is.
+
+        Args:
+            until: ``accepted``: it is valid and takes effect exactly once, whatever fails; ``applied``: the coordinator
+                has handled it; ``durable``: no failure undoes that any more, as for :meth:`wait`.
+            timeout, on_progress: as in :meth:`wait`.
+
+        Raises:
+            ValueError: there is no such stage, or the command sends no event.
+            The same as :meth:`wait`; a coordinator may still refuse an event that is accepted.
+        """
+        stage = commands.EventStage(until)
+        name, wait = _id(command), CommandWait(timeout, on_progress, time.monotonic())
+        while True:
+            record = self._connection.call(lambda store: store.commands.look(name))
+            if record.kind is not CommandKind.SEND_EVENT:
+                raise ValueError(f"command {name} sends no event")
+            found = None if record.is_finished else commands.event_so_far(record)
+            if found is not None and found.stage.includes(stage):
+                return found
+            pause = wait.pause_after(record, time.monotonic())
+            if pause is None:
+                result = result_of(record)
+                assert isinstance(result, commands.SendEventResult), "it is the result of this command"
+                return result
+            time.sleep(pause)
 
     def import_savepoint(self, path: str, *, storage: Storage | None = None) -> SavepointRecord:
         """Record a savepoint that no job of this database has taken, without copying it.

@@ -325,8 +325,8 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
         "ask_operator",
         AskConfig,
         ask,
-        "Ask an operator something; its answer is metadata of the run. It changes nothing. CommittedStates is answered by "
-        "every operator.",
+        "Ask an operator something; its answer is metadata of the run. It changes nothing. Every operator answers "
+        "CommittedStates.",
     ),
     Action(
         "dispose_savepoint",

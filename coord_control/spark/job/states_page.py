@@ -61,7 +61,8 @@ def states_page(
         room -= _FRAME_BYTES + _size(value)
         if room < 0 and (rows or shown is not None):
             break
-        rows.append(SubtaskState(subtask=subtask, state=value, size=len(data or b"")))
+        waiting = found.waiting[subtask]
+        rows.append(SubtaskState(subtask=subtask, state=value, size=len(data or b""), waiting=waiting))
     wanted = list(found.subtasks)
     return StatesPage(
         epoch=None if found.epoch == NO_EPOCH else found.epoch,

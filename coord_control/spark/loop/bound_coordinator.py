@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
@@ -262,9 +263,10 @@ class BoundCoordinator:
     def _apply(self, context: Context, number: int, waiting: WaitingEvent) -> None:
         [event] = self.down.decode([waiting.batch])
         refused = self.feed.refused()
-        error = context.apply(number, refused, lambda: self.coordinator.handle_control_event(event, waiting.subtask))
+        call = partial(self.coordinator.handle_control_event, event, waiting.subtask)
+        error, subtasks = context.apply(number, refused, call)
         if context.is_usable:  # otherwise it has not happened, and comes again
-            self.feed.applied(number, error)
+            self.feed.applied(number, error, subtasks)
 
     def _submit(self, callback: str, call: Callable[[], object]) -> None:
         context = self._context

@@ -86,6 +86,8 @@ class Context:
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
         self._is_asked = False  # a request is being handled: nothing may be done on the coordinator thread
+        self._sent_to: set[int] | None = None  # because of the event from outside that is being applied
+        self._looks_at_sends = False  # one of these two is being handled
         self._closed = False
         self._failed = False
         self._lock = threading.Lock()
@@ -108,9 +110,8 @@ class Context:
         if self._closed:
             return
         run = self._run
-        is_special = self._unmarked is not None or self._is_asked
-        if run is None or run.type_index != type_index or is_special or subtask not in run.payloads:
-            self._check_may("send events")
+        if run is None or run.type_index != type_index or self._looks_at_sends or subtask not in run.payloads:
+            self._look_at_send(subtask)
             with self._lock:
                 run = self._open_run(type_index, subtask)
         run.payloads[subtask].append(payload)
@@ -134,7 +135,7 @@ class Context:
                 self._open_run(run.type_index, subtask).payloads[subtask] += payloads
 
     def broadcast(self, event: BaseModel) -> None:
-        self._check_may("send events")
+        self._look_at_send(*range(self._parallelism))
         self._owner.check_open()
         batch = self._owner.down.encode(event)
         if self._closed:
@@ -190,16 +191,29 @@ class Context:
         """Whether this incarnation is neither over nor failed."""
         return not (self._closed or self._failed)
 
-    def apply(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
-        """Let the coordinator handle an event from outside, on its thread; returns what it raised.
+    def apply(
+        self, number: int, refused: tuple[int, ...], call: Callable[[], object]
+    ) -> tuple[Exception | None, tuple[int, ...]]:
+        """Let the coordinator handle an event from outside, on its thread.
 
         It counts from the first thing that is sent because of it, at the latest when the call has ended. Then it also
         counts as refused, if the call raised.
 
         Args:
             refused: the numbers of earlier events that are to be recorded as refused.
+
+        Returns:
+            What it raised, and the subtasks to which it sent something.
         """
         self._unmarked, self._refused = number, refused
+        self._sent_to, self._looks_at_sends = set(), True
+        try:
+            error = self._applied(number, refused, call)
+            return error, tuple(sorted(self._sent_to))
+        finally:
+            self._sent_to, self._looks_at_sends = None, False
+
+    def _applied(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
         try:
             call()
         except Exception as error:
@@ -216,11 +230,11 @@ class Context:
     def answer(self, call: Callable[[], Value]) -> Value:
         """Let the coordinator handle a request, on its thread; what it does through this context meanwhile raises
         EffectOfRequest."""
-        self._is_asked = True
+        self._is_asked = self._looks_at_sends = True
         try:
             return call()
         finally:
-            self._is_asked = False
+            self._is_asked = self._looks_at_sends = False
 
     def complete(self, barrier: BarrierId, data: bytes) -> None:
         uid, incarnation = self._owner.uid, self._incarnation
@@ -233,6 +247,11 @@ class Context:
 
     def close(self) -> None:
         self._closed = True
+
+    def _look_at_send(self, *subtasks: int) -> None:
+        self._check_may("send events")
+        if self._sent_to is not None and self._owner.thread.is_current():
+            self._sent_to.update(subtasks)
 
     def _check_may(self, what: str) -> None:
         # Other threads act for reasons that have nothing to do with the request.

@@ -50,7 +50,10 @@ def test_committed_states_are_shown(tmp_path: Path, store: ControlStore) -> None
         parallelism=4,
         coordinator={"minutes": 45},
         coordinator_size=14,
-        subtasks=(SubtaskState(subtask=2, state={"late": 7}, size=10), SubtaskState(subtask=3, state=None, size=2_000)),
+        subtasks=(
+            SubtaskState(subtask=2, state={"late": 7}, size=10),
+            SubtaskState(subtask=3, state=None, size=2_000, waiting=5),
+        ),
         next_after=3,
     )
     answer = {"answer": page.model_dump(mode="json")}
@@ -61,8 +64,8 @@ def test_committed_states_are_shown(tmp_path: Path, store: ControlStore) -> None
     assert "committed up to epoch 41, 4 subtasks" in shown
     assert 'coordinator (14 bytes): {"minutes": 45}' in shown
     assert [line.split() for line in shown.splitlines() if line.split()[0] in ("2", "3")] == [
-        ["2", "10", "bytes", '{"late":', "7}"],
-        ["3", "2.0", "kB", "too", "large", "to", "show"],
+        ["2", "0", "10", "bytes", '{"late":', "7}"],
+        ["3", "5", "2.0", "kB", "too", "large", "to", "show"],
     ]
     assert "more: --after 3" in shown
     wanted = [(each.payload["request"], each.payload["payload"]) for each in taken]

@@ -48,7 +48,7 @@ class Heard(JobListener):
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
         self.opened.append(applied)
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
         self.applied.append(number)
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
