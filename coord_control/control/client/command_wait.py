@@ -33,7 +33,7 @@ OnProgress = Callable[[CommandRecord], None]
 #: The progress of a command that no driver has claimed yet.
 WAITING: Final = "waiting for the job's driver"
 
-_FIRST_PAUSE_SECONDS: Final = 0.002
+_FIRST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.5
 _GROWTH: Final = 1.3
 _NO_ERROR: Final = CommandError(code=Refusal.INTERNAL, message="the driver gave no reason", fault="internal")
