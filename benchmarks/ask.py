@@ -99,7 +99,7 @@ def _job(spark: SparkSession, folder: Path, url: str) -> Iterator[None]:
 
 
 def _measured(url: str, *, quick: bool) -> dict[str, list[float]]:
-    """Let a client ask, in a process of its own."""
+    """Let a client ask, in a separate process."""
     command = [sys.executable, "-m", "benchmarks.ask", "--client", url, *(["--quick"] if quick else [])]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     found: dict[str, list[float]] = json.loads(done.stdout)

@@ -75,7 +75,7 @@ def ask(
             envvar="COORD_TIMEOUT",
             help="How long the answer may take, also while the query is being restarted.",
         ),
-    ] = 10.0,  # type: ignore[assignment] # parsed
+    ] = 10.0,
     control: Control = None,
     as_json: Json = False,
 ) -> None:

@@ -158,7 +158,7 @@ class OperatorCoordinator(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} has no handle_request")
 
     def answer_request(self, request: Any) -> BaseModel:
-        """Call :meth:`handle_request`, and check that it has changed nothing, where that can be told."""
+        """Call :meth:`handle_request`, and check that it has changed nothing, where that can be seen."""
         return self.handle_request(request)
 
     @abc.abstractmethod

@@ -46,13 +46,13 @@ class StatesPage(BaseModel):
     """The newest states that no recovery goes back behind.
 
     Attributes:
-        epoch: the newest that is committed; None: there is none.
+        epoch: the newest that is committed, or None if there is none.
         parallelism: how many subtasks there are.
         coordinator: its state as JSON, base64 where it is none; None if there is none, if it was not wanted, or if it
             is too large for an answer.
         coordinator_size: its bytes; 0 if there is none.
         subtasks: by number.
-        next_after: ``after`` of the next page; None: this is the last one.
+        next_after: ``after`` of the next page, or None if this is the last one.
     """
 
     epoch: int | None
@@ -67,7 +67,7 @@ class CommittedStates(Request[StatesPage]):
     """Asks any operator for its committed states, a page at a time; answered without the coordinator.
 
     Attributes:
-        subtasks: only these, in the order of their numbers; none: all.
+        subtasks: only these, in the order of their numbers, or all if it is empty.
         after: only subtasks with a higher number.
         limit: how many subtasks at most; a page ends sooner when the answer would be too large.
         coordinator: whether its state is wanted too.

@@ -40,7 +40,7 @@ from coord_control.protocol.checkpoint import PendingCheckpoints, Progress
 from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
-from coord_control.protocol.operator import CommittedStates, OperatorRun, OperatorSpec, Totals
+from coord_control.protocol.operator import OperatorRun, OperatorSpec, OperatorStates, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 from coord_control.protocol.statistics import QueryStatistics
@@ -370,7 +370,7 @@ class JobCore:
             incarnation = self._operators[uid].channel.incarnation
             self._batch.notices.append(messages.HandleRequests(uid, incarnation))
 
-    def committed_states(self, uid: OperatorUid, subtasks: Iterable[SubtaskIndex]) -> CommittedStates | None:
+    def committed_states(self, uid: OperatorUid, subtasks: Iterable[SubtaskIndex]) -> OperatorStates | None:
         """Return the newest states that no recovery goes back behind; None while the operator does not run.
 
         They may be shown when everything that the core has said before is durable (I4).

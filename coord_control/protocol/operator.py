@@ -35,7 +35,7 @@ from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
 from coord_control.protocol.recovery import Outbox, RecoveredOperator
 
-__all__ = ["MAX_CHANNEL_BYTES", "CommittedStates", "OperatorRun", "OperatorSpec", "Totals"]
+__all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "OperatorStates", "Totals"]
 
 
 #: What may wait for one subtask, or be sent by one in one epoch: all of it stands in one begin record, or in one ack.
@@ -80,13 +80,13 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedStates:
+class OperatorStates:
     """States that no recovery goes back behind.
 
     Attributes:
         epoch: the query's newest commit.
-        coordinator: of the newest begin record; None: there is none.
-        subtasks: at the end of their newest committed epoch; None: the default state.
+        coordinator: of the newest begin record, or None if there is none.
+        subtasks: at the end of their newest committed epoch, or None for the default state.
         waiting: how many of the coordinator's events no committed epoch of a subtask has taken.
     """
 
@@ -247,12 +247,12 @@ class OperatorRun:
         self._catch_up(batch)
         self._ask(self.channel.next_phase(now), now, batch)
 
-    def committed_states(self, subtasks: Iterable[SubtaskIndex]) -> CommittedStates:
+    def committed_states(self, subtasks: Iterable[SubtaskIndex]) -> OperatorStates:
         """Return the coordinator's state and those of some subtasks, as a recovery would find them at least."""
         wanted = list(subtasks)
         coordinator = unseal(self.spec.uid, self._recorded_state).data
         states = {each: self.states.get(each) for each in wanted}
-        return CommittedStates(self.committed, coordinator, states, {each: self._waiting(each) for each in wanted})
+        return OperatorStates(self.committed, coordinator, states, {each: self._waiting(each) for each in wanted})
 
     def _waiting(self, subtask: SubtaskIndex) -> int:
         gateway, frozen = (

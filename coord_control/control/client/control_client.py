@@ -268,7 +268,7 @@ class ControlClient(ControlReader):
 
         Args:
             request: the class name of a request that the operator declares.
-            payload: what it says, as JSON; None: nothing.
+            payload: what it says, as JSON, or None if it says nothing.
         """
         made = requested(commands.Ask, operator=operator, request=request, payload={} if payload is None else payload)
         result = self.wait(self.submit(job, made, expires_seconds=timeout), timeout + _GRACE_SECONDS)

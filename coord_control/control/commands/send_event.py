@@ -105,7 +105,7 @@ class SendEvent(Command[SendEventResult]):
 
 
 def event_so_far(command: CommandRecord) -> SendEventResult | None:
-    """Return how far a control event is that is not finished; None: it is not accepted yet."""
+    """Return how far a control event is that is not finished, or None if it is not accepted yet."""
     if command.number is None:
         return None
     found = CommandProgress.model_validate(command.progress or {})

@@ -41,7 +41,7 @@ from coord_control.ids import OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.job_facts import JobFacts
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
-from coord_control.protocol.operator import CommittedStates
+from coord_control.protocol.operator import OperatorStates
 from coord_control.protocol.outage import Outage
 from coord_control.protocol.records import Record
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
@@ -226,7 +226,7 @@ class JobDriver:
 
     def committed_states(
         self, operator: OperatorUid, subtasks: Sequence[SubtaskIndex]
-    ) -> Future[CommittedStates | None]:
+    ) -> Future[OperatorStates | None]:
         """Read states that are durable, without waiting; the future has None while the operator does not run."""
         return self.runtime.begin(lambda core, now: core.committed_states(operator, subtasks))
 

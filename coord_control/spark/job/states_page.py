@@ -40,7 +40,7 @@ def wanted_subtasks(request: CommittedStates, uid: str, parallelism: int) -> lis
 
 
 def states_page(
-    request: CommittedStates, found: operator.CommittedStates, state: StateType[Any], parallelism: int
+    request: CommittedStates, found: operator.OperatorStates, state: StateType[Any], parallelism: int
 ) -> StatesPage:
     """Return a page of states as JSON, as many as an answer holds.
 

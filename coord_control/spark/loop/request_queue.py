@@ -62,7 +62,7 @@ class RequestQueue:
 
 
 def failure_of(operator: OperatorUid, request: Request[Any], error: BaseException) -> CoordControlError:
-    """Return what the sender of a request is told when its coordinator raised."""
+    """Return the error that the sender of a request gets when its coordinator raised."""
     if isinstance(error, UserDataError):
         return error
     trace = "".join(traceback.format_exception(error))

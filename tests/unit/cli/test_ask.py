@@ -70,7 +70,7 @@ def test_committed_states_are_shown(tmp_path: Path, store: ControlStore) -> None
     assert "more: --after 3" in shown
     wanted = [(each.payload["request"], each.payload["payload"]) for each in taken]
     some = {"subtasks": [2, 3], "after": 1, "limit": 2, "coordinator": True}
-    every = {"subtasks": [], "after": None, "limit": 20, "coordinator": True}
+    every: dict[str, Any] = {"subtasks": [], "after": None, "limit": 20, "coordinator": True}
     assert wanted == [("CommittedStates", some), ("CommittedStates", every)]
 
 

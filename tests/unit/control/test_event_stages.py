@@ -24,7 +24,7 @@ def client(rig: AgentRig) -> ControlClient:
     return made
 
 
-def send(client: ControlClient, minutes: object = 45) -> CommandRecord:
+def send(client: ControlClient, minutes: int | str = 45) -> CommandRecord:
     return client.send_event(JOB, OPERATOR, "Threshold", {"minutes": minutes})
 
 

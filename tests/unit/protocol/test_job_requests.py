@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from coord_control.ids import Epoch, OperatorUid, SubtaskIndex
 from coord_control.protocol.messages import HandleRequests, ResetCoordinator
-from coord_control.protocol.operator import CommittedStates
+from coord_control.protocol.operator import OperatorStates
 from tests.core_kit import OP, Stage
 from tests.unit.protocol.job_kit import BROKEN
 
@@ -18,7 +18,7 @@ def requested(stage: Stage, operator: str = OP) -> list[object]:
     return list(stage.execute().notices)
 
 
-def states(stage: Stage) -> CommittedStates:
+def states(stage: Stage) -> OperatorStates:
     found = stage.core.committed_states(OP, SUBTASKS)
     assert found is not None
     return found
@@ -60,7 +60,7 @@ def test_a_request_comes_behind_the_reset_of_its_run(stage: Stage) -> None:
 
 
 def test_committed_states_are_those_of_committed_epochs(stage: Stage) -> None:
-    assert states(stage) == CommittedStates(Epoch(-1), None, dict.fromkeys(SUBTASKS), dict.fromkeys(SUBTASKS, 0))
+    assert states(stage) == OperatorStates(Epoch(-1), None, dict.fromkeys(SUBTASKS), dict.fromkeys(SUBTASKS, 0))
     stage.hello(0, 0, task=1)
     stage.snapshot(b"S0")
     stage.ack(0, 0, task=1, state=b"s0")

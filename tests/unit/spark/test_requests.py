@@ -106,7 +106,7 @@ def test_a_request_that_comes_while_the_next_run_is_made_durable_is_answered_beh
         assert_set(written)
         append(*arguments)
 
-    rig.append = slow  # type: ignore[method-assign]
+    rig.append = slow  # type: ignore[method-assign,assignment]
     end_run(rig)
     restart = threading.Thread(target=rig.start)
     restart.start()
@@ -340,11 +340,16 @@ def test_an_update_of_another_thread_is_not_taken_for_one_of_the_request() -> No
             return self.current
 
     config = Config(Number(value=1))
+
+    def update() -> None:
+        config.update(Number(value=2))
+        updated.set()
+
     for rig in rig_of(config):
         rig.settle()
         answer = ask(rig)
         assert_met(asked)
-        on_another_thread(lambda: (config.update(Number(value=2)), updated.set()))  # type: ignore[func-returns-value]
+        on_another_thread(update)
         assert answer.result(SECONDS) == {"value": 1}
         assert config.current == Number(value=2)
         rig.assert_no_failure()

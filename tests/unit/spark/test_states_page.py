@@ -30,7 +30,7 @@ def page(
 ) -> StatesPage:
     """A page of an operator with as many subtasks as states."""
     wanted = wanted_subtasks(request, OP, len(states))
-    found = operator.CommittedStates(
+    found = operator.OperatorStates(
         Epoch(3), coordinator, {each: states[each] for each in wanted}, dict.fromkeys(wanted, 2)
     )
     made = states_page(request, found, SEEN, len(states))
@@ -107,7 +107,7 @@ def test_a_coordinator_that_fills_the_answer_leaves_the_subtasks_to_the_next_pag
 
 
 def test_nothing_is_committed_at_first() -> None:
-    found = operator.CommittedStates(NO_EPOCH, None, {}, {})
+    found = operator.OperatorStates(NO_EPOCH, None, {}, {})
     shown = states_page(CommittedStates(), found, SEEN, 0)
     assert (shown.epoch, shown.coordinator, shown.coordinator_size) == (None, None, 0)
 
