@@ -33,6 +33,7 @@ from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.wire.connection import DriverAddress
 from coord_control.spark.worker.model_codec import EventTypes
@@ -99,7 +100,12 @@ class Rig:
             thread.start()
             runtime.start()
             declared = DeclaredCoordinator(
-                OPERATOR, coordinator, parallelism, EventTypes(OPERATOR, "down", down), EventTypes(OPERATOR, "up", up)
+                OPERATOR,
+                coordinator,
+                parallelism,
+                EventTypes(OPERATOR, "down", down),
+                EventTypes(OPERATOR, "up", up),
+                RequestTypes(OPERATOR),
             )
             coordinators[OPERATOR] = BoundCoordinator(declared, thread, runtime.post, news=News())
             spec = OperatorSpec(OPERATOR, parallelism)

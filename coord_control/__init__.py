@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from coord_control.control.client.control_client import ControlClient
     from coord_control.coordinators import (
         BroadcastConfig,
+        CommittedStates,
         CoordinatorContext,
         OperatorCoordinator,
+        Request,
         SnapshotCoordinator,
         SnapshotResult,
         StatefulCoordinator,
+        StatesPage,
         SubtaskGateway,
+        SubtaskState,
     )
     from coord_control.errors import CoordControlError, Fault
     from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
@@ -37,6 +41,7 @@ __all__ = [
     "BroadcastConfig",
     "CheckpointHandle",
     "CheckpointOptions",
+    "CommittedStates",
     "CompletedCheckpoint",
     "ControlClient",
     "CoordControlError",
@@ -46,13 +51,16 @@ __all__ = [
     "JobStatus",
     "Operator",
     "OperatorCoordinator",
+    "Request",
     "RestartPolicy",
     "SnapshotCoordinator",
     "SnapshotResult",
     "StatefulCoordinator",
+    "StatesPage",
     "Subtask",
     "SubtaskGateway",
     "SubtaskSnapshot",
+    "SubtaskState",
 ]
 
 _MODULES: Final = {

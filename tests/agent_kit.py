@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,15 @@ from coord_control.durable.checkpoints.stored_statistics import stored_statistic
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.holder import Aliveness, Holder
-from coord_control.errors import EventInvalid, Fenced, JobClosed, OperatorNotFound, UndeclaredEvent
+from coord_control.errors import (
+    EventInvalid,
+    Fenced,
+    JobClosed,
+    NotAnswered,
+    OperatorNotFound,
+    UndeclaredEvent,
+    UndeclaredRequest,
+)
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.control_events import EventFeed
@@ -48,6 +57,7 @@ from coord_control.protocol.job_facts import (
     OperatorFacts,
     QueryFacts,
     RecoveryFact,
+    RequestSchema,
 )
 from coord_control.protocol.operator import Totals
 from coord_control.protocol.scheduler.statistics_history import Overview, StatisticsHistory
@@ -79,6 +89,8 @@ class ScriptedDriver:
         is_automatic: checkpoints complete by themselves; otherwise by :meth:`complete`.
         is_restarting: it has ended and asks for a new driver.
         fenced_by: the generation that the agent has heard of.
+        is_silent: requests get no answer before :meth:`answer`.
+        is_away: requests cannot be answered now.
         has_supervisor: it is started again when it asks for that.
     """
 
@@ -106,6 +118,8 @@ class ScriptedDriver:
         self.ended = threading.Event()
         self.closing: Callable[[], None] = lambda: None  # closes the agent
         self.was_ready = True
+        self.is_silent = self.is_away = False
+        self.asked: list[tuple[Future[Any], Any]] = []  # requests that were taken, with their payloads
         self._checkpoints = CheckpointStore(self.files, self.folder, self.generation, self._verify)
         self._history = StatisticsHistory(100)
         self._known = {request.key: (number, path) for request, number, path in self._checkpoints.completed_requests()}
@@ -168,6 +182,7 @@ class ScriptedDriver:
                 state="State",
                 events=(EventSchema("Threshold", schema),),
                 up=(),
+                requests=(RequestSchema("Current", {"type": "object"}, schema),),
             ),
         )
 
@@ -280,7 +295,25 @@ class ScriptedDriver:
         with self._lock:
             self._feed.forget(numbers)
 
+    def ask(self, operator: str, request: str, payload: Any) -> Future[Any]:
+        self._bound(operator)
+        if request != "Current":
+            raise UndeclaredRequest(operator, request, ["Current"])
+        if self.is_away:
+            raise NotAnswered(operator, "its query does not run")
+        future: Future[Any] = Future()
+        self.asked.append((future, payload))
+        if not self.is_silent:
+            self.answer()
+        return future
+
     # The script.
+
+    def answer(self) -> None:
+        """The coordinator answers what it was asked."""
+        for future, payload in self.asked:
+            if not future.done():
+                future.set_result({"asked": payload})
 
     def open_feed(self) -> None:
         """The query starts, or recovers: the coordinator is as it was recorded."""
@@ -318,6 +351,17 @@ class ScriptedDriver:
         if is_news:
             for listener in list(self._listeners):
                 listener.on_events_durable(OperatorUid(OPERATOR), number)
+
+    def apply_events(self, *subtasks: int) -> None:
+        """The coordinator handles what waits, and sends something to these subtasks; nothing is recorded."""
+        with self._lock:
+            taken = []
+            while (event := self._feed.take()) is not None:
+                self._applied.append(json.loads(event.event.payload)["minutes"])
+                taken.append(event.number)
+        for number in taken:
+            for listener in list(self._listeners):
+                listener.on_event_applied(OperatorUid(OPERATOR), number, subtasks)
 
     def refuse_event(self, number: int) -> None:
         """The coordinator raises at an event that waits."""

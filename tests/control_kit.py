@@ -27,6 +27,7 @@ from coord_control.storage.records import (
     OperatorRecord,
     Outcome,
     QueryRecord,
+    RequestType,
 )
 from coord_control.storage.store import ControlStore
 from tests import records_kit as records
@@ -38,10 +39,16 @@ THRESHOLD = EventType(
     name="Threshold",
     schema={"properties": {"minutes": {"type": "number"}, "note": {"type": "string"}}, "required": ["minutes"]},
 )
+CURRENT = RequestType(
+    name="Current",
+    schema={"properties": {"carrier": {"type": "string"}}},
+    answer={"title": "Minutes", "properties": {"minutes": {"type": "number"}}, "required": ["minutes"]},
+)
 #: What users can write into a label, and what no terminal may get to see.
 NASTY = "[red]x[/red]\x1b]0;owned\x07\x9b31m\u202eevil"
 
-Handler = Callable[[ControlStore, CommandRecord], Outcome]
+#: Carries a command out; None: it goes on.
+Handler = Callable[[ControlStore, CommandRecord], Outcome | None]
 
 
 def settings(folder: Path, **values: Any) -> ControlSettings:
@@ -57,12 +64,16 @@ def opened(folder: Path) -> Iterator[ControlStore]:
         database.close()
 
 
+def operator(requests: tuple[RequestType, ...] = (CURRENT,)) -> OperatorRecord:
+    return OperatorRecord(uid=OPERATOR, query="alerts", parallelism=4, event_types=(THRESHOLD,), request_types=requests)
+
+
 def put_job(store: ControlStore, name: str = JOB, **changes: Any) -> None:
     """A job whose driver lives, and goes on doing so for as long as any test takes."""
     values: dict[str, Any] = {
         "is_supervised": True,
         "queries": (QueryRecord(name="alerts", state="running", epoch=41),),
-        "operators": (OperatorRecord(uid=OPERATOR, query="alerts", parallelism=4, event_types=(THRESHOLD,)),),
+        "operators": (operator(),),
     }
     store.jobs.register(records.registration(name, **values | changes))
 
@@ -122,8 +133,8 @@ def completed(**result: Any) -> Outcome:
     return Outcome(state=CommandState.COMPLETED, result=result)
 
 
-def refused(code: Refusal, message: str, *fields: dict[str, Any]) -> Outcome:
-    error = CommandError(code=code, message=message, fault="user", fields=fields)
+def refused(code: Refusal, message: str, *fields: dict[str, Any], retry: bool = False) -> Outcome:
+    error = CommandError(code=code, message=message, fault="user", retry=retry, fields=fields)
     return Outcome(state=CommandState.REFUSED, error=error)
 
 
@@ -158,7 +169,8 @@ def driver(folder: Path, handler: Handler = checkpoint_outcome, job: str = JOB) 
                 while not is_over.is_set():
                     for command in store.commands.claim(job, 1):
                         taken.append(command)
-                        store.commands.finish(command.id, 1, handler(store, command))
+                        if (outcome := handler(store, command)) is not None:
+                            store.commands.finish(command.id, 1, outcome)
                     is_over.wait(0.01)
         except BaseException as error:
             errors.append(error)

@@ -5,18 +5,16 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
-import difflib
-import json
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from coord_control.cli.options import Control, JobName, Json, Key, Timeout, Wait
-from coord_control.cli.output import plain, print_json, print_table, say
+from coord_control.cli.options import Control, JobName, Json, Key, Timeout
+from coord_control.cli.output import print_json, print_table, say
 from coord_control.cli.requests import connected, finish
-from coord_control.errors import ControlEventRefused, OperatorNotFound
-from coord_control.storage.records import JobRecord, OperatorRecord
+from coord_control.cli.schemas import fields_text, operator_of, parsed_json, print_problems
+from coord_control.control.commands import EventStage
+from coord_control.errors import ControlEventRefused
 
 __all__ = ["app"]
 
@@ -37,11 +35,11 @@ def types(
     """List the control events that the operators of JOB accept, with their fields."""
     with connected(control, as_json) as client:
         record = client.job(job)
-        found = record.operators if operator is None else (_operator(record, operator),)
+        found = record.operators if operator is None else (operator_of(record, operator),)
         if as_json:
             print_json([{"operator": one.uid, "event_types": [t.to_json() for t in one.event_types]} for one in found])
             return
-        rows = [(one.uid, each.name, _fields(each.schema)) for one in found for each in one.event_types]
+        rows = [(one.uid, each.name, fields_text(each.schema)) for one in found for each in one.event_types]
         print_table("", ("operator", "event", "fields"), rows)
         if not rows:
             say(f"job {job} declares no control events")
@@ -62,51 +60,32 @@ def send(
         typer.Option(min=0, metavar="N", envvar="COORD_SUBTASK", help="Send to this subtask only. Default: all."),
     ] = None,
     key: Key = None,
-    wait: Wait = True,
+    wait: Annotated[
+        EventStage,
+        typer.Option(
+            "--wait",
+            envvar="COORD_EVENT_WAIT",
+            help="Wait until it is accepted (it takes effect exactly once), applied (by the coordinator), or durable.",
+        ),
+    ] = EventStage.ACCEPTED,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", envvar="COORD_NO_WAIT", help="Only request it, without the answer.")
+    ] = False,
     timeout: Timeout = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Send a control event to OPERATOR of JOB, exactly once.
 
-    The command completes when the effect is durable: no recovery undoes or repeats it. In an idle job the event is
-    stored and takes effect with the next epoch; use --no-wait to return at once.
+    Accepted, it takes effect exactly once, whatever fails. In an idle job it is applied at once and durable with the
+    next epoch, which new input begins; so do not wait for that there.
     """
-    value = _parsed(sys.stdin.read() if payload == "-" else payload)
+    value = parsed_json(payload, "event")
     with connected(control, as_json) as client:
         command = client.send_event(job, operator, event_type, value, subtask=subtask, key=key)
         try:
-            finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
+            finish(client, command, wait=not no_wait, timeout=timeout, as_json=as_json, until=wait)
         except ControlEventRefused as error:
             if not as_json:
-                for each in error.fields:
-                    typer.echo(plain(f"  {_place(each)}: {each.get('msg', '')}"), err=True)
+                print_problems(error.fields)
             raise
-
-
-def _operator(job: JobRecord, uid: str) -> OperatorRecord:
-    known = {operator.uid: operator for operator in job.operators}
-    if uid not in known:
-        raise OperatorNotFound("operator", uid, f"job {job.name!r}", known, difflib.get_close_matches(uid, known, n=3))
-    return known[uid]
-
-
-def _fields(schema: dict[str, Any]) -> str:
-    required = schema.get("required", ())
-    return ", ".join(
-        f"{name}: {each.get('type', 'any')}" + ("" if name in required else "?")
-        for name, each in schema.get("properties", {}).items()
-        if isinstance(each, dict)
-    )
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"the event is not valid JSON ({error}); quote it: '{{\"minutes\": 45}}'") from None
-
-
-def _place(field: Any) -> str:
-    place = field.get("loc", ())
-    return ".".join(map(str, place)) if isinstance(place, (list, tuple)) else str(place)

@@ -46,6 +46,7 @@ _OPERATOR_COLUMNS: Final = (
     "blocked for",
     "mailbox",
     "takes",
+    "answers",
 )
 _GATEWAY_COLUMNS: Final = ("operator", "subtask", "gateway", "blocked now", "blocked so far", "blocked for", "mailbox")
 _COMMAND_COLUMNS: Final = ("command", "job", "kind", "state", "asked", "by", "what")
@@ -156,6 +157,7 @@ def _operator_table(title: str, operators: Sequence[OperatorRecord]) -> Table:
             human_seconds(operator.blocked_seconds),
             operator.mailbox,
             ", ".join(each.name for each in operator.event_types),
+            ", ".join(each.name for each in operator.request_types),
         )
         for operator in operators
     ]

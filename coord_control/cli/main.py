@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from coord_control.cli import (
+    ask,
     checkpoint,
     command,
     db,
@@ -74,6 +75,7 @@ app.command("restore")(restore.restore)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")
 app.add_typer(event.app, name="event")
+app.command("ask")(ask.ask)
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(command.app, name="command")
 app.command("recoveries")(history.recoveries)

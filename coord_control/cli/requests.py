@@ -6,16 +6,16 @@ Threads: the command's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from coord_control.cli.output import checks_table, marked, plain, print_json, reported, say
-from coord_control.control.client.command_wait import WAITING, progress_text
+from coord_control.control.client.command_wait import WAITING, OnProgress, progress_text
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.commands import CommandProgress, CommandResult, RestoreResult
+from coord_control.control.commands import CommandProgress, CommandResult, EventStage, RestoreResult
 from coord_control.durable.restore.checks import Check
 from coord_control.exit_codes import ExitCode
 from coord_control.storage.records import CommandRecord
@@ -31,9 +31,18 @@ def connected(control: str | None, as_json: bool) -> Iterator[ControlClient]:
 
 
 def finish(
-    client: ControlClient, command: CommandRecord, *, wait: bool, timeout: float | None, as_json: bool
+    client: ControlClient,
+    command: CommandRecord,
+    *,
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+    until: EventStage | None = None,
 ) -> CommandResult | None:
     """Wait for a command, show its progress and print its result; without ``wait`` only print its id.
+
+    Args:
+        until: of a control event: how far it has to be; None for the end of the command.
 
     Raises:
         CommandFailed, CommandTimeout, JobNotRunning: as ``ControlClient.wait``.
@@ -45,7 +54,7 @@ def finish(
         else:
             say(f"command {command.id} is {command.state}; check it with: coordctl command show {command.id}")
         return None
-    result = _wait(client, command, timeout, is_quiet=as_json)
+    result = _wait(command, _waiting(client, command, timeout, until), is_quiet=as_json)
     if as_json:
         print_json(client.command(command.id).to_json())
     else:
@@ -55,15 +64,25 @@ def finish(
     return result
 
 
-def _wait(client: ControlClient, command: CommandRecord, timeout: float | None, *, is_quiet: bool) -> CommandResult:
+def _waiting(
+    client: ControlClient, command: CommandRecord, timeout: float | None, until: EventStage | None
+) -> Callable[[OnProgress | None], CommandResult]:
+    if until is None:
+        return lambda on_progress: client.wait(command, timeout, on_progress=on_progress)
+    return lambda on_progress: client.wait_event(command, until, timeout, on_progress=on_progress)
+
+
+def _wait(
+    command: CommandRecord, wait: Callable[[OnProgress | None], CommandResult], *, is_quiet: bool
+) -> CommandResult:
     shown = Console(stderr=True)
     try:
         if is_quiet:
-            return client.wait(command, timeout)
+            return wait(None)
         if not shown.is_terminal:
-            return client.wait(command, timeout, on_progress=_Lines())
+            return wait(_Lines())
         with _bar(shown) as bar:
-            return client.wait(command, timeout, on_progress=_Bar(bar, command))
+            return wait(_Bar(bar, command))
     except KeyboardInterrupt:
         typer.echo(
             f"command {command.id} continues: check it with coordctl command show {command.id}, or cancel it with "

@@ -140,7 +140,7 @@ def restore(
                 if client is not None:
                     if shuffle_partitions is not None:
                         raise typer.BadParameter(_STOP_FIRST.format("--shuffle-partitions", job))
-                    command = client.ask(job, request, key=key)
+                    command = client.submit(job, request, key=key)
                     finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                     return
             refuse_key(key)

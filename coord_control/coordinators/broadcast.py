@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -34,7 +34,8 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
 
     def __init__(self, initial: Config) -> None:
         super().__init__(initial)
-        self._lock = threading.Lock()  # orders updates of other threads against snapshots and resets
+        # Reentrant: handle_request may use what takes it.
+        self._lock = threading.RLock()  # orders updates of other threads against snapshots and resets
         # Renewed together with the state: a reset renews ``context`` before it can take the lock, and an update in
         # between must go the way of the state that it changed.
         self._channel: CoordinatorContext | None = None
@@ -86,6 +87,12 @@ class BroadcastConfig(StatefulCoordinator[Config], Generic[Config]):
             self.update(event)
         else:
             super().handle_control_event(event, subtask)
+
+    def answer_request(self, request: Any) -> BaseModel:
+        """Do the same as that of the base class; an update of another thread waits, because it would look like one of
+        the request."""
+        with self._lock:
+            return super().answer_request(request)
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:
         # The lock spans the answer: an update between reading the state and the snapshot point would be sent before the

@@ -12,10 +12,10 @@ Order of the calls:
 4. after a failed batch ``reset_to_checkpoint`` again, on the same object, and everything continues (C12);
 5. ``close``.
 
-``handle_control_event`` comes between any of these, once the coordinator has started.
+``handle_control_event`` and ``handle_request`` come between any of these, once the coordinator has started.
 
 An exception in any callback fails the query of the operator (C17): it is restarted from durable facts, with back-off.
-Only an event from outside that cannot be handled fails alone.
+Only an event or a request from outside that cannot be handled fails alone.
 """
 
 from __future__ import annotations
@@ -139,6 +139,27 @@ class OperatorCoordinator(abc.ABC):
 
         Called from any thread, also before :meth:`start`. It must not block or change anything.
         """
+
+    def handle_request(self, request: Any) -> BaseModel:
+        """Answer a request from outside (``coordctl ask``, ``ControlClient.ask``).
+
+        It has no effect: what is sent through the context meanwhile raises ``EffectOfRequest``, and nothing of the
+        state may be changed. The answer is of now: the state may be ahead of what is durable, and a recovery may take
+        it back. While the query is being restarted, requests wait.
+
+        An exception refuses the request: its sender receives the traceback, and nothing else fails.
+
+        Args:
+            request: of one of the operator's ``requests`` types.
+
+        Returns:
+            An instance of the model that the request's class names.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no handle_request")
+
+    def answer_request(self, request: Any) -> BaseModel:
+        """Call :meth:`handle_request`, and check that it has changed nothing, where that can be seen."""
+        return self.handle_request(request)
 
     @abc.abstractmethod
     def checkpoint_coordinator(self, checkpoint_id: int, result: SnapshotResult) -> None:

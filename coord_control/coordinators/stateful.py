@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import abc
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult
 from coord_control.coordinators.saved_state import parse_saved, problems_of
-from coord_control.errors import StateInvalid
+from coord_control.errors import EffectOfRequest, StateInvalid, StateNotPutBack
 
 __all__ = ["SnapshotCoordinator", "StatefulCoordinator"]
 
@@ -33,6 +33,30 @@ class SnapshotCoordinator(OperatorCoordinator):
 
     def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
         self.restore(data)
+
+    def answer_request(self, request: Any) -> BaseModel:
+        """Call :meth:`handle_request`, and compare the state before it with the one after it.
+
+        Raises:
+            EffectOfRequest: they differ; the one before it is in force again.
+            StateNotPutBack: they differ, and :meth:`restore` raised.
+        """
+        before = self.snapshot()
+        try:
+            return self.handle_request(request)
+        finally:
+            if self._differs(before):
+                try:
+                    self.restore(before)
+                except Exception as error:
+                    raise StateNotPutBack(self.context.operator) from error
+                raise EffectOfRequest(self.context.operator, "change the state")
+
+    def _differs(self, before: bytes) -> bool:
+        try:
+            return self.snapshot() != before
+        except Exception:  # a state that cannot be saved
+            return True
 
 
 class StatefulCoordinator(SnapshotCoordinator, Generic[State]):

@@ -13,6 +13,8 @@
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
           SubtaskNotAllowed, ChannelFull, CoordinatorNotStarted
+        - UndeclaredRequest, RequestNotValid, RequestFailed, EffectOfRequest, StateNotPutBack
+    - NotAnswered                    a request to an operator has no answer now; another try may help
     - SubtaskFailed                  a subtask's function failed, and a retry would not help
     - OutputNotConsumed              Spark committed an epoch without reading all output of a subtask
     - CoordinatorFailed, CoordinatorTimeout

@@ -33,6 +33,7 @@ __all__ = [
     "LabelTaken",
     "MailboxNotFound",
     "MissingRecord",
+    "NotAnswered",
     "NothingToSave",
     "OlderDriverAlive",
     "QueryFailed",
@@ -45,6 +46,17 @@ __all__ = [
     "TooManyFailedCheckpoints",
     "UnsupportedFormat",
 ]
+
+
+class NotAnswered(CoordControlError):
+    """A request to an operator has no answer now; it may have one later."""
+
+    fault = Fault.EXTERNAL
+    retry = True
+
+    def __init__(self, operator: str, why: str) -> None:
+        self.operator, self.why = operator, why
+        super().__init__(f"operator {operator!r} has not answered: {why}")
 
 
 class Fenced(CoordControlError):

@@ -15,6 +15,7 @@ __all__ = [
     "CoordinatorTimeout",
     "DeclarationError",
     "DuplicateOperator",
+    "EffectOfRequest",
     "EventInvalid",
     "EventTooLarge",
     "EventTypesChanged",
@@ -30,14 +31,18 @@ __all__ = [
     "OutputNotConsumed",
     "ParallelismChanged",
     "ParallelismFixed",
+    "RequestFailed",
+    "RequestNotValid",
     "SparkConnectUnsupported",
     "SparkTooOld",
     "StateInvalid",
+    "StateNotPutBack",
     "StateTooLarge",
     "SubtaskFailed",
     "SubtaskMixed",
     "SubtaskNotAllowed",
     "UndeclaredEvent",
+    "UndeclaredRequest",
     "UnsupportedOption",
     "UserDataError",
 ]
@@ -334,6 +339,56 @@ class CoordinatorNotStarted(UserDataError):
         super().__init__(
             f"operator {operator!r}: its query has not been started, so nothing can be sent yet; send from the "
             "coordinator's start() or later"
+        )
+
+
+class UndeclaredRequest(UserDataError):
+    """An operator does not answer requests of this type."""
+
+    def __init__(self, operator: str, got: str, declared: Iterable[str], near: Iterable[str] = ()) -> None:
+        self.operator, self.got, self.declared, self.near = operator, got, list(declared), list(near)
+        suggestion = f"; did you mean {' or '.join(self.near)}?" if self.near else ""
+        super().__init__(
+            f"operator {operator!r} answers no request {got!r}, only {self.declared or 'none'} (requests=[...] of "
+            f"job.operator()) and CommittedStates{suggestion}"
+        )
+
+
+class RequestNotValid(UserDataError):
+    """A request does not match its model; ``fields`` has pydantic's errors: ``loc``, ``msg``."""
+
+    def __init__(self, operator: str, model: str, problems: str, fields: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.operator, self.model, self.problems, self.fields = operator, model, problems, tuple(fields)
+        super().__init__(f"operator {operator!r}: the request is not a valid {model}: {problems}")
+
+
+class RequestFailed(UserDataError):
+    """A coordinator raised while it handled a request, or returned what is no answer to it."""
+
+    def __init__(self, operator: str, model: str, why: str) -> None:
+        self.operator, self.model, self.why = operator, model, why
+        super().__init__(f"the coordinator of operator {operator!r} did not answer the request {model}: {why}")
+
+
+class EffectOfRequest(UserDataError):
+    """A coordinator tried to do something because of a request, which has no effect."""
+
+    def __init__(self, operator: str, what: str) -> None:
+        self.operator, self.what = operator, what
+        super().__init__(
+            f"operator {operator!r}: handle_request may not {what}, because a request has no effect; what has one is a "
+            "control event (handle_control_event)"
+        )
+
+
+class StateNotPutBack(UserDataError):
+    """A request changed the coordinator's state, and ``restore`` raised when that was to be undone."""
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        super().__init__(
+            f"operator {operator!r}: handle_request changed the coordinator's state, and restore() failed to put it "
+            "back, so the query is restarted from its durable state"
         )
 
 

@@ -151,7 +151,7 @@ class Observer(JobListener):
             if fact.checkpoint is not None:
                 self._restored[fact.query] = LastRestored(fact.checkpoint, fact.started_at_seconds)
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
         """Count a control event that was delivered to the coordinator."""
         with self._lock:
             self._events[operator, "applied"] += 1

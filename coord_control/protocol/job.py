@@ -40,7 +40,7 @@ from coord_control.protocol.checkpoint import PendingCheckpoints, Progress
 from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
-from coord_control.protocol.operator import OperatorRun, OperatorSpec, Totals
+from coord_control.protocol.operator import OperatorRun, OperatorSpec, OperatorStates, Totals
 from coord_control.protocol.records import EventBatch, RunStarted
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 from coord_control.protocol.statistics import QueryStatistics
@@ -358,6 +358,25 @@ class JobCore:
         """Return the progress of a checkpoint, or None if it is not in progress."""
         return self._checkpoints.progress(checkpoint)
 
+    # Requests from outside.
+
+    def requested(self, uid: OperatorUid) -> None:
+        """Handle a request from outside that waits for a coordinator: HandleRequests, if its query runs.
+
+        Between two runs the coordinator's state is about to go back: what it says then has not happened. So the owner
+        of the requests asks again when the next run has begun, and whenever it has let one wait.
+        """
+        if self._runs(uid):
+            incarnation = self._operators[uid].channel.incarnation
+            self._batch.notices.append(messages.HandleRequests(uid, incarnation))
+
+    def committed_states(self, uid: OperatorUid, subtasks: Iterable[SubtaskIndex]) -> OperatorStates | None:
+        """Return the newest states that no recovery goes back behind; None while the operator does not run.
+
+        They may be shown when everything that the core has said before is durable (I4).
+        """
+        return self._operators[uid].committed_states(subtasks) if self._runs(uid) else None
+
     # For people.
 
     def operators(self) -> Sequence[OperatorRun]:
@@ -373,6 +392,9 @@ class JobCore:
         return self._totals
 
     # Parts.
+
+    def _runs(self, uid: OperatorUid) -> bool:
+        return uid in self._operators and self._query_of[uid].running
 
     def _next_barrier(self) -> BarrierId:
         self._barriers += 1

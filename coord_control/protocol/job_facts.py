@@ -25,6 +25,7 @@ __all__ = [
     "QueryFacts",
     "RecoveryCause",
     "RecoveryFact",
+    "RequestSchema",
 ]
 
 
@@ -76,6 +77,15 @@ class EventSchema:
     schema: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestSchema:
+    """A request that an operator answers: its name, and the JSON schemas of its payload and of its answer."""
+
+    name: str
+    schema: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFacts:
     """A declared operator.
@@ -92,6 +102,7 @@ class OperatorFacts:
     state: str
     events: tuple[EventSchema, ...]
     up: tuple[str, ...]
+    requests: tuple[RequestSchema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +203,9 @@ class JobListener:
         """Called at the start and after each recovery with the number that a coordinator is at: pass it again, in
         order, every accepted event with a higher number. Repeating those that the feed still has is harmless."""
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        """Called when an event was passed to the coordinator; again after a recovery that went behind it."""
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
+        """Called when an event was passed to the coordinator, which has sent something to these subtasks because of it;
+        again after a recovery that went behind it."""
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         """Handle an event whose callback raised: it has failed, and is never applied again. Once its outcome is

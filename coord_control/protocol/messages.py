@@ -33,6 +33,7 @@ __all__ = [
     "EpochSettled",
     "EventsDurable",
     "FailQuery",
+    "HandleRequests",
     "Hello",
     "Measurements",
     "Notice",
@@ -171,6 +172,14 @@ class EventsDurable:
 
 
 @dataclass(frozen=True, slots=True)
+class HandleRequests:
+    """Call ``handle_request`` for the requests from outside that wait, until the next reset."""
+
+    operator: OperatorUid
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeliverEvents:
     """Call ``handle_event_from_operator`` for each event of one subtask's outbox, in order."""
 
@@ -256,6 +265,7 @@ Notice: TypeAlias = (
     | CheckpointFailed
     | QueryCaptured
     | ResetCoordinator
+    | HandleRequests
     | DeliverEvents
     | AttemptReady
     | AttemptFailed

@@ -19,7 +19,7 @@ Single-threaded; owned by the protocol core.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +27,7 @@ from coord_control.errors import ChannelFull, OutputNotConsumed
 from coord_control.ids import NO_EPOCH, AttemptId, BarrierId, Epoch, OperatorUid, QueryName, RunId, SubtaskIndex
 from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
-from coord_control.protocol.control_events import Seal
+from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.cut import PendingCut
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.epoch import OperatorEpoch, Phase, PhaseInput
@@ -35,7 +35,7 @@ from coord_control.protocol.messages import Acknowledge, Batch, Token, Welcome
 from coord_control.protocol.records import Ack, Begin, EventBatch, count, pack
 from coord_control.protocol.recovery import Outbox, RecoveredOperator
 
-__all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "Totals"]
+__all__ = ["MAX_CHANNEL_BYTES", "OperatorRun", "OperatorSpec", "OperatorStates", "Totals"]
 
 
 #: What may wait for one subtask, or be sent by one in one epoch: all of it stands in one begin record, or in one ack.
@@ -77,6 +77,23 @@ class Totals:
     snapshot: Durations = field(
         default_factory=Durations
     )  #: from the question for the coordinator's state to its answer
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStates:
+    """States that no recovery goes back behind.
+
+    Attributes:
+        epoch: the query's newest commit.
+        coordinator: of the newest begin record, or None if there is none.
+        subtasks: at the end of their newest committed epoch, or None for the default state.
+        waiting: how many of the coordinator's events no committed epoch of a subtask has taken.
+    """
+
+    epoch: Epoch
+    coordinator: bytes | None
+    subtasks: Mapping[SubtaskIndex, bytes | None]
+    waiting: Mapping[SubtaskIndex, int]
 
 
 class OperatorRun:
@@ -229,6 +246,20 @@ class OperatorRun:
             self._pass_late(cut, now)
         self._catch_up(batch)
         self._ask(self.channel.next_phase(now), now, batch)
+
+    def committed_states(self, subtasks: Iterable[SubtaskIndex]) -> OperatorStates:
+        """Return the coordinator's state and those of some subtasks, as a recovery would find them at least."""
+        wanted = list(subtasks)
+        coordinator = unseal(self.spec.uid, self._recorded_state).data
+        states = {each: self.states.get(each) for each in wanted}
+        return OperatorStates(self.committed, coordinator, states, {each: self._waiting(each) for each in wanted})
+
+    def _waiting(self, subtask: SubtaskIndex) -> int:
+        gateway, frozen = (
+            self.channel.gateways[subtask],
+            () if self.epoch is None else self.epoch.inputs.get(subtask, ()),
+        )
+        return count(gateway.mailbox) + gateway.blocked + count(frozen)
 
     def overdue(self, now: float) -> BarrierId | None:
         """Return the barrier for which the coordinator has owed its state for too long."""

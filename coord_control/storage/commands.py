@@ -21,6 +21,7 @@ import builtins
 import difflib
 import secrets
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -164,23 +165,22 @@ class Commands:
         with self._database.transaction() as transaction:
             job_id = locked_generation(transaction, job, generation, self._database.display_url)
             _expire(transaction, job_id)
+            now = transaction.now
             oldest = (
-                select(_commands.id)
+                selected()
                 .where(_commands.job_id == job_id, _commands.state == CommandState.PENDING)
                 .order_by(_commands.id)
                 .limit(limit)
-                .with_for_update()
+                .with_for_update(of=tables.commands)
             )
-            ids = transaction.execute(oldest).scalars().all()
-            if not ids:
-                return ()
-            transaction.execute(
-                update(tables.commands)
-                .where(_commands.id.in_(ids), _commands.state == CommandState.PENDING)
-                .values(state=CommandState.CLAIMED, generation=generation, claimed_at=transaction.now)
+            claimed = tuple(record(row) for row in transaction.execute(oldest))
+            if claimed:
+                ids = [each.id for each in claimed]
+                values = {"state": CommandState.CLAIMED, "generation": generation, "claimed_at": now}
+                transaction.execute(update(tables.commands).where(_commands.id.in_(ids)).values(values))
+            return tuple(
+                replace(each, state=CommandState.CLAIMED, generation=generation, claimed_at=now) for each in claimed
             )
-            claimed = selected().where(_commands.id.in_(ids)).order_by(_commands.id)
-            return tuple(record(row) for row in transaction.execute(claimed))
 
     def claimed_by_older(self, job: str, generation: int) -> tuple[CommandRecord, ...]:
         """Return the unfinished commands that drivers before ``generation`` had claimed, oldest first.

@@ -98,5 +98,8 @@ def _operators(rows: Iterable[Row[Any]], live: Mapping[str, Any]) -> tuple[Opera
     records = []
     for row in rows:
         values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
+        types = values.pop("event_types")
+        values["event_types"] = [each for each in types if "answer" not in each]
+        values["request_types"] = [each for each in types if "answer" in each]
         records.append(msgspec.convert({**values, **live.get(row.uid, {})}, OperatorRecord))
     return tuple(records)

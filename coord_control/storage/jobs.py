@@ -383,7 +383,7 @@ def _save_operators(transaction: Transaction, job: int, operators: Sequence[Oper
             "uid": operator.uid,
             "query": operator.query,
             "parallelism": operator.parallelism,
-            "event_types": to_json(operator.event_types),
+            "event_types": to_json((*operator.event_types, *operator.request_types)),
             "applied_number": operator.applied_number,
         }
         transaction.execute(statement, values)

@@ -103,7 +103,7 @@ class SqliteSignal(CommandSignal):
         poll_max_seconds: interval otherwise.
     """
 
-    def __init__(self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2) -> None:
+    def __init__(self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.1) -> None:
         super().__init__()
         self._file, self._job = file, job
         self._poll_min, self._poll_max = poll_min_seconds, poll_max_seconds
@@ -231,7 +231,7 @@ class PostgresqlSignal(CommandSignal):
 
 
 def for_database(
-    database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.2
+    database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.1
 ) -> CommandSignal:
     """Return the signal for new commands and for requested cancellations."""
     if database.file is None:

@@ -142,7 +142,7 @@ operators: Final = Table(
     Column("uid", Name(MAX_NAME), primary_key=True),
     Column("query", Name(MAX_NAME), nullable=False),
     Column("parallelism", Integer, nullable=False),
-    Column("event_types", JSON, nullable=False),
+    Column("event_types", JSON, nullable=False),  # and requests: those with an answer
     Column("applied_number", BigInteger, nullable=False),
 )
 

@@ -60,7 +60,7 @@ def test_a_job_can_be_started_only_if_it_is_known_how() -> None:
     assert names() == set()
     assert "start_streaming_job" not in names(plain)
     assert names(plain, startable) == names(plain) | {"start_streaming_job"}
-    assert len(names(plain)) == 7
+    assert len(names(plain)) == 8
 
 
 @pytest.mark.parametrize("name", ["flights-v2", "flights.eu", "2flights", "name", "value", "mro", "__init__"])
@@ -102,10 +102,13 @@ def test_a_job_that_is_not_known_here_is_named_with_those_that_are(actions: Acti
 
 # All of them.
 
+QUESTION: dict[str, Any] = {"operator": OPERATOR, "request": "Current"}
+
 _ALL: dict[str, dict[str, Any]] = {
     "stop_streaming_job": {},
     "restart_streaming_job": {},
     "send_control_event": EVENT,
+    "ask_operator": QUESTION,
     "dispose_savepoint": {"ref": "1"},
     "verify_savepoint": {"ref": "1"},
 }
@@ -395,3 +398,37 @@ def test_a_damaged_savepoint_fails_the_run_and_names_the_file(plane: Plane, acti
     assert f"{savepoint} is damaged: 1 of its" in ended.description
     assert "Restore another" in ended.description
     assert "4.snapshot" in ended.metadata["problems"]
+
+
+# Questions.
+
+
+@pytest.mark.parametrize("payload", [{"carrier": "UA"}, json.dumps({"carrier": "UA"})])
+def test_an_answer_is_metadata(plane: Plane, actions: Actions, payload: object) -> None:
+    plane.driver()
+
+    ended = actions.run("ask_operator", **QUESTION, payload=payload)
+
+    assert ended.is_success, ended.description
+    assert ended.metadata == {"answer": {"asked": {"carrier": "UA"}}, "operator": OPERATOR, "request": "Current"}
+
+
+def test_a_question_that_no_operator_answers_fails_the_run(plane: Plane, actions: Actions) -> None:
+    plane.driver()
+
+    ended = actions.run("ask_operator", **{**QUESTION, "request": "Currant"})
+
+    assert "answers no request 'Currant', only ['Current']" in ended.description
+    assert ended.metadata["reason"] == "UNKNOWN_REQUEST"
+
+
+def test_a_question_is_not_waited_for_longer_than_it_may_take(plane: Plane, actions: Actions) -> None:
+    driver = plane.driver()
+    driver.is_away = True
+
+    ended = actions.run("ask_operator", **QUESTION, timeout_seconds=1.0)
+
+    assert not ended.is_success
+    driver.is_away = False
+    again = actions.run("ask_operator", **QUESTION, again=ended)
+    assert again.is_success, again.description

@@ -30,6 +30,7 @@ from coord_control.dagster.metadata import (
 )
 from coord_control.dagster.runs.action_configs import (
     ActionConfig,
+    AskConfig,
     ForkConfig,
     RefConfig,
     RestoreConfig,
@@ -159,6 +160,7 @@ def test_every_action_has_a_row_with_its_config() -> None:
         "restore_streaming_job": RestoreConfig,
         "fork_streaming_job": ForkConfig,
         "send_control_event": SendConfig,
+        "ask_operator": AskConfig,
         "dispose_savepoint": RefConfig,
         "verify_savepoint": RefConfig,
     }
@@ -174,7 +176,7 @@ def test_every_action_has_a_row_with_its_config() -> None:
 
 
 def config_fields() -> set[str]:
-    configs = (StartConfig, StopConfig, RestoreConfig, ForkConfig, SendConfig, RefConfig)
+    configs = (StartConfig, StopConfig, RestoreConfig, ForkConfig, SendConfig, AskConfig, RefConfig)
     return {name for config in configs for name in config.model_fields}
 
 

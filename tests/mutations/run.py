@@ -30,6 +30,7 @@ from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
 from tests.mutations.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from tests.mutations.control_mutations import CONTROL_MUTATIONS
 from tests.mutations.mutation import Mutation
+from tests.mutations.request_mutations import REQUEST_MUTATIONS
 from tests.mutations.tested import TESTED_MUTATIONS, fails, passes
 from tests.simulation.histories import Failure, explain, run_seed, shorten
 
@@ -331,6 +332,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     *CHECKPOINT_MUTATIONS,
     *CONTROL_MUTATIONS,
+    *REQUEST_MUTATIONS,
 )
 
 

@@ -26,6 +26,7 @@ from tests.mutations.history_mutations import HISTORY_MUTATIONS
 from tests.mutations.mutation import Mutation
 from tests.mutations.preflight_mutations import PREFLIGHT_MUTATIONS
 from tests.mutations.query_mutations import QUERY_MUTATIONS
+from tests.mutations.request_mutations import TESTED_REQUEST_MUTATIONS
 from tests.mutations.restore_mutations import RESTORE_MUTATIONS
 from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
@@ -59,6 +60,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *SAVEPOINT_MUTATIONS,
     *STORAGE_MUTATIONS,
     *SENDING_MUTATIONS,
+    *TESTED_REQUEST_MUTATIONS,
 )
 
 

@@ -15,6 +15,7 @@ from tests.simulation.choices import Action, early_death, is_spared, some_driver
 from tests.simulation.driver import Driver, DriverStage
 from tests.simulation.items import ITEM_ACTIONS
 from tests.simulation.network import Connection
+from tests.simulation.request_actions import REQUEST_ACTIONS
 from tests.simulation.spark import AttemptStage, Run, RunStage, Task
 from tests.simulation.values import Violation
 from tests.simulation.world import World
@@ -461,4 +462,5 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "damage": (0.1, _damage),
     **CHECKPOINT_ACTIONS,
     **ITEM_ACTIONS,
+    **REQUEST_ACTIONS,
 }

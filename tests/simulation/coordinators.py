@@ -22,6 +22,7 @@ class SimulatedCoordinator:
     state: CoordinatorState = field(default_factory=lambda: CoordinatorState.empty(0))
     owed: list[BarrierId] = field(default_factory=list)  #: snapshots asked for and not completed
     refused: set[Item] = field(default_factory=set)
+    requests: int = 0  #: from outside, that it has not been given
     was_fed: bool = False  #: with the items from outside that came before its driver
     feed: EventFeed[Item] = field(default_factory=lambda: EventFeed(limit=1 << 30))
     _asked: set[BarrierId] = field(default_factory=set)

@@ -49,6 +49,7 @@ from tests.simulation.coordinators import SimulatedCoordinator
 from tests.simulation.invariants import Invariants, View
 from tests.simulation.lineages import Lineage
 from tests.simulation.memory_files import Crash
+from tests.simulation.requests import Shown, check_shown
 from tests.simulation.spark import Run, RunStage, SparkLog
 from tests.simulation.values import Event, Violation, batch_of, events_of
 
@@ -390,7 +391,7 @@ class Driver:
         for notice in batch.notices:
             self._notify(notice)
 
-    def _notify(self, notice: messages.Notice) -> None:
+    def _notify(self, notice: messages.Notice | Shown) -> None:
         match notice:
             case messages.FailQuery():
                 self.fail_query(notice.query, notice.error)
@@ -407,6 +408,8 @@ class Driver:
             case messages.CheckpointFailed():
                 self.say(f"{self} fails checkpoint {notice.checkpoint}: {notice.detail}")
                 self.desk.told.append(notice)
+            case Shown():
+                check_shown(self, notice)
             case _:
                 self.calls.append(notice)
 

@@ -17,6 +17,7 @@ from tests.simulation.actions import ACTIONS
 from tests.simulation.dice import Dice
 from tests.simulation.driver import Driver
 from tests.simulation.items import check_items, send_last_items
+from tests.simulation.requests import check_requests
 from tests.simulation.spark import RunStage
 from tests.simulation.values import CoordinatorState, SubtaskState, Violation
 from tests.simulation.world import World
@@ -107,6 +108,7 @@ def _rest(world: World, rng: random.Random) -> None:
         if query not in driver.finished:
             _check_delivered(world, driver, query)
             check_items(world, driver, query)
+            check_requests(driver, query)
     if not driver.finished:
         _check_idle_checkpoint(world, driver, rng)
 

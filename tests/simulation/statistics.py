@@ -52,6 +52,9 @@ class Statistics:
     items: int = 0  #: control events from outside
     items_again: int = 0  #: that were applied more than once, because what was done the first time has not happened
     items_refused: int = 0
+    requests: int = 0  #: to coordinators, from outside
+    requests_waited: int = 0  #: because no run of the query existed
+    states_shown: int = 0
     pauses: int = 0  #: of queries, between two epochs
 
     def add(self, other: Statistics) -> None:

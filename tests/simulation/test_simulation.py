@@ -26,6 +26,7 @@ def test_no_history_breaks_a_rule(start: int) -> None:
     assert min(statistics.foreign_commits, statistics.rivals, statistics.created_twice) > 0
     assert min(statistics.epochs_without_rows, statistics.full_channels) > 0
     assert min(statistics.planned_in_cuts, statistics.planned_restored) > 0
+    assert min(statistics.requests_waited, statistics.states_shown) > 0
     assert min(statistics.cut_at_rest, statistics.late_pins) > 0
 
 

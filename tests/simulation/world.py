@@ -27,6 +27,7 @@ from tests.simulation.lineages import Lineage
 from tests.simulation.memory_files import MemoryFiles
 from tests.simulation.network import Connection, Lost, Network, Reply, Request
 from tests.simulation.outside import Outside
+from tests.simulation.requests import handle_requests, look_at_requests
 from tests.simulation.spark import Attempt, AttemptStage, Plan, Run, RunStage, SparkLog, Task, ack_text
 from tests.simulation.statistics import Statistics
 from tests.simulation.values import NUMBERED, PING, Event, Violation
@@ -479,6 +480,9 @@ class World:
                 self._feed_opened(driver, coordinator)
             case Started():
                 self._feed_opened(driver, coordinator)
+                look_at_requests(driver, coordinator)
+            case messages.HandleRequests():
+                handle_requests(self, coordinator, notice)
             case messages.AskSnapshot() if coordinator.owed:
                 self._burst(driver, coordinator, rng)
                 if self.is_calm or rng.random() < 0.7:

@@ -117,7 +117,7 @@ class Owner(JobListener):
                 if number > applied and number not in self.refused:
                     self.port.feed(number, event)
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
         assert number not in self.refused
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:

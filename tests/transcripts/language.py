@@ -249,6 +249,8 @@ def _notice(notice: Notice) -> str:
         case messages.ResetCoordinator():
             applied = f" applied={notice.applied}" * bool(notice.applied)
             return f"reset b={_barrier(notice.barrier)} state={_text(notice.state)}{applied}"
+        case messages.HandleRequests():
+            return f"requests i={notice.incarnation}"
         case messages.EventsDurable():
             return f"durable n={notice.number}"
         case messages.DeliverEvents():

@@ -351,10 +351,13 @@ class Agent:
         if not self._port.is_ready() or self._closing.is_set():
             return False  # commands would be refused for operators that the program has not declared yet
         name, generation = self._facts.name, self._facts.generation
-        while commands := self._store.commands.claim(name, generation, _CLAIMED_AT_ONCE):
+        is_all = False
+        while not is_all:  # another look would cost each command the time of a transaction
+            commands = self._store.commands.claim(name, generation, _CLAIMED_AT_ONCE)
             for command in commands:
                 self._executor.take(command)
-        if self._executor.is_busy:
+            is_all = len(commands) < _CLAIMED_AT_ONCE
+        if self._executor.may_be_cancelled:
             self._executor.cancel(self._store.commands.cancel_requests(name, generation))
         return True
 

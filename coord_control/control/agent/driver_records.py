@@ -23,6 +23,7 @@ from coord_control.storage.records import (
     OperatorRecord,
     QueryRecord,
     RecoveryRecord,
+    RequestType,
     SavepointRecord,
 )
 
@@ -118,6 +119,10 @@ def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str,
             query=operator.query or "",
             parallelism=operator.parallelism,
             event_types=tuple(EventType(name=event.name, schema=dict(event.schema)) for event in operator.events),
+            request_types=tuple(
+                RequestType(name=each.name, schema=dict(each.schema), answer=dict(each.answer))
+                for each in operator.requests
+            ),
             applied_number=durable.get(operator.uid, 0),
         )
         for operator in operators

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from coord_control.control.commands.send_event import SendEvent, SendEventResult
+from coord_control.control.commands.send_event import EventStage, SendEvent, SendEventResult
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.execution import job_closed
 from coord_control.control.execution.outcomes import completed, failed, outcome_of
@@ -36,6 +36,7 @@ from coord_control.storage.store import ControlStore
 __all__ = ["EventDesk"]
 
 _ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
+_APPLIED: Final = "applied by the coordinator, durable with the next epoch, which new input begins"
 _WAITING: Final = "waiting for the operator's query to start"
 _REFUSED_BEFORE: Final = "the driver that delivered it to the coordinator has ended; its log has the error"
 
@@ -48,12 +49,14 @@ class _Operator:
         commands: unfinished commands, by event number.
         refused: the reasons, by number, of events for which the coordinator raised; never to be delivered again.
         durable: the last event whose effect is durable.
+        sent_to: the subtasks that were sent something, by number of the event that was applied.
         is_synced: whether all events in the database above the coordinator's number were delivered.
     """
 
     commands: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     durable: int = 0
+    sent_to: dict[int, tuple[int, ...]] = field(default_factory=dict)
     is_synced: bool = False
 
 
@@ -74,6 +77,7 @@ class EventDesk(JobListener):
         self._lock = threading.Lock()  # around the notes of the listener
         self._opened: set[str] = set()
         self._durable_news: dict[str, int] = {}
+        self._applied_news: list[tuple[str, int, tuple[int, ...]]] = []
         self._refusals: list[tuple[str, int, Exception]] = []
         self._operators: dict[str, _Operator] = {}
         self._commands: dict[str, CommandRecord] = {}  # those without an outcome
@@ -86,6 +90,12 @@ class EventDesk(JobListener):
         """Note that the operator accepts events."""
         with self._lock:
             self._opened.add(operator)
+        self._wake()
+
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
+        """Note that the coordinator has handled an event."""
+        with self._lock:
+            self._applied_news.append((operator, number, subtasks))
         self._wake()
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
@@ -146,11 +156,14 @@ class EventDesk(JobListener):
         with self._lock:
             opened, self._opened = self._opened, set()
             durable, self._durable_news = self._durable_news, {}
+            applied, self._applied_news = self._applied_news, []
             refusals, self._refusals = self._refusals, []
         for uid in opened:
             self._operator(uid).is_synced = False
             for number in self._port.feed_status(OperatorUid(uid)).refused:
                 self._operator(uid).refused.setdefault(number, _REFUSED_BEFORE)
+        for uid, number, subtasks in applied:
+            self._operator(uid).sent_to[number] = subtasks
         for uid, number, error in refusals:
             self._operator(uid).refused[number] = str(error)
         for uid, number in durable.items():
@@ -161,19 +174,28 @@ class EventDesk(JobListener):
                 if (why := operator.refused.get(number)) is not None:
                     outcome = failed("COORDINATOR_FAILED", f"the coordinator refused it: {why}", fault=Fault.USER)
                 elif number <= operator.durable:
-                    outcome = completed(SendEventResult(number=number))
+                    outcome = completed(SendEventResult(number=number, sent_to=operator.sent_to.get(number)))
                 else:
                     continue
                 self._end(operator.commands.pop(number), outcome)
+            operator.sent_to = {
+                number: each for number, each in operator.sent_to.items() if number in operator.commands
+            }
 
     def progress(self) -> dict[str, dict[str, Any]]:
         """Return new progress, by command."""
         news: dict[str, dict[str, Any]] = {}
+        said: dict[str, dict[str, Any]] = {each.id: {"message": _WAITING} for each in self._unnumbered}
+        for operator in self._operators.values():
+            for number, command in operator.commands.items():
+                if (subtasks := operator.sent_to.get(number)) is None:
+                    said[command] = {"message": _ACCEPTED, "stage": EventStage.ACCEPTED.value}
+                else:
+                    said[command] = {"message": _APPLIED, "stage": EventStage.APPLIED.value, "sent_to": list(subtasks)}
         for command in self._commands:
-            message = _WAITING if any(each.id == command for each in self._unnumbered) else _ACCEPTED
-            if self._said.get(command) != message:
-                self._said[command] = message
-                news[command] = {"message": message}
+            if command in said and self._said.get(command) != said[command]["message"]:
+                self._said[command] = said[command]["message"]
+                news[command] = said[command]
         return news
 
     def job_ended(self) -> None:

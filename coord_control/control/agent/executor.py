@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from coord_control.control.agent.event_desk import EventDesk
 from coord_control.control.agent.journal import CommandJournal
-from coord_control.control.commands import parse_command
+from coord_control.control.commands import CANCELLABLE, parse_command
 from coord_control.control.commands.stop import Stop, StopExecution
 from coord_control.control.execution.command import Again, Takeover
 from coord_control.control.execution.driver_port import DriverPort
@@ -66,6 +66,11 @@ class Executor:
     def is_busy(self) -> bool:
         """Return whether any command is in progress."""
         return bool(self._executions)
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        """Return whether a command in progress can be cancelled."""
+        return any(command.kind in CANCELLABLE for command, _ in self._executions.values())
 
     @property
     def finished(self) -> int:

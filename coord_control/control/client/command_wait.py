@@ -1,7 +1,8 @@
 """Waiting for a command: how often to poll, and what its outcome means.
 
 The client polls because it lives for seconds, reads one row by its key, and does not need an extra connection for
-notifications. It polls often at first, because most commands take less than a second, and less often later.
+notifications. It polls often at first, because an answer takes milliseconds and most commands less than a second, and
+less often later.
 
 Threads: a ``CommandWait`` belongs to one caller; the functions are pure.
 """
@@ -32,7 +33,7 @@ OnProgress = Callable[[CommandRecord], None]
 #: The progress of a command that no driver has claimed yet.
 WAITING: Final = "waiting for the job's driver"
 
-_FIRST_PAUSE_SECONDS: Final = 0.02
+_FIRST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.5
 _GROWTH: Final = 1.3
 _NO_ERROR: Final = CommandError(code=Refusal.INTERNAL, message="the driver gave no reason", fault="internal")

@@ -16,10 +16,11 @@ Threads: any; calls block on the database, and ``..._async`` waits without block
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
@@ -28,15 +29,22 @@ from coord_control.control.client.command_wait import CommandWait, OnProgress, r
 from coord_control.control.client.reader import ControlReader
 from coord_control.control.client.savepoint_import import read_savepoint
 from coord_control.control.commands import requested
+from coord_control.coordinators.requests import CommittedStates, Request, StatesPage, answer_model
 from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.storage.records import (
     AuditRecord,
+    CommandKind,
     CommandRecord,
     CommandRequest,
     SavepointRecord,
 )
 
 __all__ = ["ControlClient"]
+
+# How long after the time for an answer a driver may still say why there is none.
+_GRACE_SECONDS: Final = 2.0
+
+Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class ControlClient(ControlReader):
@@ -58,7 +66,7 @@ class ControlClient(ControlReader):
     * ``DatabaseUnavailable``: the database could not be reached for ``COORD_CONTROL_RETRY_SECONDS``.
     """
 
-    def ask(
+    def submit(
         self,
         job: str,
         command: commands.Command[Any],
@@ -87,7 +95,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Take a checkpoint. Result: ``CheckpointResult``."""
         command = requested(commands.TriggerCheckpoint, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def trigger_savepoint(
         self,
@@ -104,7 +112,7 @@ class ControlClient(ControlReader):
             target: the folder to create, as a path on the driver's machine; defaults to one in the job's folder.
         """
         command = requested(commands.TriggerSavepoint, target=target, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def abort(
         self,
@@ -117,7 +125,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Abort a checkpoint in progress, given by its id or by its command. Result: ``AbortResult``."""
         made = requested(commands.Abort, checkpoint=checkpoint, command=command)
-        return self.ask(job, made, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, made, key=key, expires_seconds=expires_seconds)
 
     def stop(
         self,
@@ -129,7 +137,7 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Stop the job after its current epochs. It is not restarted by its supervisor. Result: ``StopResult``."""
         command = requested(commands.Stop, grace_seconds=grace_seconds)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def stop_with_savepoint(
         self,
@@ -142,11 +150,11 @@ class ControlClient(ControlReader):
     ) -> CommandRecord:
         """Stop the job right after a savepoint. Result: ``StopResult``."""
         command = requested(commands.StopWithSavepoint, target=target, label=label)
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def restart(self, job: str, *, key: str | None = None, expires_seconds: float | None = None) -> CommandRecord:
         """Restart the job's driver. Result: ``RestartResult``, once the next driver is running."""
-        return self.ask(job, commands.Restart(), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, commands.Restart(), key=key, expires_seconds=expires_seconds)
 
     def restore(
         self,
@@ -191,19 +199,19 @@ class ControlClient(ControlReader):
             force=force,
             as_name=as_name,
         )
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def dispose(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Remove a checkpoint or savepoint permanently. Result: ``DisposeResult``."""
-        return self.ask(job, requested(commands.Dispose, ref=ref), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, requested(commands.Dispose, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def verify(
         self, job: str, ref: str, *, key: str | None = None, expires_seconds: float | None = None
     ) -> CommandRecord:
         """Let the driver verify all files of a checkpoint or savepoint. Result: ``VerifyResult``."""
-        return self.ask(job, requested(commands.Verify, ref=ref), key=key, expires_seconds=expires_seconds)
+        return self.submit(job, requested(commands.Verify, ref=ref), key=key, expires_seconds=expires_seconds)
 
     def send_event(
         self,
@@ -216,7 +224,8 @@ class ControlClient(ControlReader):
         key: str | None = None,
         expires_seconds: float | None = None,
     ) -> CommandRecord:
-        """Send a control event, exactly once. Result: ``SendEventResult``, once its effect is durable.
+        """Send a control event, exactly once. Result: ``SendEventResult``, once its effect is durable;
+        :meth:`wait_event` waits for less.
 
         Args:
             event_type: the class name of an event model that the operator declares.
@@ -230,7 +239,64 @@ class ControlClient(ControlReader):
         command = requested(
             commands.SendEvent, operator=operator, event_type=event_type, payload=value, subtask=subtask
         )
-        return self.ask(job, command, key=key, expires_seconds=expires_seconds)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
+
+    def ask(self, job: str, operator: str, request: Request[Answer], *, timeout: float = 10.0) -> Answer:
+        """Ask an operator's coordinator, and wait for its answer. It changes nothing.
+
+        Args:
+            request: one that the operator declares, or ``CommittedStates``.
+            timeout: how long it may take, in seconds, also while the query is being restarted.
+
+        Raises:
+            CommandRefused: the operator cannot answer it (``code``: ``UNKNOWN_OPERATOR``, ``UNKNOWN_REQUEST``,
+                ``REQUEST_INVALID``, ``REQUEST_FAILED``), or not within the time (``NOT_ANSWERED``; ``retry``).
+            CommandExpired: no driver took it in time.
+            CommandTimeout: its driver has died, or does not reach the database.
+            ValidationError: the driver's version of the answer does not fit this one.
+        """
+        payload = request.model_dump(mode="json", by_alias=False)
+        answer = self.ask_by_name(job, operator, type(request).__name__, payload, timeout)
+        model: Any = answer_model(type(request))
+        found: Answer = model.model_validate_json(json.dumps(answer), by_alias=False, by_name=True)
+        return found
+
+    def ask_by_name(
+        self, job: str, operator: str, request: str, payload: JsonValue = None, timeout: float = 10.0
+    ) -> JsonValue:
+        """Do the same as :meth:`ask`, without the models.
+
+        Args:
+            request: the class name of a request that the operator declares.
+            payload: what it says, as JSON, or None if it says nothing.
+        """
+        made = requested(commands.Ask, operator=operator, request=request, payload={} if payload is None else payload)
+        result = self.wait(self.submit(job, made, expires_seconds=timeout), timeout + _GRACE_SECONDS)
+        assert isinstance(result, commands.AskResult), "it is the result of this command"
+        return result.answer
+
+    def states(
+        self,
+        job: str,
+        operator: str,
+        *,
+        subtasks: Sequence[int] = (),
+        after: int | None = None,
+        limit: int = 20,
+        timeout: float = 10.0,
+    ) -> StatesPage:
+        """Return an operator's committed states: its coordinator's, and a page of its subtasks'.
+
+        Args:
+            subtasks: only these; by default all.
+            after: only subtasks with a higher number; ``next_after`` of the page before.
+            limit: how many subtasks at most.
+
+        Raises:
+            The same as :meth:`ask`.
+        """
+        wanted = CommittedStates(subtasks=tuple(subtasks), after=after, limit=limit)
+        return self.ask(job, operator, wanted, timeout=timeout)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
         """Cancel a command: immediately if no driver has claimed it; otherwise the checkpoint or savepoint that it
@@ -287,6 +353,41 @@ class ControlClient(ControlReader):
             if pause is None:
                 return result_of(record)
             await asyncio.sleep(pause)
+
+    def wait_event(
+        self,
+        command: str | CommandRecord,
+        until: commands.EventStage | str = commands.EventStage.ACCEPTED,
+        timeout: float | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> commands.SendEventResult:
+        """Wait until a control event is as far as ``until``, and return how far it is.
+
+        Args:
+            until: ``accepted``: it is valid and takes effect exactly once, whatever fails; ``applied``: the coordinator
+                has handled it; ``durable``: no failure undoes that any more, as for :meth:`wait`.
+            timeout, on_progress: as in :meth:`wait`.
+
+        Raises:
+            ValueError: there is no such stage, or the command sends no event.
+            The same as :meth:`wait`; a coordinator may still refuse an event that is accepted.
+        """
+        stage = commands.EventStage(until)
+        name, wait = _id(command), CommandWait(timeout, on_progress, time.monotonic())
+        while True:
+            record = self._connection.call(lambda store: store.commands.look(name))
+            if record.kind is not CommandKind.SEND_EVENT:
+                raise ValueError(f"command {name} sends no event")
+            found = None if record.is_finished else commands.event_so_far(record)
+            if found is not None and found.stage.includes(stage):
+                return found
+            pause = wait.pause_after(record, time.monotonic())
+            if pause is None:
+                result = result_of(record)
+                assert isinstance(result, commands.SendEventResult), "it is the result of this command"
+                return result
+            time.sleep(pause)
 
     def import_savepoint(self, path: str, *, storage: Storage | None = None) -> SavepointRecord:
         """Record a savepoint that no job of this database has taken, without copying it.

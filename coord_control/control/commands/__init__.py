@@ -14,10 +14,17 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from coord_control.control.commands.abort import Abort, AbortResult
+from coord_control.control.commands.ask import MAX_REQUEST_BYTES, Ask, AskResult
 from coord_control.control.commands.dispose import Dispose, DisposeResult
 from coord_control.control.commands.restart import Restart, RestartResult
 from coord_control.control.commands.restore import Restore, RestoreResult
-from coord_control.control.commands.send_event import MAX_EVENT_BYTES, SendEvent, SendEventResult
+from coord_control.control.commands.send_event import (
+    MAX_EVENT_BYTES,
+    EventStage,
+    SendEvent,
+    SendEventResult,
+    event_so_far,
+)
 from coord_control.control.commands.stop import Stop, StopResult
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint
 from coord_control.control.commands.trigger_checkpoint import TriggerCheckpoint
@@ -35,8 +42,11 @@ __all__ = [
     "COMMANDS",
     "MAX_EVENT_BYTES",
     "MAX_PATH",
+    "MAX_REQUEST_BYTES",
     "Abort",
     "AbortResult",
+    "Ask",
+    "AskResult",
     "CheckpointResult",
     "Command",
     "CommandKind",
@@ -44,6 +54,7 @@ __all__ = [
     "CommandResult",
     "Dispose",
     "DisposeResult",
+    "EventStage",
     "Refusal",
     "Restart",
     "RestartResult",
@@ -60,6 +71,7 @@ __all__ = [
     "VerifyResult",
     "command_payload",
     "ends_job",
+    "event_so_far",
     "parse_command",
     "parse_result",
     "reads",
@@ -82,6 +94,7 @@ COMMANDS: Final[Mapping[CommandKind, type[Command[Any]]]] = {
         Dispose,
         Verify,
         SendEvent,
+        Ask,
     )
 }
 

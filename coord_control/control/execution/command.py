@@ -130,6 +130,8 @@ class CommandProgress(BaseModel):
     subtasks: int | None = None
     passed_subtasks: int | None = None  #: those that have passed the boundary
     blocked_events: int | None = None
+    stage: str | None = None  #: of a control event: see EventStage
+    sent_to: tuple[int, ...] | None = None  #: of a control event that was applied
 
 
 _P = ParamSpec("_P")

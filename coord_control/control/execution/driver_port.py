@@ -10,6 +10,7 @@ Threads: every method may be called from any thread. Methods that wait are docum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -183,3 +184,17 @@ class DriverPort(Protocol):
 
     def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:
         """Mark the outcomes of refused events as durable: they are no longer recorded with the coordinator's state."""
+
+    # Requests to operators.
+
+    def ask(self, operator: str, request: str, payload: JsonValue) -> Future[JsonValue]:
+        """Begin to answer a request. The future has the answer as JSON, or an error; to cancel it withdraws the
+        request.
+
+        Args:
+            request: the name of its model.
+
+        Raises:
+            OperatorNotFound, UndeclaredRequest, RequestNotValid, NoSuchSubtask: the operator cannot answer it.
+            NotAnswered: the operator cannot answer it now.
+        """

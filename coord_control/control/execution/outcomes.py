@@ -13,6 +13,7 @@ from coord_control.errors import (
     CheckpointNotCompleted,
     CheckpointNotFound,
     CoordControlError,
+    EffectOfRequest,
     EventInvalid,
     Fault,
     ForkNameTaken,
@@ -20,10 +21,15 @@ from coord_control.errors import (
     JobClosed,
     JobRunning,
     NoSuchSubtask,
+    NotAnswered,
     OperatorNotFound,
+    RequestFailed,
+    RequestNotValid,
     RestoreRefused,
+    StateNotPutBack,
     StoreError,
     UndeclaredEvent,
+    UndeclaredRequest,
 )
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandError, CommandState, Outcome
@@ -51,6 +57,10 @@ class Refusal(enum.StrEnum):
     UNKNOWN_EVENT_TYPE = "UNKNOWN_EVENT_TYPE"
     UNKNOWN_SUBTASK = "UNKNOWN_SUBTASK"
     EVENT_INVALID = "EVENT_INVALID"  #: the payload does not match the event's model; the fields list the problems
+    UNKNOWN_REQUEST = "UNKNOWN_REQUEST"  #: the operator answers no request of this name
+    REQUEST_INVALID = "REQUEST_INVALID"  #: the payload does not match the request's model; the fields list the problems
+    REQUEST_FAILED = "REQUEST_FAILED"  #: the coordinator raised, or its answer cannot be used
+    NOT_ANSWERED = "NOT_ANSWERED"  #: not within the time: the coordinator is busy, or its query is being restarted
     CHECKPOINT_NOT_FOUND = "CHECKPOINT_NOT_FOUND"
     CHECKPOINT_IN_USE = "CHECKPOINT_IN_USE"
     NOTHING_TO_ABORT = "NOTHING_TO_ABORT"  #: the checkpoint has already finished
@@ -70,6 +80,12 @@ _REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (
     (UndeclaredEvent, Refusal.UNKNOWN_EVENT_TYPE),
     (EventInvalid, Refusal.EVENT_INVALID),
     (NoSuchSubtask, Refusal.UNKNOWN_SUBTASK),
+    (UndeclaredRequest, Refusal.UNKNOWN_REQUEST),
+    (RequestNotValid, Refusal.REQUEST_INVALID),
+    (RequestFailed, Refusal.REQUEST_FAILED),
+    (EffectOfRequest, Refusal.REQUEST_FAILED),
+    (StateNotPutBack, Refusal.REQUEST_FAILED),
+    (NotAnswered, Refusal.NOT_ANSWERED),
     (InvalidName, Refusal.PAYLOAD_INVALID),
     (ForkNameTaken, Refusal.PAYLOAD_INVALID),
     (ValidationError, Refusal.PAYLOAD_INVALID),
@@ -143,7 +159,7 @@ def _short(message: str) -> str:
 
 
 def _fields(error: Exception) -> list[dict[str, Any]]:
-    if isinstance(error, EventInvalid):
+    if isinstance(error, EventInvalid | RequestNotValid):
         return [dict(each) for each in error.fields]
     if isinstance(error, RestoreRefused):
         return [dict(each) for each in error.checks]

@@ -14,6 +14,7 @@ from coord_control.ids import MAX_LABEL
 
 __all__ = [
     "ActionConfig",
+    "AskConfig",
     "ForkConfig",
     "RefConfig",
     "RestoreConfig",
@@ -121,6 +122,13 @@ class SendConfig(ActionConfig):
         ge=0,
         description="The subtask to send to. Default: all, unless the operator's coordinator handles it.",
     )
+
+
+class AskConfig(ActionConfig):
+    timeout_seconds: _Timeout = 30.0
+    operator: str = Field(description="The uid of the operator.")
+    request: str = Field(description="The class name of a request that the operator declares, or CommittedStates.")
+    payload: Any = Field(default={}, description="The fields of the request, as an object or as JSON text.")
 
 
 class RefConfig(ActionConfig):

@@ -78,13 +78,13 @@ def ask_once(
 
     Raises:
         KeyReused: the request of the earlier attempt was a different one.
-        CoordControlError: see :meth:`~coord_control.control.client.control_client.ControlClient.ask`.
+        CoordControlError: see :meth:`~coord_control.control.client.control_client.ControlClient.submit`.
     """
     key, known = _newest(client, job, base)
     if known is not None and known.is_finished and known.state is not CommandState.COMPLETED:
         key, known = _key(base, _number(known.key) + 1), None
     # Also sent if the command exists: that returns it, provided that the request is the same.
-    return Asked(client.ask(job, command, key=key, expires_seconds=expires_seconds), was_known=known is not None)
+    return Asked(client.submit(job, command, key=key, expires_seconds=expires_seconds), was_known=known is not None)
 
 
 def newest_request(client: cc.ControlClient, job: str, base: str) -> CommandRecord | None:

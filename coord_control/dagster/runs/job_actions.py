@@ -17,6 +17,7 @@ import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import (
+    Ask,
     Command,
     CommandResult,
     Dispose,
@@ -32,6 +33,7 @@ from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.action_configs import (
     ActionConfig,
+    AskConfig,
     ForkConfig,
     RefConfig,
     RestoreConfig,
@@ -45,7 +47,7 @@ from coord_control.dagster.runs.job_run import follow
 from coord_control.dagster.runs.restore_run import restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
-from coord_control.errors import ControlEventRefused
+from coord_control.errors import CommandRefused
 
 __all__ = ["ACTIONS", "START", "START_JOB", "Action", "Asking", "nothing_done"]
 
@@ -69,7 +71,7 @@ class Asking:
     def job(self) -> str:
         return self.spec.name
 
-    def ask(self, config: ActionConfig, command: Command[_R]) -> _R:
+    def submit(self, config: ActionConfig, command: Command[_R]) -> _R:
         return follow(self.context, self.client, self.job, command, timeout_seconds=config.timeout_seconds)
 
     def start(self, config: ActionConfig, spec: StartSpec) -> Metadata:
@@ -100,9 +102,9 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
         raise nothing_done("label and target apply to the savepoint: set savepoint: true too, or leave them out")
 
     if config.savepoint:
-        result = asking.ask(config, requested(StopWithSavepoint, target=config.target, label=config.label))
+        result = asking.submit(config, requested(StopWithSavepoint, target=config.target, label=config.label))
     else:
-        result = asking.ask(config, requested(Stop, grace_seconds=config.grace_seconds))
+        result = asking.submit(config, requested(Stop, grace_seconds=config.grace_seconds))
     made = result.savepoint
     asking.tell(f"job {asking.job} has stopped" + (f" after savepoint {made.checkpoint}: {made.path}" if made else ""))
     if made is None:
@@ -120,7 +122,7 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
 
 def restart(asking: Asking, config: ActionConfig) -> Metadata:
     """``restart_streaming_job``."""
-    result = asking.ask(config, Restart())
+    result = asking.submit(config, Restart())
     asking.tell(f"job {asking.job} is running again, generation {result.generation}")
     return entries({"generation": result.generation})
 
@@ -161,23 +163,37 @@ def send_event(asking: Asking, config: SendConfig) -> Metadata:
         command = requested(
             SendEvent, operator=config.operator, event_type=config.event_type, payload=payload, subtask=config.subtask
         )
-        result = asking.ask(config, command)
+        result = asking.submit(config, command)
     except dg.Failure as failure:
-        raise _with_fields(failure, config) from failure.__cause__
+        what = f"{config.event_type} of operator {config.operator}"
+        raise _with_fields(failure, what, "Nothing was sent") from failure.__cause__
     asking.tell(f"event {result.number} of operator {config.operator} has taken effect")
     return entries({"number": result.number, "operator": config.operator, "event_type": config.event_type})
 
 
+def ask(asking: Asking, config: AskConfig) -> Metadata:
+    """``ask_operator``."""
+    payload = _payload(config.payload)
+    try:
+        found = asking.submit(config, requested(Ask, operator=config.operator, request=config.request, payload=payload))
+    except dg.Failure as failure:
+        what = f"{config.request} of operator {config.operator}"
+        raise _with_fields(failure, what, "Nothing was asked") from failure.__cause__
+    asking.tell(f"operator {config.operator} has answered")
+    answer = dg.MetadataValue.json(found.answer)  # type: ignore[arg-type] # any JSON
+    return entries({"answer": answer, "operator": config.operator, "request": config.request})
+
+
 def dispose(asking: Asking, config: RefConfig) -> Metadata:
     """``dispose_savepoint``."""
-    result = asking.ask(config, requested(Dispose, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Dispose, ref=_reference(config.ref)))
     asking.tell(f"removed {result.path}")
     return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
 
 
 def verify(asking: Asking, config: RefConfig) -> Metadata:
     """``verify_savepoint``."""
-    result = asking.ask(config, requested(Verify, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Verify, ref=_reference(config.ref)))
     columns = ("path", "kind", "detail", "fatal")
     rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
     shown = entries(
@@ -231,16 +247,16 @@ def _payload(value: Any) -> Any:
         raise nothing_done(f"a payload given as text must be JSON: {error}") from error
 
 
-def _with_fields(failure: dg.Failure, config: SendConfig) -> dg.Failure:
+def _with_fields(failure: dg.Failure, what: str, consequence: str) -> dg.Failure:
     """Return the failure with a readable list of the problems in the fields of the payload."""
     error = failure.__cause__
-    if not isinstance(error, ControlEventRefused) or not error.fields:
+    if not isinstance(error, CommandRefused) or not error.fields:
         return failure
     rows = [[_place(field), field.get("msg", "")] for field in error.fields]
     said = "; ".join(f"{place}: {problem}" for place, problem in rows)
     metadata = {name: value for name, value in failure.metadata.items() if name != f"{NAMESPACE}problems"}
     return dg.Failure(
-        f"the payload is not a valid {config.event_type} of operator {config.operator}: {said}. Nothing was sent",
+        f"the payload is not a valid {what}: {said}. {consequence}",
         metadata={**metadata, f"{NAMESPACE}problems": dg.MetadataValue.md(markdown.table(("field", "problem"), rows))},
         allow_retries=False,
     )
@@ -304,6 +320,13 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
         SendConfig,
         send_event,
         "Send a control event to an operator, exactly once, and wait until its effect is durable.",
+    ),
+    Action(
+        "ask_operator",
+        AskConfig,
+        ask,
+        "Ask an operator something; its answer is metadata of the run. It changes nothing. Every operator answers "
+        "CommittedStates.",
     ),
     Action(
         "dispose_savepoint",

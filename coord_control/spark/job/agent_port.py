@@ -21,16 +21,21 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from pydantic import JsonValue
+
+from coord_control.coordinators.requests import CommittedStates
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.generations import Claim
-from coord_control.errors import Fenced, NoSuchSubtask, OperatorNotFound
-from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName
+from coord_control.errors import Fenced, NoSuchSubtask, NotAnswered, OperatorNotFound
+from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.protocol import operator as operators
 from coord_control.protocol.job_facts import (
     ControlEvent,
     EventSchema,
@@ -50,6 +55,7 @@ from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.news import News
 from coord_control.spark.job.running_queries import RunningQueries
+from coord_control.spark.job.states_page import states_page, wanted_subtasks
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.control_feed import WaitingEvent
 
@@ -65,6 +71,10 @@ class RunningJob(Protocol):
     """The job, for its agent."""
 
     def status(self) -> JobStatus: ...
+
+    def committed_states(
+        self, operator: OperatorUid, subtasks: Sequence[SubtaskIndex]
+    ) -> Future[operators.OperatorStates | None]: ...
 
     def end_on_command(self, grace_seconds: float, *, restart: bool) -> None: ...
 
@@ -324,6 +334,44 @@ class AgentPort:
         """
         self._bound(operator).forget_refusals(numbers)
 
+    # Requests from outside.
+
+    def ask(self, operator: str, request: str, payload: JsonValue) -> Future[JsonValue]:
+        """Begin to answer a request. The future has the answer as JSON, or raises NotAnswered or what is wrong; to
+        cancel it withdraws the request.
+
+        Args:
+            request: the name of its model.
+            payload: of JSON: what the model is to be made of.
+
+        Raises:
+            OperatorNotFound, UndeclaredRequest, RequestNotValid, NoSuchSubtask: it cannot be answered.
+            NotAnswered: not now.
+        """
+        bound = self._bound(operator)
+        asked = bound.requests.parse(request, payload)
+        return self._states(bound, asked) if isinstance(asked, CommittedStates) else bound.request(asked)
+
+    def _states(self, bound: BoundCoordinator, request: CommittedStates) -> Future[JsonValue]:
+        subtasks = wanted_subtasks(request, bound.uid, bound.parallelism)
+        answer: Future[JsonValue] = Future()
+        read = self._job.committed_states(bound.uid, subtasks)
+
+        def show() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                if (found := read.result()) is None:
+                    raise NotAnswered(bound.uid, "its query does not run; it is being started, or started again")
+                page = states_page(request, found, self._declared.state(bound.uid), bound.parallelism)
+                answer.set_result(bound.requests.answer(request, page))
+            except Exception as error:
+                answer.set_exception(error)
+
+        # States are parsed elsewhere: they may be large, and nothing may hold up the loop.
+        read.add_done_callback(lambda _: bound.thread.submit_background(show))
+        return answer
+
     # Parts.
 
     def _epochs_in(self, completed: CompletedCheckpoint) -> Mapping[QueryName, Epoch]:
@@ -351,4 +399,5 @@ class AgentPort:
             state=record.state,
             events=tuple(EventSchema(name, schema) for name, schema in bound.down.schemas()),
             up=record.up,
+            requests=bound.requests.schemas(),
         )

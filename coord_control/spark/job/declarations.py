@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.coordinators.requests import Request
 from coord_control.durable.job_folder.lineage import LineageOperator
 from coord_control.durable.restore.seeds import Rescale
 from coord_control.errors import DeclarationError, DuplicateOperator, InvalidName, OperatorReused
@@ -21,6 +22,7 @@ from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark.job.operator_handle import Operator, operators_in_plan
 from coord_control.spark.job.rescale import RescaleFunction, rescaling
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
@@ -59,6 +61,7 @@ class Declarations:
         down: Sequence[type[BaseModel]],
         up: Sequence[type[BaseModel]],
         rescale: RescaleFunction | None = None,
+        requests: Sequence[type[Request[Any]]] = (),
     ) -> Operator:
         """Declare an operator; see :meth:`coord_control.Job.operator`."""
         if not is_valid_name(uid):
@@ -72,7 +75,9 @@ class Declarations:
             raise ValueError(f"operator {uid!r}: parallelism is {parallelism}, it must be at least 1")
         down_types, up_types = EventTypes(uid, "down", down), EventTypes(uid, "up", up)
         state_type = StateType(uid, state)
-        bound = self._bind(DeclaredCoordinator(operator_uid, coordinator, parallelism, down_types, up_types))
+        request_types = RequestTypes(uid, requests)
+        declared = DeclaredCoordinator(operator_uid, coordinator, parallelism, down_types, up_types, request_types)
+        bound = self._bind(declared)
         spec = OperatorSpec(
             uid=operator_uid,
             parallelism=parallelism,

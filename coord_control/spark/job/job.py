@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.control.settings import ControlSettings
 from coord_control.coordinators.contract import OperatorCoordinator
+from coord_control.coordinators.requests import Request
 from coord_control.errors import (
     CheckpointNotCompleted,
     DuplicateOperator,
@@ -207,6 +208,7 @@ class Job:
         state: type[BaseModel],
         down: Sequence[type[BaseModel]] = (),
         up: Sequence[type[BaseModel]] = (),
+        requests: Sequence[type[Request[Any]]] = (),
         rescale: RescaleFunction | None = None,
     ) -> Operator:
         """Declare an operator.
@@ -218,6 +220,8 @@ class Job:
             state: pydantic model of a subtask's state, default constructible, at most 1 MiB as JSON.
             down: models of the events coordinator -> subtask. Append new ones; never reorder or remove used ones.
             up: models of the events subtask -> coordinator, likewise.
+            requests: what the coordinator answers (``handle_request``): subclasses of :class:`Request`, in any order;
+                they may change at any time.
             rescale: ``rescale(subtasks, parallelism)`` redistributes states when a restored operator gets another
                 parallelism: it takes a list of :class:`SubtaskSnapshot` (state, waiting events) of the old subtasks and
                 returns a list of ``parallelism`` new ones. Events in transit from an old subtask to the coordinator
@@ -230,7 +234,7 @@ class Job:
         """
         self._life.check_open()
         require_operators(uid, self._spark.version)
-        return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale)
+        return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale, requests)
 
     def start(
         self, name: str, writer: DataStreamWriter, *, table: str | None = None, checkpoint_location: str | None = None

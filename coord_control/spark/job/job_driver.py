@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -36,10 +37,11 @@ from coord_control.errors import (
     OlderDriverAlive,
     StoreError,
 )
-from coord_control.ids import OperatorUid, QueryName
+from coord_control.ids import OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.job_facts import JobFacts
 from coord_control.protocol.messages import CheckpointFailed, EpochSettled, QueryCaptured
+from coord_control.protocol.operator import OperatorStates
 from coord_control.protocol.outage import Outage
 from coord_control.protocol.records import Record
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
@@ -221,6 +223,12 @@ class JobDriver:
         queries = tuple(query.status() for query in self.queries.all())
         slow, writes = self.thread.slow_callbacks, self.runtime.writer.writes
         return JobStatus(self._name, self.generation, queries, operators, slow, writes)
+
+    def committed_states(
+        self, operator: OperatorUid, subtasks: Sequence[SubtaskIndex]
+    ) -> Future[OperatorStates | None]:
+        """Read states that are durable, without waiting; the future has None while the operator does not run."""
+        return self.runtime.begin(lambda core, now: core.committed_states(operator, subtasks))
 
     def has_ended(self) -> bool:
         """Return whether nothing runs any more, or something has failed for good."""

@@ -48,8 +48,8 @@ class News(JobListener):
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
         self._tell(lambda listener: listener.on_feed_open(operator, applied))
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
-        self._tell(lambda listener: listener.on_event_applied(operator, number))
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
+        self._tell(lambda listener: listener.on_event_applied(operator, number, subtasks))
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         self._tell(lambda listener: listener.on_event_refused(operator, number, error))

@@ -4,6 +4,9 @@ Notices arrive in the order in which the core decided them and are run in that o
 Events from outside (:mod:`coord_control.protocol.control_events`) come between them, one at a time, once the
 coordinator has started; a reset goes back behind some of them, and they come again.
 
+Requests from outside (:mod:`.request_queue`) come between the callbacks as well, once the coordinator has started and
+while a run of its query exists; those that come between two runs wait for the next one, behind its reset.
+
 An event whose callback raises is refused: its sender is notified, it keeps its number, and it is never given to the
 coordinator again. That it was refused is recorded with the state until its outcome is durable. The query is not failed
 because of it, since the same event would fail it again after each restart. What the callback did before it raised, it
@@ -14,16 +17,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import JsonValue
 
 from coord_control.coordinators.contract import OperatorCoordinator
-from coord_control.errors import CoordinatorNotStarted
+from coord_control.coordinators.requests import Request
+from coord_control.errors import CoordinatorNotStarted, StateNotPutBack
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job_facts import JobListener
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.loop.control_feed import ControlFeed, WaitingEvent
 from coord_control.spark.loop.coordinator_context import Context, ContextGateway, Post, Result
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.request_queue import RequestQueue, failure_of
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.worker.model_codec import EventTypes
 
 __all__ = ["BoundCoordinator", "DeclaredCoordinator"]
@@ -38,6 +49,7 @@ class DeclaredCoordinator:
     Attributes:
         down: the events that it may send them.
         up: the events that they may send it.
+        requests: from outside, which it answers.
     """
 
     uid: OperatorUid
@@ -45,6 +57,7 @@ class DeclaredCoordinator:
     parallelism: int
     down: EventTypes
     up: EventTypes
+    requests: RequestTypes
 
 
 class BoundCoordinator:
@@ -62,6 +75,7 @@ class BoundCoordinator:
         self.coordinator = coordinator
         self.parallelism = declared.parallelism
         self.down = declared.down
+        self.requests = declared.requests
         self._up = declared.up
         self.thread = thread
         self.post = post
@@ -69,6 +83,7 @@ class BoundCoordinator:
         self._has_started = False  # both are written on the coordinator thread only
         self._must_close = False
         self.feed = ControlFeed(uid, news)
+        self._asked = RequestQueue(uid)
         self._context = Context(self, 1)
         self._current = self._context  # that of the callbacks now, on the coordinator thread only
         coordinator.context = self._context
@@ -97,6 +112,7 @@ class BoundCoordinator:
 
         self._is_open = True
         self._submit("start", start)
+        self._look_at_requests()  # those that have waited for the run
 
     def check_open(self) -> None:
         """Refuse to send before the query's first run exists: the event would be lost without notice.
@@ -192,6 +208,44 @@ class BoundCoordinator:
         self.feed.forget(numbers)
         self._apply_soon()  # what has waited for that
 
+    # Requests from outside.
+
+    def request(self, request: Request[Any]) -> Future[JsonValue]:
+        """Let the coordinator handle a request; from any thread. The future has the answer, or what is wrong with it;
+        to cancel it withdraws the request.
+
+        Raises:
+            NotAnswered: too many requests wait.
+        """
+        found = self._asked.add(request)
+        self._look_at_requests()
+        return found
+
+    def handle_requests(self) -> None:
+        """Answer the requests that wait: a run exists, and the reset before it was submitted; called on the loop."""
+        if self._asked:
+            self.thread.submit(self.uid, "handle_request", self._answer_next)
+
+    def _look_at_requests(self) -> None:
+        if self._asked:
+            self.post(lambda core, now: core.requested(self.uid))
+
+    def _answer_next(self) -> None:
+        context = self._current
+        # Otherwise the next run's start comes back to it.
+        if self._has_started and context.is_usable and (taken := self._asked.take()) is not None:
+            self._answer(context, *taken)
+            self.handle_requests()  # one at a time: other coordinators have callbacks too
+
+    def _answer(self, context: Context, request: Request[Any], future: Future[JsonValue]) -> None:
+        try:
+            answer = context.answer(lambda: self.coordinator.answer_request(request))
+            future.set_result(self.requests.answer(request, answer))
+        except BaseException as error:
+            future.set_exception(failure_of(self.uid, request, error))
+            if isinstance(error, StateNotPutBack):
+                context.fail("handle_request", error)
+
     def _recovered(self, number: int, refused: Collection[int] = ()) -> None:
         self.feed.recovered(number, refused)
         self._apply_soon()
@@ -209,9 +263,10 @@ class BoundCoordinator:
     def _apply(self, context: Context, number: int, waiting: WaitingEvent) -> None:
         [event] = self.down.decode([waiting.batch])
         refused = self.feed.refused()
-        error = context.apply(number, refused, lambda: self.coordinator.handle_control_event(event, waiting.subtask))
+        call = partial(self.coordinator.handle_control_event, event, waiting.subtask)
+        error, subtasks = context.apply(number, refused, call)
         if context.is_usable:  # otherwise it has not happened, and comes again
-            self.feed.applied(number, error)
+            self.feed.applied(number, error, subtasks)
 
     def _submit(self, callback: str, call: Callable[[], object]) -> None:
         context = self._context

@@ -71,10 +71,11 @@ class ControlFeed:
         with self._lock:
             return self._feed.take()
 
-    def applied(self, number: int, error: Exception | None) -> None:
-        """Record that an event was passed to the coordinator; ``error`` is what it raised."""
+    def applied(self, number: int, error: Exception | None, subtasks: tuple[int, ...] = ()) -> None:
+        """Record that an event was passed to the coordinator: what it raised, and to which subtasks it sent
+        something."""
         if error is None:
-            self._news.on_event_applied(self._operator, number)
+            self._news.on_event_applied(self._operator, number, subtasks)
             return
         with self._lock:
             self._feed.refuse(number)

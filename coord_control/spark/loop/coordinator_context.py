@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
-from coord_control.errors import CoordinatorFailed, NoSuchSubtask
+from coord_control.errors import CoordinatorFailed, EffectOfRequest, NoSuchSubtask
 from coord_control.ids import BarrierId, OperatorUid, SubtaskIndex
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.records import EventBatch
@@ -28,6 +28,8 @@ from coord_control.spark.worker.model_codec import EventTypes
 __all__ = ["Context", "ContextGateway", "Post", "Result"]
 
 _log = logging.getLogger("coord_control.coordinators")
+
+Value = TypeVar("Value")
 
 #: Posts a call on the core: ``post(function of the core and now)``. First in, first out, from any thread.
 Post: TypeAlias = Callable[[Callable[[JobCore, float], None]], None]
@@ -83,6 +85,9 @@ class Context:
         self._incarnation = incarnation
         self._unmarked: int | None = None  # of the event from outside that is being applied, until it counts
         self._refused: tuple[int, ...] = ()  # before it, and not known to be durable
+        self._is_asked = False  # a request is being handled: nothing may be done on the coordinator thread
+        self._sent_to: set[int] | None = None  # because of the event from outside that is being applied
+        self._looks_at_sends = False  # one of these two is being handled
         self._closed = False
         self._failed = False
         self._lock = threading.Lock()
@@ -105,7 +110,8 @@ class Context:
         if self._closed:
             return
         run = self._run
-        if run is None or run.type_index != type_index or self._unmarked is not None or subtask not in run.payloads:
+        if run is None or run.type_index != type_index or self._looks_at_sends or subtask not in run.payloads:
+            self._look_at_send(subtask)
             with self._lock:
                 run = self._open_run(type_index, subtask)
         run.payloads[subtask].append(payload)
@@ -129,6 +135,7 @@ class Context:
                 self._open_run(run.type_index, subtask).payloads[subtask] += payloads
 
     def broadcast(self, event: BaseModel) -> None:
+        self._look_at_send(*range(self._parallelism))
         self._owner.check_open()
         batch = self._owner.down.encode(event)
         if self._closed:
@@ -149,6 +156,7 @@ class Context:
             self._mark_here()
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        self._check_may("have something done later")
         self._owner.thread.submit(self._owner.uid, "call_soon", lambda: self.run("call_soon", lambda: function(*args)))
 
     def run_in_background(self, function: Callable[[], Any], then: Callable[[Any], object] | None = None) -> None:
@@ -156,16 +164,18 @@ class Context:
             try:
                 result = function()
             except BaseException as error:
-                self._fail("run_in_background", error)
+                self.fail("run_in_background", error)
                 return
             if then is not None:
                 self.call_soon(then, result)
 
+        self._check_may("have something done later")
         if not self._closed:
             self._owner.thread.submit_background(work)
 
     def fail_job(self, error: BaseException) -> None:
-        self._fail("fail_job", error)
+        self._check_may("fail the query")
+        self.fail("fail_job", error)
 
     def run(self, callback: str, call: Callable[[], object]) -> None:
         """Run a callback, unless this incarnation is over or has failed already."""
@@ -174,23 +184,36 @@ class Context:
         try:
             call()
         except BaseException as error:
-            self._fail(callback, error)
+            self.fail(callback, error)
 
     @property
     def is_usable(self) -> bool:
         """Whether this incarnation is neither over nor failed."""
         return not (self._closed or self._failed)
 
-    def apply(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
-        """Let the coordinator handle an event from outside, on its thread; returns what it raised.
+    def apply(
+        self, number: int, refused: tuple[int, ...], call: Callable[[], object]
+    ) -> tuple[Exception | None, tuple[int, ...]]:
+        """Let the coordinator handle an event from outside, on its thread.
 
         It counts from the first thing that is sent because of it, at the latest when the call has ended. Then it also
         counts as refused, if the call raised.
 
         Args:
             refused: the numbers of earlier events that are to be recorded as refused.
+
+        Returns:
+            What it raised, and the subtasks to which it sent something.
         """
         self._unmarked, self._refused = number, refused
+        self._sent_to, self._looks_at_sends = set(), True
+        try:
+            error = self._applied(number, refused, call)
+            return error, tuple(sorted(self._sent_to))
+        finally:
+            self._sent_to, self._looks_at_sends = None, False
+
+    def _applied(self, number: int, refused: tuple[int, ...], call: Callable[[], object]) -> Exception | None:
         try:
             call()
         except Exception as error:
@@ -204,6 +227,15 @@ class Context:
             self.control_event_applied()
         return None
 
+    def answer(self, call: Callable[[], Value]) -> Value:
+        """Let the coordinator handle a request, on its thread; what it does through this context meanwhile raises
+        EffectOfRequest."""
+        self._is_asked = self._looks_at_sends = True
+        try:
+            return call()
+        finally:
+            self._is_asked = self._looks_at_sends = False
+
     def complete(self, barrier: BarrierId, data: bytes) -> None:
         uid, incarnation = self._owner.uid, self._incarnation
         self._post(lambda core, now: core.snapshot_completed(uid, incarnation, barrier, data, now))
@@ -215,6 +247,16 @@ class Context:
 
     def close(self) -> None:
         self._closed = True
+
+    def _look_at_send(self, *subtasks: int) -> None:
+        self._check_may("send events")
+        if self._sent_to is not None and self._owner.thread.is_current():
+            self._sent_to.update(subtasks)
+
+    def _check_may(self, what: str) -> None:
+        # Other threads act for reasons that have nothing to do with the request.
+        if self._is_asked and self._owner.thread.is_current():
+            raise EffectOfRequest(self._owner.uid, what)
 
     def _post(self, call: Callable[[JobCore, float], None]) -> None:
         # Whatever is sent from here on comes after the call, so the run ends (C2).
@@ -245,7 +287,8 @@ class Context:
             batch = EventBatch(run.type_index, len(payloads), b",".join(payloads))
             core.send(uid, incarnation, SubtaskIndex(subtask), batch, now)
 
-    def _fail(self, callback: str, error: BaseException) -> None:
+    def fail(self, callback: str, error: BaseException) -> None:
+        """Fail the operator's query because of a callback, once."""
         if self._closed or self._failed:
             return
         self._failed = True

@@ -134,6 +134,16 @@ class JobRuntime:
             StoreError, Fenced: its records could not be made durable.
             JobClosed: the job has ended, before or meanwhile.
         """
+        future = self.begin(call)
+        wait((future, self._closed), _CALL_SECONDS, FIRST_COMPLETED)
+        if future.done():
+            return future.result()
+        if self._closed.done():
+            self._closed.result()
+        raise TimeoutError(f"the driver was not done within {_CALL_SECONDS:g} s; check that the job's storage answers")
+
+    def begin(self, call: Callable[[JobCore, float], Result]) -> Future[Result]:
+        """Do the same as :meth:`call`, without waiting; after the end of the job the future is never done."""
         future: Future[Result] = Future()
 
         def run(core: JobCore, now: float) -> None:
@@ -145,12 +155,7 @@ class JobRuntime:
             self._submit(core.take(), lambda lost: future.set_exception(lost) if lost else future.set_result(result))
 
         self.post(run)
-        wait((future, self._closed), _CALL_SECONDS, FIRST_COMPLETED)
-        if future.done():
-            return future.result()
-        if self._closed.done():
-            self._closed.result()
-        raise TimeoutError(f"the driver was not done within {_CALL_SECONDS:g} s; check that the job's storage answers")
+        return future
 
     def read(self, call: Callable[[JobCore, float], Result], timeout_seconds: float) -> Result:
         """Run ``call(core, now)``, which changes nothing, on the loop, and wait for what it returns.
@@ -287,6 +292,8 @@ class JobRuntime:
                 self._coordinators[notice.operator].reset(
                     notice.incarnation, notice.barrier, notice.state, notice.applied, notice.refused
                 )
+            case messages.HandleRequests():
+                self._coordinators[notice.operator].handle_requests()
             case messages.EventsDurable():
                 self._coordinators[notice.operator].durable(notice.number)
             case messages.AttemptReady():

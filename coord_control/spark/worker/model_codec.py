@@ -27,7 +27,7 @@ from coord_control.errors import (
 from coord_control.protocol.records import EventBatch, count
 from coord_control.spark.worker.plain_models import plain_validator
 
-__all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType"]
+__all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType", "fields_of", "json_schema"]
 
 # Control data travels in every begin record, hello and ack; a megabyte is far above any control message and far below
 # what would stall an epoch.
@@ -130,12 +130,12 @@ class EventTypes:
         try:
             return model.model_validate_json(payload, by_alias=False, by_name=True)
         except ValidationError as error:
-            raise EventInvalid(self.operator, name, problems_of(error), _fields(error)) from error
+            raise EventInvalid(self.operator, name, problems_of(error), fields_of(error)) from error
 
     def schemas(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any
         object."""
-        return [(model.__name__, _schema(model)) for model in self.models]
+        return [(model.__name__, json_schema(model)) for model in self.models]
 
     def decode(self, batches: Iterable[EventBatch]) -> list[BaseModel]:
         """Parse and validate events, in order.
@@ -228,13 +228,15 @@ def _is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON schema of a model by the names of its fields; one that has none takes any object."""
     try:
         return model.model_json_schema(by_alias=False)
     except PydanticUserError:  # a field with a custom validator that does not describe its JSON
         return {"title": model.__name__, "type": "object"}
 
 
-def _fields(error: ValidationError) -> list[dict[str, Any]]:
+def fields_of(error: ValidationError) -> list[dict[str, Any]]:
+    """Return where a value does not fit its model: ``loc`` and ``msg`` of each problem."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     return [{"loc": list(problem["loc"]), "msg": problem["msg"]} for problem in problems]

@@ -39,6 +39,7 @@ class CommandKind(enum.StrEnum):
     DISPOSE = "dispose"
     VERIFY = "verify"
     SEND_EVENT = "send_event"
+    ASK = "ask"
 
     @classmethod
     def _missing_(cls, value: object) -> CommandKind | None:
@@ -95,7 +96,7 @@ class CommandRequest(Record):
 
     Attributes:
         key: idempotency key: the same key means the same command; None to generate one.
-        operator: the operator of ``send_event``.
+        operator: the operator that it is addressed to, if any.
         expires_seconds: how long it waits for a driver.
     """
 

@@ -29,6 +29,7 @@ __all__ = [
     "LiveStatus",
     "OperatorRecord",
     "QueryRecord",
+    "RequestType",
 ]
 
 
@@ -62,6 +63,20 @@ class EventType(Record):
 
     name: str
     schema: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestType(Record):
+    """A request that an operator answers.
+
+    Attributes:
+        schema: the JSON schema of its payload.
+        answer: the JSON schema of its answer.
+    """
+
+    name: str
+    schema: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +195,7 @@ class OperatorRecord(Record):
     query: str = ""
     parallelism: int = 0
     event_types: tuple[EventType, ...] = ()
+    request_types: tuple[RequestType, ...] = ()
     applied_number: int = 0
     epoch: int | None = None
     blocked_now: int = 0

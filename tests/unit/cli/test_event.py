@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from coord_control.control.commands import Refusal
+from coord_control.storage.records import CommandRecord, Outcome
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
 from tests.cli_kit import run, run_json
@@ -43,3 +48,33 @@ def test_what_is_no_json_is_not_sent(tmp_path: Path, store: ControlStore) -> Non
     assert "is not valid JSON" in run(tmp_path, *_SEND, "{minutes: 45}", code=2)
     assert "did you mean Threshold" in run(tmp_path, *_SEND[:-1], "Treshold", "{}", code=78)
     assert store.commands.list("flights") == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ((), "event 3 is accepted: it takes effect with the next epoch"),
+        (("--wait", "applied"), "event 3 is applied, and durable with the next epoch; subtasks 0-1 get it"),
+        (("--wait", "durable"), "event 3 has taken effect"),
+        (("--no-wait",), "is pending; check it with: coordctl command show"),
+    ],
+)
+def test_it_is_waited_for_as_far_as_wanted(
+    tmp_path: Path, store: ControlStore, arguments: tuple[str, ...], shown: str
+) -> None:
+    with accepting(tmp_path, is_applied="applied" in arguments, is_durable="durable" in arguments):
+        assert shown in run(tmp_path, *_SEND, '{"minutes": 45}', *arguments)
+
+
+@contextmanager
+def accepting(folder: Path, *, is_applied: bool, is_durable: bool) -> Iterator[None]:
+    """A driver that accepts what it takes as number 3, and may do more."""
+
+    def accept(store: ControlStore, command: CommandRecord) -> Outcome | None:
+        store.commands.accept_event(command.id, 1, 2)
+        if is_applied:
+            store.commands.progress(command.id, 1, {"stage": "applied", "sent_to": [0, 1]})
+        return kit.completed(number=3) if is_durable else None
+
+    with kit.driver(folder, accept):
+        yield

@@ -23,6 +23,7 @@ _EXAMPLES: list[commands.Command[Any]] = [
     commands.Dispose(ref="7"),
     commands.Verify(ref="/s"),
     commands.SendEvent(operator="op", event_type="Threshold", payload={"minutes": 45}, subtask=0),
+    commands.Ask(operator="op", request="Current", payload={"carrier": "UA"}),
 ]
 
 _JSON = st.recursive(
@@ -74,6 +75,8 @@ def test_any_json_is_a_payload(payload: Any) -> None:
         ("send_event", {"operator": "op", "event_type": "T", "payload": {}, "subtask": -1}),
         ("send_event", {"operator": "op", "event_type": "T", "payload": "x" * (256 * 1024)}),
         ("send_event", {"operator": "op", "event_type": "T", "payload": float("nan")}),
+        ("ask", {"operator": "op", "request": "R", "payload": "x" * (64 * 1024)}),
+        ("ask", {"operator": "op", "payload": {}}),
         ("drop_everything", {}),
     ],
 )
@@ -114,6 +117,7 @@ _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", d
         (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k resumes from checkpoint 7: /c/7"),
         (commands.DisposeResult(path="/c/7", checkpoint=7), "removed /c/7"),
         (commands.SendEventResult(number=3), "event 3 has taken effect"),
+        (commands.AskResult(answer={"minutes": 45}), '{\n  "minutes": 45\n}'),
         (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all intact"),
     ],
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pydantic import BaseModel
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult, SubtaskGateway
+from coord_control.coordinators.requests import Request
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced
 from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
 from coord_control.protocol.job import JobCore
@@ -33,6 +34,7 @@ from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import FIRST_GENERATION, FIRST_RUN, OP, QUERY, QUERY_ID, attempt
@@ -47,6 +49,12 @@ class Number(BaseModel):
 
 class Other(BaseModel):
     value: int
+
+
+class Ask(Request[Number]):
+    """Asks for the number, and for how much it is."""
+
+    plus: int = 0
 
 
 class Recorder(OperatorCoordinator):
@@ -100,6 +108,10 @@ class Recorder(OperatorCoordinator):
     def execution_attempt_failed(self, subtask: int, attempt: int, reason: str) -> None:
         self.called("execution_attempt_failed", subtask, attempt, reason)
 
+    def handle_request(self, request: Ask) -> Number:
+        self.called("handle_request", request.plus)
+        return Number(value=request.plus + 1)
+
     @property
     def names(self) -> list[object]:
         return [call[0] for call in self.calls]
@@ -147,7 +159,7 @@ class CoordinatorRig:
             tls=False,
         )
         up = EventTypes(OP, "up", [Number])
-        declared = DeclaredCoordinator(OP, coordinator, PARALLELISM, DOWN, up)
+        declared = DeclaredCoordinator(OP, coordinator, PARALLELISM, DOWN, up, RequestTypes(OP, [Ask]))
         self.bound = BoundCoordinator(declared, self.thread, self.runtime.post, news=self.news)
         bound[OP] = self.bound
         self.runtime.endpoint.start("127.0.0.1")

@@ -20,6 +20,7 @@ from coord_control.protocol.recovery import Facts
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.wire.connection import Connection, connect
 from coord_control.spark.worker.model_codec import EventTypes
@@ -95,7 +96,7 @@ class RuntimeDriver:
         self.news = News()
         self.thread = CoordinatorThread()
         down, up = EventTypes(OP, "down", [Ping]), EventTypes(OP, "up", [Ping])
-        declared = DeclaredCoordinator(OP, coordinator, 2, down, up)
+        declared = DeclaredCoordinator(OP, coordinator, 2, down, up, RequestTypes(OP))
         coordinators[OP] = BoundCoordinator(declared, self.thread, self.runtime.post, news=self.news)
         self.bound = coordinators[OP]
         self.thread.start()

@@ -10,6 +10,7 @@ from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, BarrierId
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
+from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.worker.model_codec import EventTypes
 from tests.core_kit import OP
 from tests.patience import SECONDS
@@ -155,6 +156,9 @@ def test_only_coordinators_that_override_a_callback_about_attempts_watch_them() 
     types = EventTypes(OP, "down", [])
     for coordinator, watches in ((Plain(), False), (Watching(), True)):
         bound = BoundCoordinator(
-            DeclaredCoordinator(OP, coordinator, 1, types, types), CoordinatorThread(), lambda call: None, news=News()
+            DeclaredCoordinator(OP, coordinator, 1, types, types, RequestTypes(OP)),
+            CoordinatorThread(),
+            lambda call: None,
+            news=News(),
         )
         assert bound.observes_attempts is watches

@@ -42,14 +42,16 @@ class Heard(JobListener):
     def __init__(self) -> None:
         self.opened: list[int] = []
         self.applied: list[int] = []
+        self.sent_to: list[tuple[int, ...]] = []
         self.refused: list[tuple[int, str]] = []
         self.durable: list[int] = []
 
     def on_feed_open(self, operator: OperatorUid, applied: int) -> None:
         self.opened.append(applied)
 
-    def on_event_applied(self, operator: OperatorUid, number: int) -> None:
+    def on_event_applied(self, operator: OperatorUid, number: int, subtasks: tuple[int, ...] = ()) -> None:
         self.applied.append(number)
+        self.sent_to.append(subtasks)
 
     def on_event_refused(self, operator: OperatorUid, number: int, error: Exception) -> None:
         self.refused.append((number, str(error)))
@@ -98,6 +100,25 @@ def test_an_event_is_passed_on_and_recorded_with_its_number(rig: Outside) -> Non
     assert rig.recorded() == [(b"S", 2)]
     assert (rig.heard.applied, rig.heard.durable) == ([1, 2], [2])
     assert len(rig.desk.threads) == 1
+
+
+def test_it_is_known_to_which_subtasks_something_was_sent_because_of_an_event(rig: Outside) -> None:
+    def handle(event: BaseModel, subtask: int | None) -> None:
+        with rig.busy_loop():  # events of another thread go the same way, and are still being gathered
+            on_another_thread(lambda: rig.desk.context.send(0, Number(value=7)))
+            if subtask is not None:
+                for _ in range(2):
+                    rig.desk.context.send(subtask, event)
+
+    rig.start()
+    rig.settle()
+    rig.send(1)
+    rig.settle()
+    rig.desk.handle = handle
+    for number, subtask in ((2, 0), (3, 1), (4, None)):
+        rig.send(number, subtask)
+    rig.settle()
+    assert rig.heard.sent_to == [(0, 1), (0,), (1,), ()]
 
 
 def test_an_idle_feed_changes_nothing_on_the_storage(rig: Outside) -> None:
