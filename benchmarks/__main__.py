@@ -14,6 +14,7 @@ NAMES: Final = (
     "checkpoints",
     "history",
     "agent",
+    "ask",
     "scale",
     "dagster_sensor",
     "dagster_savepoint",

@@ -35,6 +35,13 @@ def test_an_event_that_cannot_be_is_refused_with_the_reason(
     assert [field["loc"] for field in done.error.fields] == ([["minutes"]] if code == "EVENT_INVALID" else [])
 
 
+def number(rig: AgentRig, command: str) -> int:
+    """The number of an event that is completed."""
+    result = rig.outcome(command).result
+    assert result is not None
+    return int(result["number"])
+
+
 def test_events_take_effect_once_in_order_and_are_completed_when_a_record_contains_them(rig: AgentRig) -> None:
     driver, _ = rig.driver()
     commands = [rig.send(minutes) for minutes in (5, 6, 7)]
@@ -42,7 +49,7 @@ def test_events_take_effect_once_in_order_and_are_completed_when_a_record_contai
     eventually(lambda: "durable" in (rig.store.commands.get(commands[2]).progress or {}).get("message", ""))
     assert rig.store.commands.get(commands[0]).state is CommandState.CLAIMED
     driver.run_epoch()
-    assert [rig.outcome(command).result for command in commands] == [{"number": n} for n in (1, 2, 3)]
+    assert [number(rig, command) for command in commands] == [1, 2, 3]
     assert driver.recorded_events() == [5, 6, 7]
 
 
@@ -81,7 +88,7 @@ def test_an_event_that_was_refused_is_not_reported_as_completed_by_the_next_driv
     third = rig.send(7)
     eventually(lambda: second.feed_status(OPERATOR).waiting == 1)  # type: ignore[arg-type]
     second.run_epoch()
-    assert rig.outcome(third).result == {"number": 3}
+    assert number(rig, third) == 3
     eventually(lambda: not second.feed_status(OPERATOR).refused)  # type: ignore[arg-type]
 
 
@@ -138,5 +145,5 @@ def test_a_new_driver_gives_accepted_events_that_were_not_recorded(rig: AgentRig
     third = rig.send(7)
     eventually(lambda: second.feed_status(OPERATOR).waiting == 3)  # type: ignore[arg-type]
     second.run_epoch()
-    assert [rig.outcome(command).result for command in (*commands, third)] == [{"number": n} for n in (1, 2, 3)]
+    assert [number(rig, command) for command in (*commands, third)] == [1, 2, 3]
     assert second.recorded_events() == [5, 6, 7]
