@@ -88,8 +88,8 @@ class SendEvent(Command[SendEventResult]):
 
     def check(self, job: str, read: Callable[[str], JobRecord]) -> None:
         record = read(job)
-        if not record.is_alive:
-            return  # the command is refused anyway, and the operators may not be known yet
+        if not (record.is_alive and record.operators):
+            return  # a driver that has just begun has not told its operators yet: it decides itself
         known = {operator.uid: operator for operator in record.operators}
         if self.operator not in known:
             near = difflib.get_close_matches(self.operator, known, n=3)

@@ -45,6 +45,7 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
+from tests import records_kit
 from tests.control_kit import JOB, OPERATOR
 
 
@@ -173,6 +174,13 @@ def test_a_wrong_operator_or_event_is_answered_with_the_near_ones(client: Contro
     with pytest.raises(OperatorNotFound, match=r"no control event 'Treshold', only \['Threshold'\]; did you mean"):
         client.send_event(JOB, OPERATOR, "Treshold", {"minutes": 1})
     assert client.commands(JOB) == ()
+
+
+def test_a_driver_that_has_not_told_its_operators_yet_decides_itself(
+    client: ControlClient, store: ControlStore
+) -> None:
+    store.jobs.register(records_kit.registration(name="new", operators=()))
+    assert client.send_event("new", "any", "Threshold", {}).state is CommandState.PENDING
 
 
 def test_what_does_not_fit_the_model_comes_back_with_its_fields(client: ControlClient, tmp_path: Path) -> None:
