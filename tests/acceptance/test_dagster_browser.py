@@ -273,7 +273,7 @@ def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(rig: Brow
     person = rig.person
     person.open_asset(_CHECKPOINT, "checks")
     person.choose_check("restart_rate")
-    person.see(person.page.get_by_text("restarts within the last hour: 0"))
+    person.see(person.page.get_by_text("restarts after failures within the last hour: 0"))
     expect(person.page.get_by_text("Passed", exact=True)).to_be_visible()
     person.screen.shoot("41-check-before")
 
@@ -289,7 +289,7 @@ def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(rig: Brow
     person.screen.shoot("42-recovery")
     person.open_asset(_CHECKPOINT, "checks")
     person.choose_check("restart_rate")
-    person.see(person.page.get_by_text("restarts within the last hour: 1"))
+    person.see(person.page.get_by_text("restarts after failures within the last hour: 1"))
     expect(person.page.get_by_text("Failed", exact=True).last).to_be_visible()
     person.screen.shoot("43-check-after")
 

@@ -25,6 +25,10 @@ _COMMANDS = _names(app)
 _ROOT: Any = typer.main.get_command(app)
 
 
+#: An event has three stages that can be waited for; an answer is awaited for seconds, and its pages have a size.
+_OF_THEIR_OWN = {("event send", "--wait"), ("ask", "--timeout"), ("ask", "--limit")}
+
+
 def _options(name: str) -> list[click.Option]:
     command = _ROOT
     for word in name.split():
@@ -51,8 +55,7 @@ def test_every_option_has_a_help_text(name: str) -> None:
 
 @pytest.mark.parametrize("flag", ["--control", "--json", "--key", "--wait", "--timeout", "--yes", "--force", "--limit"])
 def test_what_several_commands_take_is_one_option(flag: str) -> None:
-    # An event has three stages that can be waited for.
-    commands = [name for name in _COMMANDS if (name, flag) != ("event send", "--wait")]
+    commands = [name for name in _COMMANDS if (name, flag) not in _OF_THEIR_OWN]
     found = {(each.envvar, each.help) for name in commands for each in _options(name) if flag in each.opts}
 
     assert len(found) == 1
