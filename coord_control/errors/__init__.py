@@ -9,6 +9,9 @@
           ForkNameTaken, RescaleFailed
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
+        - LiveModelInvalid
+    - LiveValueInvalid, LiveValueNotFound, LiveVersionChanged     a live value cannot be changed like this
+    - LiveValuesRefused              an epoch that is over asked for live values
     - JobNotFound                    there is no job of this name
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
@@ -59,10 +62,11 @@
     - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
 """
 
-from coord_control.errors import base, client, control, restores, system, user
+from coord_control.errors import base, client, control, live, restores, system, user
 from coord_control.errors.base import *
 from coord_control.errors.client import *
 from coord_control.errors.control import *
+from coord_control.errors.live import *
 from coord_control.errors.restores import *
 from coord_control.errors.system import *
 from coord_control.errors.user import *
@@ -71,6 +75,7 @@ __all__ = []
 __all__ += base.__all__
 __all__ += client.__all__
 __all__ += control.__all__
+__all__ += live.__all__
 __all__ += restores.__all__
 __all__ += system.__all__
 __all__ += user.__all__

@@ -21,6 +21,8 @@ __all__ = [
     "FeedStatus",
     "JobFacts",
     "JobListener",
+    "LiveFacts",
+    "LiveUse",
     "OperatorFacts",
     "QueryFacts",
     "RecoveryCause",
@@ -103,6 +105,41 @@ class OperatorFacts:
     events: tuple[EventSchema, ...]
     up: tuple[str, ...]
     requests: tuple[RequestSchema, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveUse:
+    """A live value in one query.
+
+    Attributes:
+        version: that its newest epoch has seen.
+        since: the first epoch that has seen it.
+        next_epoch: the epoch from which on the accepted version is in force; None if it is already.
+    """
+
+    version: int
+    since: Epoch
+    next_epoch: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFacts:
+    """A live value of the job.
+
+    Attributes:
+        value: the JSON of its model.
+        by: who has changed it last.
+        schema: the JSON schema of its model.
+        uses: the queries in which an epoch has asked for live values.
+    """
+
+    name: str
+    version: int
+    value: bytes
+    by: str
+    at_seconds: float
+    schema: Mapping[str, Any]
+    uses: Mapping[QueryName, LiveUse]
 
 
 @dataclass(frozen=True, slots=True)

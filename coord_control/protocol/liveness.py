@@ -15,7 +15,12 @@ count as later than w when there is none):
 - per subtask the newest ack: its state;
 - acks of w itself: whether a subtask ran decides about its inputs;
 - acks after w with events in their outbox: the coordinator's state in w is older than these events. They do not pile
-  up: an epoch after a delivered outbox writes a begin record.
+  up: an epoch after a delivered outbox writes a begin record;
+- the newest record of live values: the epochs after it that have none saw the same.
+
+The log of the job's live values holds changes alone. Per value the newest change since each restore stays, because one
+that is undone makes those before it count again; and the newest thousand, because a request that is repeated is known
+by its key.
 
 A record that a later :class:`~coord_control.protocol.records.RunStarted` voids, or that a later one of the same key
 replaces, is never live. Once they are gone a RunStarted says nothing more: none is live.
@@ -26,17 +31,20 @@ before ``horizon - 1``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, SubtaskIndex
-from coord_control.protocol.records import Ack, Begin, Record, RunStarted
+from coord_control.protocol.records import Ack, Begin, LiveChanged, LiveFrozen, Record, RunStarted
 
 __all__ = ["complete_from", "horizon", "live"]
 
-_Key: TypeAlias = tuple[OperatorUid, SubtaskIndex | None, Epoch]
+_Key: TypeAlias = tuple[OperatorUid | None, SubtaskIndex | None, Epoch]
+_OfEpoch: TypeAlias = Begin | Ack | LiveFrozen
 _BEFORE_ALL: Final = Epoch(-(2**63))
 _AFTER_ALL: Final = Epoch(2**63)
+_KEPT_CHANGES: Final = 1000
 
 
 def horizon(committed: Epoch, retain_epochs: int) -> Epoch:
@@ -57,12 +65,26 @@ def live(records: Sequence[Record], committed: Epoch, retain_epochs: int) -> lis
         committed: the newest epoch known to be committed by Spark; ``NO_EPOCH`` keeps everything that is not void.
         retain_epochs: how many epochs Spark can be set back (``spark.sql.streaming.minBatchesToRetain``).
     """
-    return _thinned(_current(records), horizon(committed, retain_epochs))
+    changes = [record for record in records if isinstance(record, LiveChanged)]
+    return [*_newest_changes(changes), *_thinned(_current(records), horizon(committed, retain_epochs))]
 
 
-def _current(records: Sequence[Record]) -> list[Begin | Ack]:
+def _newest_changes(changes: Sequence[LiveChanged]) -> list[LiveChanged]:
+    kept: list[LiveChanged] = []
+    seen: set[tuple[str, int]] = set()
+    counts: Counter[str] = Counter()
+    for change in reversed(changes):
+        counts[change.name] += 1
+        if counts[change.name] <= _KEPT_CHANGES or (change.name, change.restore) not in seen:
+            kept.append(change)
+        seen.add((change.name, change.restore))
+    kept.reverse()
+    return kept
+
+
+def _current(records: Sequence[Record]) -> list[_OfEpoch]:
     """Drop what is void or replaced. Backwards, so that the first of its kind to be met is the one that counts."""
-    kept: list[Begin | Ack] = []
+    kept: list[_OfEpoch] = []
     seen: set[_Key] = set()
     # The earliest that any run began from which stands later in the log.
     committed = planned = _AFTER_ALL
@@ -70,12 +92,14 @@ def _current(records: Sequence[Record]) -> list[Begin | Ack]:
         if isinstance(record, RunStarted):
             committed, planned = min(committed, record.committed), min(planned, record.planned)
             continue
+        if isinstance(record, LiveChanged):
+            continue
         if isinstance(record, Ack):
             is_void = record.epoch > committed
             key: _Key = (record.operator, record.subtask, record.epoch)
         else:
             is_void = record.epoch > planned
-            key = (record.operator, None, record.epoch)
+            key = (record.operator if isinstance(record, Begin) else None, None, record.epoch)
         if not is_void and key not in seen:
             seen.add(key)
             kept.append(record)
@@ -83,21 +107,26 @@ def _current(records: Sequence[Record]) -> list[Begin | Ack]:
     return kept
 
 
-def _thinned(records: Sequence[Begin | Ack], first_kept: Epoch) -> list[Record]:
+def _thinned(records: Sequence[_OfEpoch], first_kept: Epoch) -> list[Record]:
     floors: dict[OperatorUid, Epoch] = {}
+    frozen = _BEFORE_ALL
     newest: dict[tuple[OperatorUid, SubtaskIndex], Epoch] = {}
     for record in records:
         if record.epoch >= first_kept:
             continue
         if isinstance(record, Begin):
             floors[record.operator] = max(record.epoch, floors.get(record.operator, record.epoch))
+        elif isinstance(record, LiveFrozen):
+            frozen = max(record.epoch, frozen)
         else:
             subtask = (record.operator, record.subtask)
             newest[subtask] = max(record.epoch, newest.get(subtask, record.epoch))
 
-    def is_kept(record: Begin | Ack) -> bool:
+    def is_kept(record: _OfEpoch) -> bool:
         if record.epoch >= first_kept:
             return True
+        if isinstance(record, LiveFrozen):
+            return record.epoch == frozen
         floor = floors.get(record.operator, _BEFORE_ALL)
         if isinstance(record, Begin) or record.epoch == floor:
             return record.epoch == floor

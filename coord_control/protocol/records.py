@@ -1,4 +1,4 @@
-"""What the protocol makes durable: three kinds of record, and the events they carry.
+"""What the protocol makes durable: its kinds of record, and the events and values they carry.
 
 The epoch store writes them, recovery reads them; nothing else is needed to resume after any crash. They only hold bytes
 and numbers: what an event or a state means is known at the edges, never here.
@@ -14,7 +14,20 @@ from typing import Final, NamedTuple, TypeAlias
 
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
 
-__all__ = ["Ack", "Begin", "EventBatch", "Record", "RunStarted", "count", "pack", "size"]
+__all__ = [
+    "Ack",
+    "Begin",
+    "EventBatch",
+    "LiveChanged",
+    "LiveFrozen",
+    "LiveInForce",
+    "LiveValue",
+    "Record",
+    "RunStarted",
+    "count",
+    "pack",
+    "size",
+]
 
 
 class EventBatch(NamedTuple):
@@ -75,7 +88,43 @@ class RunStarted:
     planned: Epoch  #: Spark's last offsets: ``committed`` or one more
 
 
-Record: TypeAlias = Begin | Ack | RunStarted
+class LiveValue(NamedTuple):
+    """A live value of the job, as it was accepted."""
+
+    version: int  #: from 1; grows with every change, also with one that a restore makes
+    value: bytes  #: the JSON object of its model
+
+
+class LiveInForce(NamedTuple):
+    """A live value as a query sees it."""
+
+    version: int
+    value: bytes
+    since: Epoch  #: the first epoch of the query that has seen this version
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFrozen:
+    """A query sees these live values in ``epoch``, and in the epochs after it that have no record."""
+
+    epoch: Epoch
+    values: Mapping[str, LiveInForce]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChanged:
+    """A live value was changed; the record is in the log of the job, and the change is accepted when it is durable."""
+
+    name: str
+    version: int
+    value: bytes
+    restore: int  #: the number of the restore that counted then; 0 if nothing was ever restored
+    key: str = ""  #: of the request: the same key never makes a second change
+    by: str = ""  #: who has asked for it
+    at_seconds: float = 0.0  #: since 1970, by the clock of the driver
+
+
+Record: TypeAlias = Begin | Ack | RunStarted | LiveFrozen | LiveChanged
 
 
 def pack(batches: Iterable[EventBatch]) -> tuple[EventBatch, ...]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from coord_control.ids import NO_CHECKPOINT, BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
-from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
+from coord_control.protocol.records import Ack, Begin, EventBatch, LiveChanged, LiveFrozen, Record, RunStarted
 
 __all__ = [
     "Facts",
@@ -91,6 +91,7 @@ class History:
 
     begins: dict[OperatorUid, dict[Epoch, Begin]] = field(default_factory=dict)
     acks: dict[tuple[OperatorUid, SubtaskIndex], dict[Epoch, Ack]] = field(default_factory=dict)
+    frozen: dict[Epoch, LiveFrozen] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> History:
@@ -107,6 +108,10 @@ class History:
                 self.acks.setdefault((record.operator, record.subtask), {})[record.epoch] = record
             case RunStarted():
                 self._void(record)
+            case LiveFrozen():
+                self.frozen[record.epoch] = record
+            case LiveChanged():
+                raise AssertionError("changes are in the log of the job, not in that of a query")
             case _:
                 assert_never(record)
 
@@ -114,14 +119,18 @@ class History:
         for begins in self.begins.values():
             for epoch in [epoch for epoch in begins if epoch > marker.planned]:
                 del begins[epoch]
+        for epoch in [epoch for epoch in self.frozen if epoch > marker.planned]:
+            del self.frozen[epoch]
         for acks in self.acks.values():
             for epoch in [epoch for epoch in acks if epoch > marker.committed]:
                 del acks[epoch]
 
     def is_void_after(self, committed: Epoch, planned: Epoch) -> bool:
         """Return whether there is anything that must not count once what is not committed is run again."""
-        return any(epoch > planned for begins in self.begins.values() for epoch in begins) or any(
-            epoch > committed for acks in self.acks.values() for epoch in acks
+        return (
+            any(epoch > planned for begins in self.begins.values() for epoch in begins)
+            or any(epoch > committed for acks in self.acks.values() for epoch in acks)
+            or any(epoch > planned for epoch in self.frozen)
         )
 
 

@@ -17,7 +17,7 @@ The checksum covers all bytes before its own line: a flipped bit in a coordinato
 before anything else is read. A field is never added without a new version, so nothing is ever ignored. Files of all
 versions that were ever released are in ``tests/unit/durable/golden``. Version 2 keeps the epoch that Spark had planned
 behind the boundary, and how far the query has run in all its lineages. Version 3 keeps the sink of each query, and the
-log of a file sink among its files.
+log of a file sink among its files. Version 4 keeps the job's live values.
 
 A manifest can name a hundred thousand files: its entries are arrays of three or four values, read and written by
 msgspec; the rest goes through pydantic.
@@ -45,7 +45,7 @@ from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut
-from coord_control.protocol.records import Ack, EventBatch
+from coord_control.protocol.records import Ack, EventBatch, LiveInForce, LiveValue
 from coord_control.protocol.recovery import Outbox, Replay
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
     "encode_metadata",
 ]
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 METADATA_NAME: Final = "_metadata"
 #: The folder of a file sink's log among the files of a query. Spark has none of this name.
 SINK_LOG: Final = "_sink"
@@ -217,6 +217,7 @@ class QuerySnapshot(_Model):
         sources: names or descriptions of the sources, as far as they are known.
         reached: how far the query had run, in all its lineages; not recorded in version 1.
         sink: None before version 3.
+        planned_live: the live values that the planned epoch has seen; None if it has not asked for any.
         files: of Spark's checkpoint directory, and below ``_sink/`` of the log of a file sink.
     """
 
@@ -233,6 +234,7 @@ class QuerySnapshot(_Model):
     sources: tuple[Any, ...] = ()
     reached: Reached | None = None
     sink: SinkSnapshot | None = None
+    planned_live: dict[str, LiveInForce] | None = None
     files: _Files = ()
 
     @property
@@ -370,10 +372,11 @@ class CheckpointMetadata(_Model):
     Attributes:
         checkpoint: the number that people see, from 1, per job.
         barrier: what coordinators saw as its id.
+        live: the live values of the job, by name; empty before version 4.
         statistics: measurements; nothing depends on them.
     """
 
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     checkpoint: CheckpointId
     kind: Kind
     job: str
@@ -385,6 +388,7 @@ class CheckpointMetadata(_Model):
     completed_at: pydantic.AwareDatetime
     queries: dict[QueryName, QuerySnapshot]
     operators: dict[OperatorUid, OperatorSnapshot] = {}
+    live: dict[str, LiveValue] = {}
     statistics: dict[str, Any] = {}
 
     @pydantic.field_serializer("triggered_at", "completed_at")
@@ -455,7 +459,12 @@ def _read(path: str, data: bytes, changes: Mapping[str, Any] = MappingProxyType(
         raise _damaged(path, str(error)) from error
 
 
-_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {1: _read_older, 2: _read_older, 3: _read}
+_READERS: Final[dict[int, Callable[[str, bytes], CheckpointMetadata]]] = {
+    1: _read_older,
+    2: _read_older,
+    3: _read_older,
+    4: _read,
+}
 
 
 def _damaged(path: str, problem: str) -> DamagedRecord:

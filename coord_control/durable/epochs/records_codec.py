@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -30,12 +30,21 @@ import msgspec
 from coord_control import collector
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
-from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
+from coord_control.protocol.records import (
+    Ack,
+    Begin,
+    EventBatch,
+    LiveChanged,
+    LiveFrozen,
+    LiveInForce,
+    Record,
+    RunStarted,
+)
 
 __all__ = ["FORMAT_VERSION", "Header", "Segment", "decode_segment", "encode_segment"]
 
-#: 2: begin records tell what a checkpoint held back. Segments of format 1 have none.
-FORMAT_VERSION: Final = 2
+#: 2: begin records tell what a checkpoint held back. Segments of format 1 have none. 3: records of live values.
+FORMAT_VERSION: Final = 3
 
 _MAGIC: Final = b"CCEPOCHS"
 _END: Final = b"CCENDREC"
@@ -48,6 +57,8 @@ _CRC: Final = struct.Struct(">I")
 _BEGIN: Final = 1
 _ACK: Final = 2
 _RUN_STARTED: Final = 3
+_LIVE_FROZEN: Final = 4
+_LIVE_CHANGED: Final = 5
 
 # Thousands of records, all of which stay.
 _PAUSE_COLLECTOR_ABOVE_BYTES: Final = 1 << 18
@@ -80,11 +91,28 @@ class _RunStartedBody(NamedTuple):
     planned: Epoch
 
 
+class _LiveFrozenBody(NamedTuple):
+    epoch: Epoch
+    values: dict[str, LiveInForce]
+
+
+class _LiveChangedBody(NamedTuple):
+    name: str
+    version: int
+    value: bytes
+    restore: int
+    key: str
+    by: str
+    at_seconds: float
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoders: Final[dict[int, tuple[msgspec.msgpack.Decoder[Any], type[Record]]]] = {
     _BEGIN: (msgspec.msgpack.Decoder(_BeginBody), Begin),
     _ACK: (msgspec.msgpack.Decoder(_AckBody), Ack),
     _RUN_STARTED: (msgspec.msgpack.Decoder(_RunStartedBody), RunStarted),
+    _LIVE_FROZEN: (msgspec.msgpack.Decoder(_LiveFrozenBody), LiveFrozen),
+    _LIVE_CHANGED: (msgspec.msgpack.Decoder(_LiveChangedBody), LiveChanged),
 }
 
 
@@ -142,6 +170,10 @@ def _encode(record: Record) -> tuple[int, bytes]:
             return _ACK, _encoder.encode((operator, subtask, epoch, attempt, ack_state, outbox))
         case RunStarted(generation, committed, planned):
             return _RUN_STARTED, _encoder.encode((generation, committed, planned))
+        case LiveFrozen(frozen_epoch, values):
+            return _LIVE_FROZEN, _encoder.encode((frozen_epoch, values))
+        case LiveChanged():
+            return _LIVE_CHANGED, _encoder.encode(_LiveChangedBody(*astuple(record)))
 
 
 def decode_segment(path: str, data: bytes) -> Segment:

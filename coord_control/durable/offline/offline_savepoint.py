@@ -46,6 +46,7 @@ from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
 from coord_control.durable.job_folder.sink_record import SinkRecord, newest_sink
+from coord_control.durable.restore.live_log import stored_live_values
 from coord_control.durable.restore.prepared_restore import queries_of
 from coord_control.durable.restore.seeds import read_seed
 from coord_control.durable.spark_layout.file_sink_log import FILE_SINK, LOG_NAME
@@ -70,6 +71,7 @@ from coord_control.ids import (
 )
 from coord_control.protocol.cut import cut_of
 from coord_control.protocol.job import first_barrier
+from coord_control.protocol.live_epochs import Values, frozen_in
 from coord_control.protocol.recovery import Facts, recover, recovery_marker
 
 __all__ = ["OfflineSavepoint", "adopt", "installed_spark", "own_job", "save"]
@@ -311,6 +313,7 @@ class _Saver:
             completed_at=datetime.datetime.now(datetime.UTC),
             queries=self._queries,
             operators=self._operators,
+            live=stored_live_values(self._files, self._job_folder, self._generation),
         )
         path = self._store.complete(metadata).path
         return OfflineSavepoint(path, metadata, self._linked, self._copied)
@@ -326,9 +329,15 @@ class _Saver:
         self._copied += pinned.copied_bytes
         if lineage.restored is not None:
             # Nothing has run since the restore; what it has brought is still all there is.
-            self._operators.update(read_seed(self._files, lineage.folder).operators)
-        elif record.operators:
-            self._add_operators(lineage, record.operators, committed, planned)
+            seed = read_seed(self._files, lineage.folder)
+            self._operators.update(seed.operators)
+            self._keep_live(lineage.query, seed.queries[lineage.query].planned_live)
+        elif record.operators or self._files.list(lineage.epochs):
+            self._add_records(lineage, record.operators, committed, planned)
+
+    def _keep_live(self, query: QueryName, live: Values | None) -> None:
+        kept = None if live is None else dict(live)
+        self._queries[query] = self._queries[query].model_copy(update={"planned_live": kept})
 
     def _sink(self, lineage: Lineage, committed: Epoch, planned: Epoch) -> tuple[SinkSnapshot, tuple[FileEntry, ...]]:
         # Only a driver can ask a table for its version, and only Spark may reach the storage of a sink.
@@ -372,7 +381,7 @@ class _Saver:
             raise MissingRecord(log, "it does not hold the epochs of the checkpoint from which the query was restored")
         return found
 
-    def _add_operators(
+    def _add_records(
         self, lineage: Lineage, operators: Mapping[str, LineageOperator], committed: Epoch, planned: Epoch
     ) -> None:
         store = EpochStore(self._files, lineage.epochs, self._generation, _KEEP_ALL)
@@ -381,6 +390,7 @@ class _Saver:
         facts = Facts(records, committed, planned)
         if (marker := recovery_marker(facts, self._generation)) is not None:
             facts = Facts((*records, marker), committed, planned)
+        self._keep_live(lineage.query, frozen_in(facts))
         for uid, record in operators.items():
             operator = OperatorUid(uid)
             cut = cut_of(recover(facts, operator), operator)

@@ -232,7 +232,7 @@ def remove_unborn(files: Files, job_folder: str) -> bool:
     Returns:
         False: there is more than the restore has made, and nothing was removed.
     """
-    made = {"generations", "queries"}
+    made = {"generations", "live", "queries"}
     if set(files.list(job_folder)) - made or queries_of(files, job_folder):
         return False
     files.delete(job_folder)

@@ -34,6 +34,7 @@ from coord_control.errors import MissingRecord, ParallelismFixed
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, seed
 from coord_control.protocol.job import first_barrier
+from coord_control.protocol.records import LiveFrozen, Record
 from coord_control.protocol.recovery import Inputs, Outbox
 
 __all__ = ["Redistribution", "Rescale", "read_seed", "seed_lineage", "write_seed"]
@@ -99,9 +100,7 @@ def seed_lineage(
         RescaleFailed: a user's function did not redistribute them.
         ParallelismFixed: they cannot be redistributed before a planned epoch has been run again.
     """
-    if lineage.restored is None:
-        return
-    if operators:
+    if lineage.restored is not None:
         _write(files, lineage, generation, operators)
 
 
@@ -115,12 +114,16 @@ def _write(
     boundary = metadata.queries[lineage.query].epoch
     # Where no query ran, no barrier went through; a coordinator still needs one, or else it is not reset.
     barrier = metadata.barrier if metadata.barrier != NO_CHECKPOINT else first_barrier(metadata.generation)
-    records = [
+    records: list[Record] = [
         record
         for uid, (parallelism, rescale) in sorted(operators.items())
         if (snapshot := metadata.operators.get(uid)) is not None
         for record in seed(_adapted(uid, snapshot, parallelism, rescale), boundary, barrier)
     ]
+    if (live := metadata.queries[lineage.query].planned_live) is not None:
+        records.append(LiveFrozen(Epoch(boundary + 1), live))
+    if not (operators or records):
+        return
     log = GenerationLog(files, lineage.epochs, generation)
     log.remove()
     # Nothing before the boundary can be recovered in this lineage: a Spark checkpoint that is set back is refused.

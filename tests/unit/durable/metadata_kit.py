@@ -16,7 +16,7 @@ from coord_control.durable.checkpoints.metadata_file import (
 from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut
-from coord_control.protocol.records import Ack, EventBatch
+from coord_control.protocol.records import Ack, EventBatch, LiveInForce, LiveValue
 from coord_control.protocol.recovery import Outbox, Replay
 
 
@@ -67,6 +67,7 @@ def full_metadata() -> CheckpointMetadata:
                 sources=("FileStreamSource", "Kafka[flights]"),
                 reached=Reached(committed=Epoch(50), planned=Epoch(51)),
                 sink=SinkSnapshot(kind="file", place="file:/out/delays", position="41"),
+                planned_live={"limits": LiveInForce(3, b'{"minutes":45.0}', Epoch(40))},
                 files=(
                     FileEntry("commits/41", 29, "0a1b2c3d"),
                     FileEntry("state/0/0/42.zip", 1 << 33, "ffffffff", "200000000-17f3c2"),
@@ -96,5 +97,6 @@ def full_metadata() -> CheckpointMetadata:
             ),
             OperatorUid("silent"): OperatorSnapshot(query=QueryName("delays"), parallelism=1, state="None"),
         },
+        live={"limits": LiveValue(4, '{"minutes":50.0,"city":"Zürich"}'.encode())},
         statistics={"seconds": 0.25, "linked_bytes": 12},
     )

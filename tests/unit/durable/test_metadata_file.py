@@ -22,7 +22,8 @@ from tests.unit.durable.metadata_kit import full_metadata
 #: Written by releases. They must stay readable for ever and are never written again.
 GOLDEN_1 = Path(__file__).parent / "golden" / "metadata-format-1.json"
 GOLDEN_2 = Path(__file__).parent / "golden" / "metadata-format-2.json"
-GOLDEN = Path(__file__).parent / "golden" / "metadata-format-3.json"
+GOLDEN_3 = Path(__file__).parent / "golden" / "metadata-format-3.json"
+GOLDEN = Path(__file__).parent / "golden" / "metadata-format-4.json"
 PATH = "/job/checkpoints/7/_metadata"
 DELAYS = QueryName("delays")
 THRESHOLD = OperatorUid("threshold")
@@ -40,13 +41,23 @@ def test_the_golden_file_can_be_read() -> None:
     assert decode_metadata(PATH, GOLDEN.read_bytes()) == full_metadata()
 
 
+def without_live_values(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """What a release wrote that knew no live values."""
+    queries = {name: query.model_copy(update={"planned_live": None}) for name, query in metadata.queries.items()}
+    return metadata.model_copy(update={"queries": queries, "live": {}})
+
+
+def test_the_third_format_can_be_read_and_knows_no_live_values() -> None:
+    assert decode_metadata(PATH, GOLDEN_3.read_bytes()) == without_live_values(full_metadata())
+
+
 def without_sinks(metadata: CheckpointMetadata) -> CheckpointMetadata:
     """What a release wrote that knew no sinks."""
     queries = {
         name: query.model_copy(update={"sink": None, "files": query.spark_files})
         for name, query in metadata.queries.items()
     }
-    return metadata.model_copy(update={"queries": queries})
+    return without_live_values(metadata.model_copy(update={"queries": queries}))
 
 
 def test_the_second_format_can_be_read_and_knows_no_sinks() -> None:
@@ -92,6 +103,10 @@ def test_other_tools_can_read_it() -> None:
     assert operator["planned"]["acks"] == {"1": [55, None, [[0, 1, '{"late":4}']]]}
     assert query["reached"] == {"committed": 50, "planned": 51}
     assert query["sink"] == {"kind": "file", "place": "file:/out/delays", "position": "41", "unknown": ""}
+    assert query["planned_live"] == {"limits": [3, '{"minutes":45.0}', 40]}
+    assert {name: json.loads(value[1]) for name, value in document["live"].items()} == {
+        "limits": {"minutes": 50.0, "city": "Zürich"}
+    }
     assert document["completed_at"] == "2026-01-02T03:04:07Z"
 
 
@@ -137,8 +152,8 @@ def test_appended_bytes_are_found(suffix: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(UnsupportedFormat, match="format version 4") as caught:
-        decode_metadata(PATH, b'{ "format_version": 4, of a kind nobody knows')
+    with pytest.raises(UnsupportedFormat, match="format version 5") as caught:
+        decode_metadata(PATH, b'{ "format_version": 5, of a kind nobody knows')
     assert caught.value.path == PATH
 
 

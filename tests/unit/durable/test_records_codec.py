@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from coord_control.durable.epochs.records_codec import FORMAT_VERSION, Header, decode_segment, encode_segment
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, Epoch, Generation, OperatorUid, SubtaskIndex
-from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
+from coord_control.protocol.records import (
+    Ack,
+    Begin,
+    EventBatch,
+    LiveChanged,
+    LiveFrozen,
+    LiveInForce,
+    Record,
+    RunStarted,
+)
 
 #: Written when the formats were new. They must stay readable for ever and are never written anew.
+GOLDEN_3 = Path(__file__).parent / "golden" / "segment-format-3.log"
 GOLDEN_2 = Path(__file__).parent / "golden" / "segment-format-2.log"
 GOLDEN = Path(__file__).parent / "golden" / "segment-format-1.log"
 GOLDEN_HEADER = Header(is_base=True, generation=Generation(3), sequence=17, horizon=Epoch(-101))
@@ -44,6 +54,11 @@ GOLDEN_RECORDS_2: list[Record] = [
         {SubtaskIndex(1): (EventBatch(1, 2, b"{},{}"),)},
     ),
 ]
+GOLDEN_RECORDS_3: list[Record] = [
+    *GOLDEN_RECORDS_2,
+    LiveFrozen(Epoch(3), {"limits": LiveInForce(2, b'{"minutes":45.0}', Epoch(3))}),
+    LiveChanged("limits", 2, b'{"minutes":45.0}', 1, "7c0ee4e6", "ada", 1767323047.25),
+]
 
 HEADER = Header(is_base=False, generation=Generation(2), sequence=5, horizon=Epoch(-101))
 
@@ -64,6 +79,23 @@ records: st.SearchStrategy[Record] = st.one_of(
     ),
     st.builds(Ack, uids, subtasks, epochs, numbers, st.none() | st.binary(max_size=50), batches.map(tuple)),
     st.builds(RunStarted, st.builds(Generation, numbers), epochs, epochs),
+    st.builds(
+        LiveFrozen,
+        epochs,
+        st.dictionaries(
+            st.text(max_size=5), st.builds(LiveInForce, numbers, st.binary(max_size=20), epochs), max_size=3
+        ),
+    ),
+    st.builds(
+        LiveChanged,
+        st.text(max_size=5),
+        numbers,
+        st.binary(max_size=20),
+        numbers,
+        st.text(max_size=5),
+        st.text(max_size=5),
+        st.floats(0, 2**40),
+    ),
 )
 headers = st.builds(
     Header,
@@ -86,9 +118,14 @@ def test_format_1_stays_readable() -> None:
     assert (segment.header, segment.records) == (GOLDEN_HEADER, GOLDEN_RECORDS)
 
 
-def test_format_2_is_what_is_written() -> None:
-    assert FORMAT_VERSION == 2
-    assert encode_segment(GOLDEN_HEADER, GOLDEN_RECORDS_2) == GOLDEN_2.read_bytes()
+def test_format_3_is_what_is_written() -> None:
+    assert FORMAT_VERSION == 3
+    assert encode_segment(GOLDEN_HEADER, GOLDEN_RECORDS_3) == GOLDEN_3.read_bytes()
+
+
+def test_format_3_stays_readable() -> None:
+    segment = decode_segment(str(GOLDEN_3), GOLDEN_3.read_bytes())
+    assert (segment.header, segment.records) == (GOLDEN_HEADER, GOLDEN_RECORDS_3)
 
 
 def test_format_2_stays_readable() -> None:

@@ -22,7 +22,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, SubtaskIndex
 from coord_control.protocol.cut import cut_of
-from coord_control.protocol.records import EventBatch
+from coord_control.protocol.records import Ack, Begin, EventBatch, LiveFrozen, LiveInForce
 from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable.restore_kit import (
@@ -172,7 +172,7 @@ def test_operators_come_and_go_only_if_that_was_allowed(
     lineage = opened(files, QUERY, operators=operators)
     seed_lineage(files, lineage, Generation(5), dict.fromkeys(operators, (2, None)))
     store = EpochStore(files, lineage.epochs, Generation(5), 100)
-    assert {record.operator for record in store.open() if not hasattr(record, "planned")} == set(operators) & {OP}
+    assert {record.operator for record in store.open() if isinstance(record, Begin | Ack)} == set(operators) & {OP}
     assert opened(files, QUERY, operators={OP: RECORD}).restored is not None  # not for good yet
     opened(files, QUERY, operators=operators)
     plan(files)
@@ -225,3 +225,19 @@ def test_records_of_the_first_format_are_read() -> None:
     files.create(f"{folder(QUERY)}/lineage-000001/spark/metadata", b'{"id":"an id"}')
     lineage = opened(files, QUERY)
     assert (lineage.query_id, lineage.name, lineage.restored) == ("an id", "lineage-000001", None)
+
+
+@pytest.mark.parametrize("operators", [{}, {OP: (2, None)}])
+def test_a_planned_epoch_has_the_live_values_that_it_has_seen(
+    files: MemoryFiles, operators: dict[OperatorUid, tuple[int, None]]
+) -> None:
+    source = put_checkpoint(files, "/savepoints/two", checkpoint=8)
+    live = {"limits": LiveInForce(3, b"{}", Epoch(2))}
+    queries = {**source.metadata.queries}
+    queries[QUERY] = queries[QUERY].model_copy(update={"planned_live": live})
+    metadata = source.metadata.model_copy(update={"queries": queries})
+    prepared(files, CheckpointSource(source.path, metadata, files)).commit()
+    lineage = opened(files, QUERY)
+    seed_lineage(files, lineage, Generation(5), operators)
+    records = EpochStore(files, lineage.epochs, Generation(5), 100).open()
+    assert [each for each in records if isinstance(each, LiveFrozen)] == [LiveFrozen(Epoch(BOUNDARY + 1), live)]
