@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -35,10 +35,14 @@ from coord_control.durable.checkpoints.stored_statistics import stored_statistic
 from coord_control.durable.files.filesystem import Files, LocalFiles, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.holder import Aliveness, Holder
+from coord_control.durable.restore.live_log import LiveLog
 from coord_control.errors import (
     EventInvalid,
     Fenced,
     JobClosed,
+    LiveValueInvalid,
+    LiveValueNotFound,
+    LiveVersionChanged,
     NotAnswered,
     OperatorNotFound,
     UndeclaredEvent,
@@ -54,12 +58,15 @@ from coord_control.protocol.job_facts import (
     FeedStatus,
     JobFacts,
     JobListener,
+    LiveFacts,
+    LiveUse,
     OperatorFacts,
     QueryFacts,
     RecoveryFact,
     RequestSchema,
 )
 from coord_control.protocol.operator import Totals
+from coord_control.protocol.records import LiveChanged
 from coord_control.protocol.scheduler.statistics_history import Overview, StatisticsHistory
 from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest
 from coord_control.protocol.statistics import (
@@ -80,6 +87,22 @@ from tests.unit.durable.metadata_kit import full_metadata
 JOB: Final = "flights"
 OPERATOR: Final = "threshold"
 SUBTASKS: Final = 2
+
+
+#: The live value that every scripted driver has.
+LIVE: Final = "limits"
+
+
+def _live_facts(change: LiveChanged) -> LiveFacts:
+    return LiveFacts(
+        name=change.name,
+        version=change.version,
+        value=change.value,
+        by=change.by,
+        at_seconds=change.at_seconds,
+        schema={},
+        uses={QueryName("q"): LiveUse(version=change.version, since=Epoch(3), next_epoch=None)},
+    )
 
 
 class ScriptedDriver:
@@ -131,6 +154,8 @@ class ScriptedDriver:
         self._state = Path(self.folder) / "coordinator.json"
         self._applied: list[Any] = []
         self._feed: EventFeed[ControlEvent] = EventFeed(1 << 20)
+        self._live = LiveLog(self.files, self.folder, self.generation)
+        self._live.open({LIVE: b'{"minutes":30}'})
         self._facts = JobFacts(
             name=name,
             root=str(root),
@@ -272,6 +297,22 @@ class ScriptedDriver:
 
     def fenced(self, newest: int) -> None:
         self.fenced_by = newest
+
+    def set_live(
+        self, name: str, fields: Mapping[str, object], expect: int | None, key: str, by: str
+    ) -> Future[LiveFacts]:
+        future: Future[LiveFacts] = Future()
+        try:
+            future.set_result(self._set_live(name, fields, expect, key, by))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def live(self, name: str) -> LiveFacts:
+        if name != LIVE:
+            raise LiveValueNotFound(name, self._facts.name, [LIVE])
+        with self._lock:
+            return _live_facts(self._live.history(name)[-1])
 
     def check_event(self, operator: str, event_type: str, payload: Any, subtask: int | None) -> ControlEvent:
         self._bound(operator)
@@ -492,6 +533,19 @@ class ScriptedDriver:
     def _stored(self, path: str) -> CheckpointStatistics:
         catalog = Catalog(self.files, self.folder, self.storage)
         return stored_statistics(catalog.read(catalog.resolve(path)), path)
+
+    def _set_live(self, name: str, fields: Mapping[str, object], expect: int | None, key: str, by: str) -> LiveFacts:
+        with self._lock:
+            self._check_open()
+            if (found := self._live.find(key)) is None:
+                before = self.live(name)
+                if expect is not None and expect != before.version:
+                    raise LiveVersionChanged(name, expect, before.version)
+                if not isinstance(fields.get("minutes"), int):
+                    problem = {"loc": ["minutes"], "msg": "Input should be a valid integer"}
+                    raise LiveValueInvalid(name, "minutes: Input should be a valid integer", [problem])
+                found = self._live.change(name, json.dumps(dict(fields)).encode(), key=key, by=by)
+            return _live_facts(found)
 
     def _bound(self, operator: str) -> None:
         if operator != OPERATOR:

@@ -19,6 +19,7 @@ from coord_control.cli import (
     history,
     jobs,
     lifecycle,
+    live,
     logs,
     mailbox,
     restore,
@@ -69,6 +70,8 @@ app.command("show")(jobs.show)
 app.command("watch")(jobs.watch)
 app.command("logs")(logs.logs)
 app.command("ui")(ui.ui)
+app.command("set")(live.set_)
+app.command("get")(live.get)
 app.command("stop")(lifecycle.stop)
 app.command("restart")(lifecycle.restart)
 app.command("restore")(restore.restore)

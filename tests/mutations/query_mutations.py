@@ -11,6 +11,7 @@ from coord_control.protocol import query_state
 from coord_control.spark.checkpoints.sink_position import sink_at
 from coord_control.spark.queries import restart_policy
 from coord_control.spark.queries.query import ManagedQuery
+from coord_control.spark.queries.writers import start_run
 from coord_control.storage import jobs
 from tests.mutations.mutation import Mutation
 
@@ -90,9 +91,9 @@ QUERY_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "write elsewhere than to the table",
-            ManagedQuery._start_spark,
-            "self._writer.start() if self._table is None else self._writer.toTable(self._table)",
-            "self._writer.start()",
+            start_run,
+            "writer.start() if table is None else writer.toTable(table)",
+            "writer.start()",
         ),
         "tests/spark/test_tables.py::test_a_query_writes_to_a_table_with_all_that_was_set_on_its_writer",
     ),

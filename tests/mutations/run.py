@@ -29,6 +29,7 @@ from coord_control.protocol.operator import OperatorRun
 from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
 from tests.mutations.checkpoint_mutations import CHECKPOINT_MUTATIONS
 from tests.mutations.control_mutations import CONTROL_MUTATIONS
+from tests.mutations.live_mutations import LIVE_MUTATIONS
 from tests.mutations.mutation import Mutation
 from tests.mutations.request_mutations import REQUEST_MUTATIONS
 from tests.mutations.tested import TESTED_MUTATIONS, fails, passes
@@ -333,6 +334,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     *CHECKPOINT_MUTATIONS,
     *CONTROL_MUTATIONS,
     *REQUEST_MUTATIONS,
+    *LIVE_MUTATIONS,
 )
 
 

@@ -23,6 +23,7 @@ from tests.mutations.dagster_mutations import DAGSTER_MUTATIONS
 from tests.mutations.delivery_mutations import DELIVERY_MUTATIONS
 from tests.mutations.ending_mutations import ENDING_MUTATIONS
 from tests.mutations.history_mutations import HISTORY_MUTATIONS
+from tests.mutations.live_mutations import TESTED_LIVE_MUTATIONS
 from tests.mutations.mutation import Mutation
 from tests.mutations.preflight_mutations import PREFLIGHT_MUTATIONS
 from tests.mutations.query_mutations import QUERY_MUTATIONS
@@ -61,6 +62,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *STORAGE_MUTATIONS,
     *SENDING_MUTATIONS,
     *TESTED_REQUEST_MUTATIONS,
+    *TESTED_LIVE_MUTATIONS,
 )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from coord_control.errors import CommittedElsewhere
+from coord_control.errors import CommittedElsewhere, StoreUnavailable
 from tests.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
 from tests.simulation.choices import Action, early_death, is_spared, some_driver
 from tests.simulation.driver import Driver, DriverStage
 from tests.simulation.items import ITEM_ACTIONS
+from tests.simulation.live import LIVE_ACTIONS, open_live
 from tests.simulation.network import Connection
 from tests.simulation.request_actions import REQUEST_ACTIONS
 from tests.simulation.spark import AttemptStage, Run, RunStage, Task
@@ -388,6 +389,11 @@ def _start_query(world: World, rng: random.Random) -> bool:
     waiting = [query for query in world.specs if query not in over]
     if not waiting:
         return False
+    try:
+        open_live(world, driver)
+    except StoreUnavailable:
+        world.say(f"{driver} cannot read the storage now")
+        return True
     world.start_query(driver, rng.choice(waiting))
     return True
 
@@ -463,4 +469,5 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     **CHECKPOINT_ACTIONS,
     **ITEM_ACTIONS,
     **REQUEST_ACTIONS,
+    **LIVE_ACTIONS,
 }

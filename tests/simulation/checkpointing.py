@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from coord_control.errors import CoordControlError, Fenced, StateFileMissing, StoreError, StoreUnavailable
-from coord_control.ids import BarrierId, CheckpointId, Generation, QueryName
+from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, QueryName
 from coord_control.protocol.cut import cut_of
 from coord_control.protocol.failures import FailureReason
+from coord_control.protocol.live_epochs import frozen_in
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.records import Record
 from coord_control.protocol.recovery import Facts, recover, recovery_marker
@@ -109,7 +110,7 @@ def write(world: World, driver: Driver, pending: UnderWay, *, dies_after: bool) 
     """
     if _is_fenced(world, driver):
         return
-    stored = pending.complete(world.specs)
+    stored = pending.complete(world.specs, driver.lineage.live.current)
     world.stored[pending.checkpoint] = stored
     world.statistics.stored += 1
     world.say(f"{stored} is stored")
@@ -164,12 +165,18 @@ def _cut(world: World, driver: Driver, pending: UnderWay) -> None:
     awaited = [query for query in world.specs if query not in resting]
     # The cut comes first: what waits in the loop's queue may end what is asked for.
     pending.barrier, pending.boundaries = driver.cut(pending.checkpoint, awaited)
-    generation = driver.claim.generation
     pending.parts = {
-        query: _at_rest(world, driver.lineage, query, driver.stores[query].read(), generation) for query in resting
+        query: _at_rest(world, driver.lineage, query, _records(driver, query), driver.claim.generation)
+        for query in resting
     }
     world.statistics.cut_at_rest += len(resting)
     pending.run.cut(pending.barrier, awaited, resting)
+
+
+def _records(driver: Driver, query: QueryName) -> Sequence[Record]:
+    # A driver is spared the start of a query that would end as it did before; the product starts it, and reads.
+    has_started = (query, driver.claim.generation) in driver.lineage.read_by
+    return driver.stores[query].read() if has_started else driver.lineage.read(query)
 
 
 def _abort_cut(world: World, driver: Driver, pending: UnderWay) -> None:
@@ -184,7 +191,7 @@ def save_offline(world: World) -> None:
     lineage = world.lineage
     newest = lineage.newest_generation()
     parts = {query: _at_rest(world, lineage, query, lineage.read(query), newest) for query in lineage.logs}
-    stored = Stored(_next(world), BarrierId((newest << 32) + (1 << 31)), parts)
+    stored = Stored(_next(world), BarrierId((newest << 32) + (1 << 31)), parts, lineage.live.current)
     world.stored[stored.checkpoint] = stored
     world.statistics.offline_savepoints += 1
     world.say(f"{stored} is saved offline")
@@ -207,7 +214,9 @@ def _at_rest(
         key: seen for key, seen in lineage.invariants.served.items() if key[0] in recovered and key[2] > log.committed
     }
     world.statistics.planned_in_cuts += log.planned > log.committed
-    return Part(log.committed, cuts, Rest(replace(log, plans=dict(log.plans)), recovered, served))
+    seen = lineage.live.seen.get((query, Epoch(log.committed + 1))) if log.planned > log.committed else None
+    rest = Rest(replace(log, plans=dict(log.plans)), recovered, served, frozen_in(facts), seen)
+    return Part(log.committed, cuts, rest)
 
 
 def restore(world: World, stored: Stored, dies_at: int | None = None, *, job: str | None = None) -> None:

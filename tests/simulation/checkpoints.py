@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from coord_control.ids import NO_CHECKPOINT, BarrierId, CheckpointId, Epoch, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.cut import OperatorCut, PendingCut
+from coord_control.protocol.live_epochs import Values
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.recovery import RecoveredOperator
 from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
@@ -38,6 +39,8 @@ class Rest:
     log: SparkLog
     recovered: Mapping[OperatorUid, RecoveredOperator]
     served: Served
+    live: Values | None = None  #: what the planned epoch has frozen, as the cut has it
+    live_seen: int | None = None  #: ... and as it was answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Stored:
     checkpoint: CheckpointId
     barrier: BarrierId
     parts: Mapping[QueryName, Part]
+    live: int = 0
 
     def __str__(self) -> str:
         at = ", ".join(f"{query} at {part.boundary}" for query, part in self.parts.items())
@@ -109,7 +113,7 @@ class UnderWay:
             raise Violation(f"cut: {notice.query} is captured twice for checkpoint {notice.checkpoint}")
         self.parts[notice.query] = Part(notice.boundary, notice.cuts)
 
-    def complete(self, queries: Iterable[QueryName]) -> Stored:
+    def complete(self, queries: Iterable[QueryName], live: int) -> Stored:
         """Its metadata is on the storage.
 
         Raises:
@@ -120,7 +124,7 @@ class UnderWay:
                 raise Violation(f"pin: checkpoint {self.checkpoint} is complete without {query}")
             if self.kept.get(query) is not self.parts[query]:
                 raise Violation(f"pin: checkpoint {self.checkpoint} is complete without the files of {query}")
-        return Stored(self.checkpoint, self.barrier, dict(self.parts))
+        return Stored(self.checkpoint, self.barrier, dict(self.parts), live)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import Acknowledge, Answer, AttemptEnded, Batch, Hello
 from coord_control.protocol.operator import OperatorRun, OperatorSpec
-from coord_control.protocol.records import Record
+from coord_control.protocol.records import LiveChanged, Record
 from coord_control.protocol.recovery import Facts
 from tests.simulation.checkpoints import Desk, UnderWay, Watched
 from tests.simulation.checks import check_driver, check_measured, tell_committed, waiting_behind
@@ -83,6 +83,7 @@ class Driver:
         answer: sends an answer to a connection.
         say: tells the history what happens.
         now: what its clock shows; as good as any other time.
+        live_log: the log of the job's live values, as this driver sees the storage.
     """
 
     claim: Claim
@@ -93,6 +94,7 @@ class Driver:
     answer: Callable[[Driver, str, Answer], None]
     say: Notify
     now: float
+    live_log: EpochStore
     logs: dict[QueryName, SparkLog] = field(init=False)
     invariants: Invariants = field(init=False)
     core: JobCore = field(init=False)
@@ -111,6 +113,8 @@ class Driver:
     dies_between: bool = False  #: after the next answers, before their notices
     is_dying: bool = False
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
+    live_version: int = 0  #: 0: the log of live values was not read yet
+    live_pending: LiveChanged | None = None  #: it is not known whether it is durable
     checked_records: int = 0  #: of the batch that the core is filling
 
     def __post_init__(self) -> None:

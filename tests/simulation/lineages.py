@@ -17,10 +17,11 @@ from coord_control.durable.epochs.records_codec import Header
 from coord_control.ids import NO_CHECKPOINT, NO_EPOCH, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol.control_events import unseal
 from coord_control.protocol.cut import OperatorCut, seed
-from coord_control.protocol.records import EventBatch, Record
+from coord_control.protocol.records import EventBatch, LiveFrozen, Record
 from coord_control.protocol.recovery import Facts, Outbox, RecoveredOperator, recover
 from tests.simulation.checkpoints import Stored
 from tests.simulation.invariants import BarriersSeen, Invariants, View
+from tests.simulation.live_book import LiveBook
 from tests.simulation.memory_files import MemoryFiles
 from tests.simulation.spark import SparkLog
 from tests.simulation.statistics import Statistics
@@ -57,6 +58,7 @@ class Lineage:
     read_by: dict[tuple[QueryName, Generation], View] = field(default_factory=dict)
     undamaged: dict[QueryName, MemoryFiles] = field(default_factory=dict)  #: before a file of the query went bad
     deepest: dict[QueryName, Epoch] = field(default_factory=dict)
+    live: LiveBook = field(default_factory=LiveBook)
     durable_items: dict[OperatorUid, int] = field(default_factory=dict)  #: as a driver has said
     _restored_at: dict[QueryName, Epoch] = field(init=False)
     _views: dict[QueryName, tuple[int, View]] = field(default_factory=dict)
@@ -65,9 +67,12 @@ class Lineage:
         self.invariants = Invariants(self.logs, self.view, self.barriers, is_deaf=self.is_deaf)
         self._restored_at = {query: log.committed for query, log in self.logs.items()}
         if self.restored is not None:
-            for part in self.restored.parts.values():
+            self.live.first = self.restored.live
+            for query, part in self.restored.parts.items():
                 if part.rest is not None:
                     self.invariants.taken_over(part.rest.served)
+                    if part.rest.live_seen is not None:
+                        self.live.seen[query, Epoch(part.boundary + 1)] = part.rest.live_seen
 
     def folder(self, query: QueryName) -> str:
         """Where the epoch store of a query is."""
@@ -76,6 +81,10 @@ class Lineage:
     def store(self, files: MemoryFiles, query: QueryName, generation: Generation) -> EpochStore:
         """The epoch store of a query, as one driver sees it."""
         return EpochStore(files, self.folder(query), generation, RETAIN_EPOCHS, max_segments=self.max_segments)
+
+    def live_log(self, files: MemoryFiles, generation: Generation) -> EpochStore:
+        """The log of its live values, as one driver sees it."""
+        return EpochStore(files, f"/job/live-{self.number}", generation, 0, max_segments=self.max_segments)
 
     def view(self, query: QueryName, generation: Generation) -> View:
         """What the successor of a driver has read, or would read now."""
@@ -151,6 +160,8 @@ class Lineage:
         assert self.restored is not None
         part = self.restored.parts[query]
         records = [record for cut in part.cuts for record in seed(cut, part.boundary, self.restored.barrier)]
+        if part.rest is not None and part.rest.live is not None:
+            records.append(LiveFrozen(Epoch(part.boundary + 1), part.rest.live))
         log = GenerationLog(files, self.folder(query), generation)
         log.remove()
         log.write(Header(True, generation, 0, Epoch(part.boundary + 1)), records)
@@ -201,6 +212,7 @@ class Lineage:
         else:
             return False
         log.sink = min(log.sink, log.planned)
+        self.live.set_back(query, log.planned)
         self.durable_items.clear()
         self.statistics.set_back += 1
         return True

@@ -17,6 +17,7 @@ from tests.simulation.actions import ACTIONS
 from tests.simulation.dice import Dice
 from tests.simulation.driver import Driver
 from tests.simulation.items import check_items, send_last_items
+from tests.simulation.live import ask_all
 from tests.simulation.requests import check_requests
 from tests.simulation.spark import RunStage
 from tests.simulation.values import CoordinatorState, SubtaskState, Violation
@@ -90,6 +91,7 @@ def _rest(world: World, rng: random.Random) -> None:
     for number in range(_LAST_EPOCHS + _MORE_EPOCHS):
         before = world.statistics.writes
         plan_all(world, rng)
+        ask_all(world, is_last=number >= _LAST_EPOCHS - 1)
         if not _run_until_idle(world, rng):
             return
         if number >= _LAST_EPOCHS - 1 and world.statistics.writes == before:

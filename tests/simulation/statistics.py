@@ -55,6 +55,9 @@ class Statistics:
     requests: int = 0  #: to coordinators, from outside
     requests_waited: int = 0  #: because no run of the query existed
     states_shown: int = 0
+    live_changes: int = 0
+    live_answers: int = 0  #: that epochs have seen
+    live_records: int = 0
     pauses: int = 0  #: of queries, between two epochs
 
     def add(self, other: Statistics) -> None:

@@ -9,7 +9,7 @@ from tests.mutations.tested import TESTED_MUTATIONS
 from tests.simulation import histories
 from tests.simulation import run as simulate
 
-_CHUNK = 75
+_CHUNK = 150
 
 
 @pytest.mark.parametrize("start", range(0, 300, _CHUNK))
@@ -28,6 +28,8 @@ def test_no_history_breaks_a_rule(start: int) -> None:
     assert min(statistics.planned_in_cuts, statistics.planned_restored) > 0
     assert min(statistics.requests_waited, statistics.states_shown) > 0
     assert min(statistics.cut_at_rest, statistics.late_pins) > 0
+    assert _CHUNK < statistics.live_records < statistics.live_answers
+    assert statistics.live_changes > _CHUNK
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

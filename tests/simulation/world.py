@@ -75,6 +75,7 @@ class World:
     uids: int = 0
     tokens: int = 0
     checkpoints: int = 0
+    live_values: int = 0  #: how many changes there were
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.shape.getrandbits(32))
@@ -181,6 +182,7 @@ class World:
             answer=self.answer,
             say=self.say,
             now=self.claims.clocks[claim.generation].seconds(self.claims.passed),
+            live_log=lineage.live_log(files, claim.generation),
         )
         for coordinator in driver.coordinators.values():
             coordinator.feed = EventFeed(_NO_LIMIT if self.is_calm else self.items_limit)
@@ -282,6 +284,7 @@ class World:
         if not run.next_is_planned():
             log.planned = Epoch(log.committed + 1)
             log.plans[log.planned] = self._draw_plan(run.query, rng)
+            self.lineage.live.plan(run.query, log.planned, run.id)
         run.begin()
         plan = run.plan
         rows = ", ".join(f"{uid}{list(subtasks)}" for uid, subtasks in plan.rows.items()) or "nothing"

@@ -28,7 +28,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.channel import OperatorChannel
 from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.messages import Answer, Batch, Notice
-from coord_control.protocol.records import Ack, Begin, EventBatch, Record, RunStarted
+from coord_control.protocol.records import Ack, Begin, EventBatch, LiveChanged, LiveFrozen, Record, RunStarted
 from tests.core_kit import OP, Crash, Stage, event, names, spec
 
 
@@ -222,6 +222,11 @@ def _record(record: Record) -> str:
             return f"ack {record.subtask} e={record.epoch} t={record.attempt} state={_text(record.state)}{outbox}"
         case RunStarted():
             return f"run-started generation={record.generation} committed={record.committed} planned={record.planned}"
+        case LiveFrozen():
+            values = "".join(f" {name}={live.version}" for name, live in sorted(record.values.items()))
+            return f"live e={record.epoch}{values}"
+        case LiveChanged():
+            return f"live {record.name}={record.version}"
         case _:
             assert_never(record)
 

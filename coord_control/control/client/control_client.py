@@ -19,7 +19,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, JsonValue
@@ -297,6 +297,30 @@ class ControlClient(ControlReader):
         """
         wanted = CommittedStates(subtasks=tuple(subtasks), after=after, limit=limit)
         return self.ask(job, operator, wanted, timeout=timeout)
+
+    def set(
+        self,
+        job: str,
+        name: str,
+        fields: Mapping[str, JsonValue],
+        *,
+        expect: int | None = None,
+        key: str | None = None,
+        expires_seconds: float | None = None,
+    ) -> CommandRecord:
+        """Change fields of a live value, exactly once. Result: ``LiveResult``, once the change is accepted.
+
+        Args:
+            expect: refuse the change unless the value has this version.
+        """
+        command = requested(commands.SetLive, name=name, fields=fields, expect=expect)
+        return self.submit(job, command, key=key, expires_seconds=expires_seconds)
+
+    def get(
+        self, job: str, name: str, *, key: str | None = None, expires_seconds: float | None = None
+    ) -> CommandRecord:
+        """Ask for a live value. Result: ``LiveResult``."""
+        return self.submit(job, requested(commands.GetLive, name=name), key=key, expires_seconds=expires_seconds)
 
     def cancel(self, command: str | CommandRecord) -> CommandRecord:
         """Cancel a command: immediately if no driver has claimed it; otherwise the checkpoint or savepoint that it

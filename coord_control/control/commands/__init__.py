@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from coord_control.control.commands.abort import Abort, AbortResult
 from coord_control.control.commands.ask import MAX_REQUEST_BYTES, Ask, AskResult
 from coord_control.control.commands.dispose import Dispose, DisposeResult
+from coord_control.control.commands.get_live import GetLive
 from coord_control.control.commands.restart import Restart, RestartResult
 from coord_control.control.commands.restore import Restore, RestoreResult
 from coord_control.control.commands.send_event import (
@@ -25,6 +26,7 @@ from coord_control.control.commands.send_event import (
     SendEventResult,
     event_so_far,
 )
+from coord_control.control.commands.set_live import LiveInQuery, LiveResult, SetLive
 from coord_control.control.commands.stop import Stop, StopResult
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint
 from coord_control.control.commands.trigger_checkpoint import TriggerCheckpoint
@@ -55,6 +57,9 @@ __all__ = [
     "Dispose",
     "DisposeResult",
     "EventStage",
+    "GetLive",
+    "LiveInQuery",
+    "LiveResult",
     "Refusal",
     "Restart",
     "RestartResult",
@@ -62,6 +67,7 @@ __all__ = [
     "RestoreResult",
     "SendEvent",
     "SendEventResult",
+    "SetLive",
     "Stop",
     "StopResult",
     "StopWithSavepoint",
@@ -95,6 +101,8 @@ COMMANDS: Final[Mapping[CommandKind, type[Command[Any]]]] = {
         Verify,
         SendEvent,
         Ask,
+        SetLive,
+        GetLive,
     )
 }
 

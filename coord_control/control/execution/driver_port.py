@@ -9,7 +9,7 @@ Threads: every method may be called from any thread. Methods that wait are docum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from coord_control.protocol.job_facts import (
     FeedStatus,
     JobFacts,
     JobListener,
+    LiveFacts,
     OperatorFacts,
     QueryFacts,
 )
@@ -166,6 +167,30 @@ class DriverPort(Protocol):
 
     def fenced(self, newest: int) -> None:
         """Stop the job, because the database knows a newer driver."""
+
+    # Live values.
+
+    def set_live(
+        self, name: str, fields: Mapping[str, object], expect: int | None, key: str, by: str
+    ) -> Future[LiveFacts]:
+        """Request a change of a live value; they are carried out in the order of these calls, once the job has begun.
+
+        The future raises LiveValueNotFound, LiveValueInvalid, LiveVersionChanged: nothing was changed; JobClosed,
+        Fenced: the next driver carries it out if it is asked for again with the same key.
+
+        Args:
+            fields: those to change, as JSON has them.
+            expect: the version that it must have; None for any.
+            key: the same key never makes a second change.
+        """
+
+    def live(self, name: str) -> LiveFacts:
+        """Return what is known of a live value; waits a moment.
+
+        Raises:
+            LiveValueNotFound, LiveModelInvalid: there is none, or not yet.
+            JobClosed: the job has ended.
+        """
 
     # Control events.
 

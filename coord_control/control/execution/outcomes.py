@@ -20,6 +20,9 @@ from coord_control.errors import (
     InvalidName,
     JobClosed,
     JobRunning,
+    LiveValueInvalid,
+    LiveValueNotFound,
+    LiveVersionChanged,
     NoSuchSubtask,
     NotAnswered,
     OperatorNotFound,
@@ -61,6 +64,9 @@ class Refusal(enum.StrEnum):
     REQUEST_INVALID = "REQUEST_INVALID"  #: the payload does not match the request's model; the fields list the problems
     REQUEST_FAILED = "REQUEST_FAILED"  #: the coordinator raised, or its answer cannot be used
     NOT_ANSWERED = "NOT_ANSWERED"  #: not within the time: the coordinator is busy, or its query is being restarted
+    UNKNOWN_LIVE_VALUE = "UNKNOWN_LIVE_VALUE"
+    LIVE_VALUE_INVALID = "LIVE_VALUE_INVALID"  #: it would not match its model; the fields list the problems
+    LIVE_VERSION_CHANGED = "LIVE_VERSION_CHANGED"  #: it has another version than the one that was expected
     CHECKPOINT_NOT_FOUND = "CHECKPOINT_NOT_FOUND"
     CHECKPOINT_IN_USE = "CHECKPOINT_IN_USE"
     NOTHING_TO_ABORT = "NOTHING_TO_ABORT"  #: the checkpoint has already finished
@@ -79,6 +85,9 @@ _REFUSALS: Final[tuple[tuple[type[Exception], Refusal], ...]] = (
     (OperatorNotFound, Refusal.UNKNOWN_OPERATOR),
     (UndeclaredEvent, Refusal.UNKNOWN_EVENT_TYPE),
     (EventInvalid, Refusal.EVENT_INVALID),
+    (LiveValueNotFound, Refusal.UNKNOWN_LIVE_VALUE),
+    (LiveValueInvalid, Refusal.LIVE_VALUE_INVALID),
+    (LiveVersionChanged, Refusal.LIVE_VERSION_CHANGED),
     (NoSuchSubtask, Refusal.UNKNOWN_SUBTASK),
     (UndeclaredRequest, Refusal.UNKNOWN_REQUEST),
     (RequestNotValid, Refusal.REQUEST_INVALID),
@@ -159,7 +168,7 @@ def _short(message: str) -> str:
 
 
 def _fields(error: Exception) -> list[dict[str, Any]]:
-    if isinstance(error, EventInvalid | RequestNotValid):
+    if isinstance(error, EventInvalid | LiveValueInvalid | RequestNotValid):
         return [dict(each) for each in error.fields]
     if isinstance(error, RestoreRefused):
         return [dict(each) for each in error.checks]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot, QuerySnapshot, Trigger
 from coord_control.durable.job_folder.lineage import LineageOperator
 from coord_control.ids import NO_CHECKPOINT, Epoch, Generation, OperatorUid, QueryName
 from coord_control.protocol.cut import OperatorCut
+from coord_control.protocol.records import LiveInForce, LiveValue
 from coord_control.protocol.scheduler.scheduler import StartCheckpoint
 from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.protocol.statistics import (
@@ -30,12 +31,17 @@ __all__ = ["CheckpointContents", "JobDescription", "Position"]
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What the metadata of a checkpoint records about its job."""
+    """What the metadata of a checkpoint records about its job.
+
+    Attributes:
+        live: returns the job's live values, as they are accepted.
+    """
 
     job: str
     generation: Generation
     spark_version: str
     operator: Callable[[OperatorUid], LineageOperator]
+    live: Callable[[], Mapping[str, LiveValue]] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,13 @@ class Position:
         boundary: the last committed epoch in the checkpoint.
         planned: Spark's last planned epoch; None if the core cuts the query.
         cuts: the cuts of its operators.
+        planned_live: the live values of the planned epoch, if there is one that has asked for them.
     """
 
     boundary: Epoch
     planned: Epoch | None
     cuts: tuple[OperatorCut, ...] = ()
+    planned_live: Mapping[str, LiveInForce] | None = None
 
 
 class CheckpointContents:
@@ -100,7 +108,8 @@ class CheckpointContents:
 
     def pinned(self, snapshot: QuerySnapshot, statistics: QueryStatistics) -> None:
         """Record that the files of a query are pinned."""
-        self._snapshots[statistics.query] = snapshot
+        live = self._positions[statistics.query].planned_live
+        self._snapshots[statistics.query] = snapshot.model_copy(update={"planned_live": live and dict(live)})
         self._statistics[statistics.query] = statistics
 
     def measured(self, queries: Sequence[QueryStatistics]) -> None:
@@ -158,6 +167,8 @@ class CheckpointContents:
                 for query in self._snapshots
                 for cut in self._positions[query].cuts
             },
+            # Later than every cut, so no query has seen a value that is not in it.
+            live=dict(self._job.live()),
             statistics=to_json(self.statistics()),
         )
 

@@ -42,6 +42,7 @@ from coord_control.protocol.job_facts import (
     FeedStatus,
     JobFacts,
     JobListener,
+    LiveFacts,
     OperatorFacts,
     QueryFacts,
 )
@@ -56,6 +57,7 @@ from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.news import News
 from coord_control.spark.job.running_queries import RunningQueries
 from coord_control.spark.job.states_page import states_page, wanted_subtasks
+from coord_control.spark.live.live_values import LiveRequest, LiveValues
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator
 from coord_control.spark.loop.control_feed import WaitingEvent
 
@@ -101,6 +103,7 @@ class PortParts:
     checkpoints: CheckpointService
     news: News
     metrics: MetricsAddress | None
+    live: LiveValues
 
 
 class AgentPort:
@@ -117,6 +120,7 @@ class AgentPort:
         self._checkpoints = parts.checkpoints
         self._news = parts.news
         self._metrics = parts.metrics
+        self._live = parts.live
 
     @property
     def facts(self) -> JobFacts:
@@ -371,6 +375,29 @@ class AgentPort:
         # States are parsed elsewhere: they may be large, and nothing may hold up the loop.
         read.add_done_callback(lambda _: bound.thread.submit_background(show))
         return answer
+
+    # Live values.
+
+    def set_live(
+        self, name: str, fields: Mapping[str, object], expect: int | None, key: str, by: str
+    ) -> Future[LiveFacts]:
+        """Ask for a change of a live value; the future raises what that of :meth:`.LiveValues.request` does.
+
+        Args:
+            expect: the version that it must have; None for any.
+            key: the same key never makes a second change.
+        """
+        return self._live.request(LiveRequest(name=name, fields=fields, expect=expect, key=key, by=by))
+
+    def live(self, name: str) -> LiveFacts:
+        """Return what is known of a live value; waits a moment.
+
+        Raises:
+            LiveValueNotFound: none of this name is declared.
+            LiveModelInvalid: no query has been started yet.
+            JobClosed: the job has ended.
+        """
+        return self._live.facts(name)
 
     # Parts.
 

@@ -14,19 +14,17 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from coord_control.control.settings import ControlSettings
 from coord_control.coordinators.contract import OperatorCoordinator
 from coord_control.coordinators.requests import Request
 from coord_control.errors import (
     CheckpointNotCompleted,
-    DuplicateOperator,
     InvalidName,
     JobClosed,
     JobRootMismatch,
@@ -43,19 +41,18 @@ from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, 
 from coord_control.spark.checkpoints.stop_first import CLOSE_SECONDS, STOP_SECONDS, stop_queries
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort, PortParts
+from coord_control.spark.job.control_plane_choice import control_plane
 from coord_control.spark.job.job_driver import DriverSettings, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics, MeasuredParts
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
 from coord_control.spark.job.query_starts import QueryStart
 from coord_control.spark.job.rescale import RescaleFunction
+from coord_control.spark.live.live_handle import Live, Model
 from coord_control.spark.process import shutdown, start_notice
 from coord_control.spark.process.interrupts import InterruptsWait
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import require_classic, require_operators, use_this_interpreter
-
-if TYPE_CHECKING:
-    from coord_control.spark.job.control_plane import ControlPlane
 
 __all__ = ["Job"]
 
@@ -65,8 +62,8 @@ _log = logging.getLogger("coord_control.job")
 class Job:
     """A long-running job: a name, operators, queries.
 
-    Use it as a context manager; the job ends with the block. After that its methods raise JobClosed, or JobEndRequested
-    if a command or SIGTERM ended the job, which ends the program without an error.
+    Use it as a context manager; the job ends with the block. Then its methods raise JobClosed, or JobEndRequested if a
+    command or SIGTERM ended the job, which ends the program without an error.
 
         with cc.Job("flights", spark, root=".../jobs") as job:
             operator = job.operator("delay-threshold", AdaptiveThreshold(), parallelism=4,
@@ -148,7 +145,7 @@ class Job:
         if not is_valid_name(name):
             raise InvalidName("job", name)
         self.name = name
-        self._plane = _control_plane(control)
+        self._plane = control_plane(control)
         self._metrics = JobMetrics.of(metrics)
         require_classic(spark)
         use_this_interpreter(spark)
@@ -194,6 +191,7 @@ class Job:
                 checkpoints=driver.checkpoints,
                 news=driver.news,
                 metrics=self._metrics,
+                live=driver.live,
             ),
         )
         shutdown.register(self.stop)
@@ -220,12 +218,10 @@ class Job:
             state: pydantic model of a subtask's state, default constructible, at most 1 MiB as JSON.
             down: models of the events coordinator -> subtask. Append new ones; never reorder or remove used ones.
             up: models of the events subtask -> coordinator, likewise.
-            requests: what the coordinator answers (``handle_request``): subclasses of :class:`Request`, in any order;
-                they may change at any time.
-            rescale: ``rescale(subtasks, parallelism)`` redistributes states when a restored operator gets another
-                parallelism: it takes a list of :class:`SubtaskSnapshot` (state, waiting events) of the old subtasks and
-                returns a list of ``parallelism`` new ones. Events in transit from an old subtask to the coordinator
-                arrive as events of subtask ``old % parallelism``.
+            requests: what the coordinator answers (``handle_request``), as subclasses of :class:`Request`; may change.
+            rescale: ``rescale(subtasks, parallelism)`` makes a list of ``parallelism`` :class:`SubtaskSnapshot` (state,
+                waiting events) of those of the old subtasks, when a restored operator gets another parallelism. Events
+                in transit from an old subtask arrive as events of subtask ``old % parallelism``.
 
         Raises:
             DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).
@@ -235,6 +231,20 @@ class Job:
         self._life.check_open()
         require_operators(uid, self._spark.version)
         return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale, requests)
+
+    def live(self, name: str, default: Model) -> Live[Model]:
+        """Declare a live value: its fields are columns whose values can be changed while queries run (:class:`Live`).
+
+        Args:
+            name: its name in this job; letters, digits and ``_``.
+            default: a pydantic model; what a new job begins with. Fields are bool, int, float, str, date or datetime.
+
+        Raises:
+            LiveModelInvalid: it cannot be declared like this, or a query has been started already.
+            JobClosed: the job has ended.
+        """
+        self._life.check_open()
+        return Live(self._driver.live.declare(name, default), self._driver.live)
 
     def start(
         self, name: str, writer: DataStreamWriter, *, table: str | None = None, checkpoint_location: str | None = None
@@ -317,9 +327,8 @@ class Job:
             InvalidName: ``label`` cannot be used.
         """
         target = target if target is None else absolute(target)
-        return self._submit(
-            CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="api")
-        )
+        request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="api")
+        return self._submit(request)
 
     def stop_with_savepoint(
         self,
@@ -345,9 +354,8 @@ class Job:
             JobEndRequested: a command or SIGTERM ended the job before.
         """
         target = target if target is None else absolute(target)
-        request = CheckpointRequest(
-            kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause="stop with savepoint"
-        )
+        cause = "stop with savepoint"
+        request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target=target, key=key, label=label, cause=cause)
         self._life.check_open()
         self._all_declared()
         try:
@@ -482,21 +490,8 @@ class Job:
     ) -> StreamingQuery:
         self._life.check_open()
         query_name = QueryName(name)
-        if not is_valid_name(name):
-            raise InvalidName("query", name)
-        if self._driver.starts.is_known(query_name):
-            raise DuplicateOperator("query", name)
+        self._driver.starts.check_name(query_name)
         operators = self._declared.in_query(writer, query_name)
         if checkpoint_location is not None:
             checkpoint_location = self._driver.place.reachable(checkpoint_location)
         return self._driver.starts.start(QueryStart(query_name, writer, operators, checkpoint_location, table))
-
-
-def _control_plane(url: str | None) -> ControlPlane | None:
-    settings = ControlSettings.load(url)
-    if settings.is_off:
-        return None
-    # It imports SQLAlchemy, which takes half a second, so a job without a control plane does not import it.
-    from coord_control.spark.job.control_plane import ControlPlane
-
-    return ControlPlane.of(settings)

@@ -30,6 +30,7 @@ from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.generations import NO_GENERATION, WATCH_SECONDS
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore
+from coord_control.durable.restore.live_log import LiveLog
 from coord_control.durable.restore.prepared_restore import remove_unborn
 from coord_control.errors import (
     CoordControlError,
@@ -58,6 +59,7 @@ from coord_control.spark.job.news import News
 from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.job.running_queries import RunningQueries
+from coord_control.spark.live.live_values import LiveValues
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
@@ -154,6 +156,15 @@ class JobDriver:
             self.thread.start()
             opened.callback(self.thread.close, CLOSE_SECONDS)
             opened.callback(ProgressListener(spark, self.queries.heard).close)
+            self.live = LiveValues(
+                name,
+                spark,
+                lambda: LiveLog(self.place.files, self.place.folder, self.generation),
+                self.runtime,
+                verify=self.verify,
+                closed=self.life.closed_error,
+            )
+            opened.callback(self.live.close, CLOSE_SECONDS)
             self.checkpoints = self._checkpoint_service(settings.checkpoints)
             self.checkpoints.start()
             opened.callback(self.checkpoints.close, CLOSE_SECONDS)
@@ -259,7 +270,7 @@ class JobDriver:
     # Parts.
 
     def _checkpoint_service(self, options: CheckpointOptions) -> CheckpointService:
-        job = JobDescription(self._name, self.generation, self._spark.version, self.declared.record)
+        job = JobDescription(self._name, self.generation, self._spark.version, self.declared.record, self.live.values)
         return CheckpointService(
             CheckpointStore(
                 self.place.files, self.place.folder, self.generation, self.verify, storage=self.place.storage
@@ -284,6 +295,7 @@ class JobDriver:
             recoveries=self.recoveries,
             policy=policy,
             owner=self,
+            live=self.live,
         )
 
     def _bind(self, declared: DeclaredCoordinator) -> BoundCoordinator:

@@ -22,6 +22,7 @@ from coord_control.ids import Generation, OperatorUid, QueryName
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.running_queries import RunningQueries
+from coord_control.spark.live.live_values import LiveValues
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
@@ -56,6 +57,7 @@ class QueryLaunch:
     recoveries: RecoveryLog
     policy: RestartPolicy
     owner: QueryOwner
+    live: LiveValues
 
     def start(
         self,
@@ -66,12 +68,15 @@ class QueryLaunch:
         lineage: Lineage,
     ) -> StreamingQuery:
         """Start a query in its lineage; one that cannot be started may be corrected and started again."""
+        self.live.open()  # a restore, if there is one, has taken place
         writer = place(writer, spark_name(self.job, name, writer), lineage.checkpoint)
         query = self._managed(name, writer, table, lineage, operators)
         specs = [self.declared.spec(uid) for uid in operators]
         self.runtime.call(lambda core, now: core.add_query(name, lineage.query_id, specs))
         self.queries.add(query)
         self.declared.own(operators, name)
+        if self.live.is_used:
+            self.live.begin(name, lineage.query_id, query.session)
         try:
             seeded(self.place.files, lineage)  # not before: until here a restore can be undone
             query.start()
@@ -113,7 +118,7 @@ class QueryLaunch:
         operators: Sequence[OperatorUid],
     ) -> ManagedQuery:
         store = None
-        if operators:
+        if operators or self.live.is_used:
             store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
         sink = self._rolled_back_sink(lineage)
         spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, table, sink)

@@ -36,12 +36,14 @@ from coord_control.durable.job_folder.lineage_record import query_folder
 from coord_control.errors import (
     AdoptedQueryRunning,
     CheckpointLocationConflict,
+    DuplicateOperator,
+    InvalidName,
     PlanRefused,
     QueryNotRestored,
     QueryNotStarted,
 )
 from coord_control.errors.restores import UNDO
-from coord_control.ids import OperatorUid, QueryName
+from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
@@ -92,9 +94,16 @@ class QueryStarts:
         """Return what the queries wait for, as it was before the first one was started."""
         return self._wanted or AppliedRestore.find(self._place.files, self._launch.job, self._place.folder)
 
-    def is_known(self, name: QueryName) -> bool:
-        """Return whether a query of this name was started, or waits for the restore."""
-        return name in self._queries or name in self._waiting
+    def check_name(self, name: QueryName) -> None:
+        """Check that a query of this name can be started.
+
+        Raises:
+            InvalidName, DuplicateOperator: it cannot, or was started already, or waits for the restore.
+        """
+        if not is_valid_name(name):
+            raise InvalidName("query", name)
+        if name in self._queries or name in self._waiting:
+            raise DuplicateOperator("query", name)
 
     def start(self, start: QueryStart) -> StreamingQuery:
         """Start a query, or check it and let it wait for the restore; see :meth:`coord_control.Job.start`."""

@@ -69,7 +69,7 @@ class RunningQueries(Mapping[QueryName, ManagedQuery]):
             StoreError: they may be durable or not.
         """
         store = self._queries[name].store
-        assert store is not None, "only queries with operators have records"
+        assert store is not None, "only queries with operators or live values have records"
         store.append(records)
 
     def fail(self, name: QueryName, error: CoordControlError) -> None:

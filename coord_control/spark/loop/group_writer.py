@@ -38,6 +38,7 @@ class Work:
     batch: Batch
     #: Called by the owner once the batch is executed, or with the error if it never will be.
     executed: Callable[[CoordControlError | None], None] | None = None
+    is_answer: bool = False
 
 
 class EpochLog(Protocol):
@@ -138,7 +139,7 @@ class GroupWriter:
                 records.setdefault(persist.query, []).append(persist.record)
         for query, of_query in records.items():
             self._log.append(query, of_query)
-        if records or any(work.batch.answers for work in group):
+        if records or any(work.batch.answers or work.is_answer for work in group):
             self._log.verify()
         if records:
             self.writes += 1

@@ -124,17 +124,20 @@ class JobRuntime:
         if self._wake.acquire(blocking=False):
             self._to_loop(self._drain)
 
-    def call(self, call: Callable[[JobCore, float], Result]) -> Result:
+    def call(self, call: Callable[[JobCore, float], Result], *, is_answer: bool = False) -> Result:
         """Run ``call(core, now)`` on the loop and wait until all that follows from it has been executed.
 
         That is: its records are durable, its answers are sent, its callbacks are submitted.
+
+        Args:
+            is_answer: what it returns decides what an epoch does, so it rests on a check of the generation.
 
         Raises:
             TimeoutError: the storage hangs; what was called may still take place.
             StoreError, Fenced: its records could not be made durable.
             JobClosed: the job has ended, before or meanwhile.
         """
-        future = self.begin(call)
+        future = self.begin(call, is_answer=is_answer)
         wait((future, self._closed), _CALL_SECONDS, FIRST_COMPLETED)
         if future.done():
             return future.result()
@@ -142,7 +145,7 @@ class JobRuntime:
             self._closed.result()
         raise TimeoutError(f"the driver was not done within {_CALL_SECONDS:g} s; check that the job's storage answers")
 
-    def begin(self, call: Callable[[JobCore, float], Result]) -> Future[Result]:
+    def begin(self, call: Callable[[JobCore, float], Result], *, is_answer: bool = False) -> Future[Result]:
         """Do the same as :meth:`call`, without waiting; after the end of the job the future is never done."""
         future: Future[Result] = Future()
 
@@ -152,7 +155,11 @@ class JobRuntime:
             except BaseException as error:
                 future.set_exception(error)
                 return
-            self._submit(core.take(), lambda lost: future.set_exception(lost) if lost else future.set_result(result))
+            self._submit(
+                core.take(),
+                lambda lost: future.set_exception(lost) if lost else future.set_result(result),
+                is_answer=is_answer,
+            )
 
         self.post(run)
         return future
@@ -243,10 +250,13 @@ class JobRuntime:
         if self._core.has_output:
             self._submit(self._core.take(), None)
 
-    def _submit(self, batch: Batch, executed: Callable[[CoordControlError | None], None] | None) -> None:
-        work = Work(self._era, batch, executed)
+    def _submit(
+        self, batch: Batch, executed: Callable[[CoordControlError | None], None] | None, *, is_answer: bool = False
+    ) -> None:
+        work = Work(self._era, batch, executed, is_answer)
         # An answer without a write rests on the last check of the generation; an old one is done again, by the writer.
-        if batch.persist or self._under_way or (batch.answers and not self._owner.may_answer()):
+        answers = is_answer or bool(batch.answers)
+        if batch.persist or self._under_way or (answers and not self._owner.may_answer()):
             self._under_way += 1
             self.writer.submit(work)
         else:

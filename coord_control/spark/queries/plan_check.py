@@ -23,8 +23,9 @@ from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import Lineage, spark_position, write_query_id
 from coord_control.errors import PlanRefused
 from coord_control.ids import NO_EPOCH, Epoch, QueryName
+from coord_control.spark.live.jvm_side import CHECK_RUN
 from coord_control.spark.queries.quiet import quiet
-from coord_control.spark.queries.writers import output_mode
+from coord_control.spark.queries.writers import output_mode, start_run
 
 __all__ = ["check_plan", "refused"]
 
@@ -107,7 +108,7 @@ def _plan(writer: DataStreamWriter, checkpoint: str, name: str) -> str | None:
     query = None
     probe = writer._df.writeStream.outputMode(output_mode(writer)).option("checkpointLocation", checkpoint)
     try:
-        query = probe.queryName(name).trigger(once=True).foreachBatch(planned).start()
+        query = start_run(probe.queryName(name).trigger(once=True).foreachBatch(planned), CHECK_RUN)
         query.awaitTermination()
     except Exception as error:
         if is_planned:  # Spark misses the commits of the states, which nothing has written

@@ -36,6 +36,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import NO_EPOCH, Epoch, RunId
 from coord_control.protocol.cut import OperatorCut, cut_of
+from coord_control.protocol.live_epochs import Values, frozen_in
 from coord_control.protocol.query_state import (
     FOLLOWS,
     WISHES,
@@ -57,7 +58,7 @@ from coord_control.spark.queries.own_commits import OwnCommits
 from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
 from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import explained, may_retry, not_reported
-from coord_control.spark.worker.subtask import RUN_PROPERTY
+from coord_control.spark.queries.writers import start_run
 
 __all__ = ["ManagedQuery"]
 
@@ -155,20 +156,22 @@ class ManagedQuery:
     def has_operators(self) -> bool:
         return bool(self.operators)
 
-    def offline_cuts(self) -> tuple[Epoch, Epoch, tuple[OperatorCut, ...]]:
+    def offline_cuts(self) -> tuple[Epoch, Epoch, tuple[OperatorCut, ...], Values | None]:
         """Cut a query that has ended, from durable facts.
 
         Returns:
-            Spark's last committed and last planned epoch, and the cuts of its operators there.
+            Spark's last committed and last planned epoch, the cuts of its operators there, and the live values of the
+            planned epoch.
 
         Raises:
             StoreError: the facts cannot be read.
         """
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
         if self.store is None:
-            return committed, planned, ()
+            return committed, planned, (), None
         facts = Facts(tuple(self.store.read()), committed, planned)
-        return committed, planned, tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
+        cuts = tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
+        return committed, planned, cuts, frozen_in(facts)
 
     def look(self) -> Epoch:
         """Read what Spark has committed by now, without waiting for its report, and return the newest epoch.
@@ -411,15 +414,9 @@ class ManagedQuery:
             self._stop_spark_soon()
 
     def _start_spark(self) -> StreamingQuery:
-        # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
         self._run = RunId(f"{self._runtime.generation}.{self._runs}")
         self._runs += 1
-        context = self.session.sparkContext
-        context.setLocalProperty(RUN_PROPERTY, self._run)
-        try:
-            query = self._writer.start() if self._table is None else self._writer.toTable(self._table)
-        finally:
-            context._jsc.setLocalProperty(RUN_PROPERTY, None)
+        query = start_run(self._writer, self._run, self._table)
         kind = query._jsq.streamingQuery().getClass().getSimpleName()
         if self.store is not None and kind.startswith("AsyncProgressTracking"):
             query.stop()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.durable.files.filesystem import join
 from coord_control.ids import QueryName
+from coord_control.spark.worker.subtask import RUN_PROPERTY
 
-__all__ = ["output_mode", "own_checkpoint", "place", "spark_name"]
+__all__ = ["output_mode", "own_checkpoint", "place", "spark_name", "start_run"]
 
 _LOCATION: Final = "checkpointLocation"
 _SESSION_LOCATION: Final = "spark.sql.streaming.checkpointLocation"
@@ -54,6 +56,17 @@ def place(writer: DataStreamWriter, name: str, location: str) -> DataStreamWrite
     """Set the name and the checkpoint location that the job has chosen."""
     _placed[writer] = location
     return writer.queryName(name).option(_LOCATION, location)
+
+
+def start_run(writer: DataStreamWriter, run: str, table: str | None = None) -> StreamingQuery:
+    """Start a query; whatever runs for it knows the name of the run by a local property."""
+    context = writer._df.sparkSession.sparkContext
+    # The stream's thread inherits the property from this one, and passes it to all tasks of the run.
+    context.setLocalProperty(RUN_PROPERTY, run)
+    try:
+        return writer.start() if table is None else writer.toTable(table)
+    finally:
+        context._jsc.setLocalProperty(RUN_PROPERTY, None)
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:

@@ -40,6 +40,8 @@ class CommandKind(enum.StrEnum):
     VERIFY = "verify"
     SEND_EVENT = "send_event"
     ASK = "ask"
+    SET_LIVE = "set_live"
+    GET_LIVE = "get_live"
 
     @classmethod
     def _missing_(cls, value: object) -> CommandKind | None:

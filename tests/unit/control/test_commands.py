@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import pkgutil
 from typing import Any
 
@@ -24,6 +25,8 @@ _EXAMPLES: list[commands.Command[Any]] = [
     commands.Verify(ref="/s"),
     commands.SendEvent(operator="op", event_type="Threshold", payload={"minutes": 45}, subtask=0),
     commands.Ask(operator="op", request="Current", payload={"carrier": "UA"}),
+    commands.SetLive(name="limits", fields={"minutes": 45, "carrier": None}, expect=3),
+    commands.GetLive(name="limits"),
 ]
 
 _JSON = st.recursive(
@@ -77,6 +80,12 @@ def test_any_json_is_a_payload(payload: Any) -> None:
         ("send_event", {"operator": "op", "event_type": "T", "payload": float("nan")}),
         ("ask", {"operator": "op", "request": "R", "payload": "x" * (64 * 1024)}),
         ("ask", {"operator": "op", "payload": {}}),
+        ("set_live", {"name": "limits", "fields": {}}),
+        ("set_live", {"name": "", "fields": {"minutes": 1}}),
+        ("set_live", {"name": "limits", "fields": {"minutes": 1}, "expect": 0}),
+        ("set_live", {"name": "limits", "fields": {"minutes": "x" * (16 * 1024)}}),
+        ("set_live", {"name": "limits", "fields": {"minutes": float("nan")}}),
+        ("get_live", {"name": "limits", "unknown": 1}),
         ("drop_everything", {}),
     ],
 )
@@ -102,6 +111,17 @@ def test_a_savepoint_is_intact_when_no_problem_is_fatal() -> None:
     assert not commands.VerifyResult(**fields, problems=({"path": "x", "fatal": True},)).is_intact
 
 
+_LIVE = commands.LiveResult(
+    name="limits",
+    version=3,
+    value={"minutes": 45.0, "carrier": "UA"},
+    by="ada",
+    at=datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC),
+    queries={
+        "late": commands.LiveInQuery(version=2, since=7, next_epoch=12),
+        "early": commands.LiveInQuery(version=3, since=9, next_epoch=None),
+    },
+)
 _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", duration_seconds=1.5, state_bytes=2_000)
 
 
@@ -119,6 +139,11 @@ _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", d
         (commands.SendEventResult(number=3), "event 3 has taken effect"),
         (commands.AskResult(answer={"minutes": 45}), '{\n  "minutes": 45\n}'),
         (commands.VerifyResult(path="/c/7", checkpoint=7, files=2, size=3), "2 files, 3 bytes, all intact"),
+        (_LIVE, "limits of job j has version 3, set by ada: minutes=45.0 carrier=UA"),
+        (
+            _LIVE,
+            "query early: version 3 since epoch 9\nquery late: version 2 since epoch 7, version 3 from epoch 12 on",
+        ),
     ],
 )
 def test_a_result_is_a_sentence(result: commands.CommandResult, text: str) -> None:

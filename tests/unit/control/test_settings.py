@@ -88,9 +88,9 @@ def test_a_wrong_value_is_named_and_a_secret_beside_it_is_not(
 
 def test_a_job_without_a_control_plane_does_not_import_sqlalchemy(tmp_path: Path) -> None:
     program = (
-        "import sys; from coord_control.spark.job import job;"
-        "print(job._control_plane('none'), 'sqlalchemy' in sys.modules);"
-        f"print(job._control_plane('sqlite:///{tmp_path}/control.db') is None, 'sqlalchemy' in sys.modules)"
+        "import sys; from coord_control.spark.job.control_plane_choice import control_plane;"
+        "print(control_plane('none'), 'sqlalchemy' in sys.modules);"
+        f"print(control_plane('sqlite:///{tmp_path}/control.db') is None, 'sqlalchemy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None False\nFalse True\n"

@@ -1,0 +1,30 @@
+"""Whether a job has a control plane, and which.
+
+Threads: the one that opens the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coord_control.control.settings import ControlSettings
+
+if TYPE_CHECKING:
+    from coord_control.spark.job.control_plane import ControlPlane
+
+__all__ = ["control_plane"]
+
+
+def control_plane(url: str | None) -> ControlPlane | None:
+    """Return the control plane of a job, or None if it has none.
+
+    Raises:
+        ControlSettingsInvalid, DatabaseUrlInvalid, DatabaseDriverMissing: ``url`` is invalid.
+    """
+    settings = ControlSettings.load(url)
+    if settings.is_off:
+        return None
+    # It imports SQLAlchemy, which takes half a second, so a job without a control plane does not import it.
+    from coord_control.spark.job.control_plane import ControlPlane
+
+    return ControlPlane.of(settings)

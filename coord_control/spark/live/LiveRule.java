@@ -1,0 +1,194 @@
+package coordcontrol.live;
+
+import java.io.NotSerializableException;
+import java.io.ObjectOutputStream;
+import java.net.URLDecoder;
+import java.time.Instant;
+import java.time.LocalDate;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
+import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.api.java.UDF0;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.ScalaUDF;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.types.DataType;
+import scala.Function1;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * Replaces every use of a live value by a literal when an epoch is planned; nothing of it is left for executors.
+ *
+ * <p>The driver's Python is asked once per query, run and epoch, on the thread of the stream; whatever is planned or
+ * evaluated in the same epoch afterwards gets the same answer.
+ *
+ * <p>Compiled in the driver by Janino, the compiler that Spark uses for its own code. Janino knows types without their
+ * parameters only, so none are written here.
+ *
+ * <p>Threads: any.
+ */
+public final class LiveRule extends Rule {
+    private static final String EPOCH = "streaming.sql.batchId";
+    private static final String QUERY = "sql.streaming.queryId";
+    private static final String RUN = "coord_control.run";
+    /** The run of a query whose plan is only compared with its state: it has no values. */
+    private static final String CHECK = "check";
+
+    /** Functions whose uses are replaced; the driver adds to it. */
+    public static final Map NAMES = new ConcurrentHashMap();
+
+    private static final Map ANSWERS = new ConcurrentHashMap(); // by query: of its newest epoch
+    /**
+     * What answers: gets "QUERY RUN EPOCH", and returns "NAME=VALUE&NAME=VALUE", encoded as a form; a null has no equals
+     * sign. An answer that begins with an exclamation mark is the text of an error.
+     */
+    public static volatile Function source;
+
+    public TreeNode apply(TreeNode plan) {
+        return ((LogicalPlan) plan).transformAllExpressions(new Replacement());
+    }
+
+    /** Returns the value of a live value in the epoch that this thread plans, as Spark's own types. */
+    static Object value(String name, DataType type) {
+        SparkContext context = SparkContext.getOrCreate();
+        String epoch = context.getLocalProperty(EPOCH);
+        String run = context.getLocalProperty(RUN);
+        if (epoch == null || run == null) {
+            throw new IllegalStateException(
+                    name + ": a live value is known only in an epoch of a query that was started with job.start(), and on"
+                            + " the thread that runs the epoch or one that was made with pyspark.InheritableThread");
+        }
+        if (run.equals(CHECK)) {
+            return null;
+        }
+        refuseToKeep(name);
+        String query = context.getLocalProperty(QUERY);
+        String question = query + " " + run + " " + epoch;
+        Answer answer = (Answer) ANSWERS.get(query);
+        if (answer == null || !answer.question.equals(question)) {
+            answer = new Answer(question, (String) source.apply(question));
+            ANSWERS.put(query, answer);
+        }
+        if (!answer.values.containsKey(name)) {
+            throw new IllegalStateException(name + ": the job of this query has no such live value");
+        }
+        return typed((String) answer.values.get(name), type, name);
+    }
+
+    private static Object typed(String text, DataType type, String name) {
+        if (text == null) {
+            return null;
+        }
+        switch (type.simpleString()) {
+            case "boolean":
+                return Boolean.valueOf(text);
+            case "bigint":
+                return Long.valueOf(text);
+            case "double":
+                return Double.valueOf(text);
+            case "date":
+                return java.sql.Date.valueOf(LocalDate.parse(text));
+            case "timestamp":
+                return java.sql.Timestamp.from(Instant.parse(text));
+            case "string":
+                return text;
+            default:
+                throw new IllegalStateException(name + ": a live value has no type " + type.simpleString());
+        }
+    }
+
+    private static void refuseToKeep(String name) {
+        StackTraceElement[] frames = Thread.currentThread().getStackTrace();
+        for (int index = 0; index < frames.length; index++) {
+            String method = frames[index].getMethodName();
+            String owner = frames[index].getClassName();
+            boolean isCache = owner.startsWith("org.apache.spark.sql.execution.CacheManager");
+            boolean isCheckpoint = method.equals("checkpoint") || method.equals("localCheckpoint");
+            if (isCache || (isCheckpoint && owner.endsWith("Dataset"))) {
+                throw new IllegalStateException(
+                        name + ": what depends on a live value cannot be cached or checkpointed, because it would keep"
+                                + " the value of this epoch; cache what it is computed from");
+            }
+        }
+    }
+
+    private static final class Answer {
+        final String question;
+        final Map values = new HashMap();
+
+        Answer(String question, String form) {
+            this.question = question;
+            if (form.startsWith("!")) {
+                throw new IllegalStateException(form.substring(1));
+            }
+            String[] pairs = form.split("&");
+            for (int index = 0; index < pairs.length; index++) {
+                String[] parts = pairs[index].split("=", 2);
+                values.put(parts[0], parts.length == 1 ? null : decoded(parts[1]));
+            }
+        }
+
+        private static String decoded(String text) {
+            return URLDecoder.decode(text, java.nio.charset.StandardCharsets.UTF_8);
+        }
+    }
+
+    private static final class Replacement extends AbstractPartialFunction {
+        public boolean isDefinedAt(Object expression) {
+            return nameOf(expression) != null;
+        }
+
+        public Object applyOrElse(Object expression, Function1 otherwise) {
+            String name = nameOf(expression);
+            if (name == null) {
+                return otherwise.apply(expression);
+            }
+            DataType type = ((ScalaUDF) expression).dataType();
+            return Literal.create(value(name, type), type);
+        }
+
+        private static String nameOf(Object expression) {
+            if (!(expression instanceof ScalaUDF) || !((ScalaUDF) expression).udfName().isDefined()) {
+                return null;
+            }
+            String name = (String) ((ScalaUDF) expression).udfName().get();
+            return NAMES.containsKey(name) ? name : null;
+        }
+    }
+
+    /**
+     * A live value in a plan, until the rule replaces it.
+     *
+     * <p>Spark evaluates it itself only where it computes a relation of constants while it plans; then it is on the
+     * thread of the stream, and the answer is that of the rule. It never travels to an executor.
+     */
+    public static final class Use implements UDF0 {
+        private static final String NOT_REPLACED =
+                ": this live value was not replaced when the epoch was planned; use it in a session of the job: the one"
+                        + " that the job was made with, or that of the query's frame";
+
+        private final String name;
+        private final transient DataType type;
+
+        public Use(String name, DataType type) {
+            this.name = name;
+            this.type = type;
+        }
+
+        public Object call() {
+            if (TaskContext.get() != null) {
+                throw new IllegalStateException(name + NOT_REPLACED);
+            }
+            return LiveRule.value(name, type);
+        }
+
+        private void writeObject(ObjectOutputStream out) throws NotSerializableException {
+            throw new NotSerializableException(name + NOT_REPLACED);
+        }
+    }
+}

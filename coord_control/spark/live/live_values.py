@@ -1,0 +1,294 @@
+"""The live values of a running job: declared, changed one after the other, and answered when an epoch is planned.
+
+A change is *accepted* when its record is durable in the log of the job and the claim was verified after it; then the
+core knows it, and every query freezes it with the next epoch that it plans (:mod:`coord_control.protocol.live_epochs`).
+
+Threads: any. Changes are carried out on one thread, in the order in which they were requested. An epoch asks on a
+thread of its stream, and waits there until what it has frozen is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+
+from coord_control.durable.restore.live_log import LiveLog
+from coord_control.errors import (
+    JobClosed,
+    LiveModelInvalid,
+    LiveValueNotFound,
+    LiveVersionChanged,
+    StoreError,
+    StoreUnavailable,
+)
+from coord_control.ids import Epoch, QueryName, RunId
+from coord_control.protocol.job_facts import LiveFacts, LiveUse
+from coord_control.protocol.live_epochs import QueryLive
+from coord_control.protocol.records import LiveChanged, LiveValue
+from coord_control.spark.live import jvm_side
+from coord_control.spark.live.live_model import LiveModel
+from coord_control.spark.loop.runtime import JobRuntime
+
+__all__ = ["LiveRequest", "LiveValues"]
+
+_log = logging.getLogger("coord_control.live")
+
+_RETRY_SECONDS: Final = 1.0
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRequest:
+    """A request to change a live value.
+
+    Attributes:
+        fields: those to change, as JSON has them.
+        expect: the version that it must have; None for any.
+        key: the same key never makes a second change.
+        by: who asks.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    expect: int | None = None
+    key: str
+    by: str
+
+
+class LiveValues:
+    """The live values of one job in one driver.
+
+    Args:
+        verify: checks on the storage that the job is still this driver's.
+        closed: the error for requests that come after the job's end.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        spark: SparkSession,
+        log: Callable[[], LiveLog],
+        runtime: JobRuntime,
+        *,
+        verify: Callable[[], None],
+        closed: Callable[[], JobClosed],
+    ) -> None:
+        self._job = job
+        self._spark = spark
+        self._make_log = log
+        self._runtime = runtime
+        self._verify = verify
+        self._closed_error = closed
+        self._models: dict[str, LiveModel[Any]] = {}
+        self._log: LiveLog | None = None
+        self._current: dict[str, LiveChanged] = {}
+        self._requests: queue.SimpleQueue[tuple[LiveRequest, Future[LiveFacts]] | None] = queue.SimpleQueue()
+        self._state = threading.Lock()
+        self._is_closed = threading.Event()
+        self._connected: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="coord-live", daemon=True)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any is declared."""
+        return bool(self._models)
+
+    def declare(self, name: str, default: BaseModel) -> LiveModel[Any]:
+        """Declare a live value.
+
+        Raises:
+            LiveModelInvalid: it cannot be declared like this, or not any more.
+        """
+        if self._log is not None or self._connected:
+            raise LiveModelInvalid(name, "declare live values before the first query is started")
+        if name in self._models:
+            raise LiveModelInvalid(name, "this job has declared it already")
+        model = LiveModel(name, default)
+        for each, type_name in model.fields.items():
+            jvm_side.register(self._spark, model.function(each), name, each, type_name)
+        jvm_side.install(self._spark)
+        self._models[name] = model
+        return model
+
+    def open(self) -> None:
+        """Read what counts, before the first query starts and after a restore has taken place. May be repeated.
+
+        Raises:
+            LiveValueInvalid: a value does not fit its model, which has changed.
+            DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: the log cannot be used.
+        """
+        if self._log is not None or not self._models:
+            return
+        log = self._make_log()
+        found = log.open({name: model.default for name, model in self._models.items()})
+        for name, model in self._models.items():
+            model.texts(found[name].value)
+        self._verify()
+        self._runtime.call(lambda core, now: [core.live_changed(each.name, _value(each)) for each in found.values()])
+        self._current, self._log = found, log
+        self._thread.start()
+
+    def begin(self, query: QueryName, query_id: str, session: SparkSession) -> None:
+        """Let a query use live values: its session replaces them, and its epochs are answered."""
+        jvm_side.install(session)
+
+        def question(run: str, epoch: int) -> Mapping[str, str | None]:
+            frozen = self._runtime.call(lambda core, now: core.freeze(query, RunId(run), Epoch(epoch)), is_answer=True)
+            texts: dict[str, str | None] = {}
+            for name, model in self._models.items():
+                for each, text in model.texts(frozen[name].value).items():
+                    texts[model.function(each)] = text
+            return texts
+
+        jvm_side.connect(query_id, question)
+        self._connected.append(query_id)
+
+    def values(self) -> dict[str, LiveValue]:
+        """Return what is accepted, by name; for a checkpoint."""
+        with self._state:
+            return {name: _value(change) for name, change in self._current.items()}
+
+    def names(self) -> list[str]:
+        """Return the names of the declared ones, sorted."""
+        return sorted(self._models)
+
+    def model(self, name: str) -> LiveModel[Any]:
+        """Return the model of a live value.
+
+        Raises:
+            LiveValueNotFound: none of this name is declared.
+        """
+        if (found := self._models.get(name)) is None:
+            raise LiveValueNotFound(name, self._job, self._models)
+        return found
+
+    def request(self, request: LiveRequest) -> Future[LiveFacts]:
+        """Ask for a change; it is carried out behind those before it, once the job has begun.
+
+        The future raises LiveValueNotFound, LiveValueInvalid, LiveVersionChanged: nothing was changed; JobClosed,
+        Fenced: the next driver carries it out if it is asked for again with the same key.
+        """
+        future: Future[LiveFacts] = Future()
+        with self._state:
+            if self._is_closed.is_set():
+                future.set_exception(self._closed_error())
+            else:
+                self._requests.put((request, future))
+        return future
+
+    def facts(self, name: str) -> LiveFacts:
+        """Return what is known of a live value, once the job has begun.
+
+        Raises:
+            LiveValueNotFound: none of this name is declared.
+            JobClosed: the job has ended.
+        """
+        model = self.model(name)
+        in_force = self._in_force()
+        with self._state:
+            if name not in self._current:
+                raise LiveModelInvalid(name, "it has no value before the first query is started")
+            return _facts(self._current[name], model, in_force)
+
+    def history(self, name: str) -> list[LiveChanged]:
+        """Return the changes of a live value, oldest first, as far as they are known."""
+        self.model(name)
+        with self._state:
+            return [] if self._log is None else self._log.history(name)
+
+    def close(self, timeout_seconds: float) -> None:
+        """End the thread; what was not carried out fails with the error of the job's end."""
+        for query_id in self._connected:
+            jvm_side.forget(query_id)
+        with self._state:
+            self._is_closed.set()
+            self._requests.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        else:
+            self._run()
+
+    # On the thread of the changes.
+
+    def _run(self) -> None:
+        while (item := self._requests.get()) is not None:
+            request, future = item
+            try:
+                future.set_result(self._change(request))
+            except Exception as error:
+                future.set_exception(error)
+
+    def _change(self, request: LiveRequest) -> LiveFacts:
+        if self._is_closed.is_set():
+            raise self._closed_error()
+        assert self._log is not None, "the thread starts when it is open"
+        model, log = self.model(request.name), self._log
+        change = log.find(request.key)
+        if change is None:
+            before = self._current[request.name]
+            if request.expect is not None and request.expect != before.version:
+                raise LiveVersionChanged(request.name, request.expect, before.version)
+            change = self._durable(request, model.changed(before.value, request.fields))
+            with self._state:
+                self._current = {**self._current, change.name: change}
+            _log.info(
+                "= live value %s has version %d, changed by %s",
+                change.name,
+                change.version,
+                change.by or "unknown",
+                extra={"action": "live_changed", "live": change.name},
+            )
+            self._runtime.post(lambda core, now: core.live_changed(change.name, _value(change)))
+        return _facts(change, model, self._in_force())
+
+    def _durable(self, request: LiveRequest, value: bytes) -> LiveChanged:
+        assert self._log is not None, "it is open"
+        while True:
+            try:
+                change = self._log.change(request.name, value, key=request.key, by=request.by)
+                self._verify()
+                return change
+            except StoreUnavailable as error:
+                _log.warning("= live value %s: it is not known whether the change is durable: %s", request.name, error)
+                # Nothing may be decided before it is known, so those behind it wait as well.
+                if self._is_closed.wait(_RETRY_SECONDS):
+                    raise self._closed_error() from error
+
+    def _in_force(self) -> Mapping[QueryName, QueryLive]:
+        for _ in range(_TRIES - 1):
+            # A failed write takes back what was seen together with it. What the core says next has nothing of it.
+            with contextlib.suppress(StoreError):
+                return self._runtime.call(lambda core, now: core.live_values())
+        return self._runtime.call(lambda core, now: core.live_values())
+
+
+def _value(change: LiveChanged) -> LiveValue:
+    return LiveValue(change.version, change.value)
+
+
+def _facts(change: LiveChanged, model: LiveModel[Any], in_force: Mapping[QueryName, QueryLive]) -> LiveFacts:
+    uses = {}
+    for query, live in in_force.items():
+        if (seen := live.values.get(change.name)) is not None:
+            is_seen = seen.version == change.version
+            uses[query] = LiveUse(
+                version=seen.version, since=seen.since, next_epoch=None if is_seen else live.next_epoch
+            )
+    return LiveFacts(
+        name=change.name,
+        version=change.version,
+        value=change.value,
+        by=change.by,
+        at_seconds=change.at_seconds,
+        schema=model.schema(),
+        uses=uses,
+    )

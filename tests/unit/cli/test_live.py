@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coord_control.storage.records import CommandKind
+from coord_control.storage.store import ControlStore
+from tests.cli_kit import run
+from tests.command_kit import parsed
+from tests.control_kit import JOB
+
+
+def test_fields_become_a_command_and_texts_stay_texts(store: ControlStore, tmp_path: Path) -> None:
+    fields = ["minutes=45", "carrier=a=b", "city:=null", 'label:="7"', "rows:=7"]
+    printed = run(tmp_path, "set", JOB, "limits", *fields, "--expect", "3", "--no-wait")
+    [command] = store.commands.list(JOB)
+    assert command.kind is CommandKind.SET_LIVE
+    assert command.payload == {
+        "name": "limits",
+        "fields": {"minutes": "45", "carrier": "a=b", "city": None, "label": "7", "rows": 7},
+        "expect": 3,
+    }
+    assert f"command {command.id}" in printed
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("minutes", "is not FIELD=VALUE"),
+        ("=45", "is not FIELD=VALUE"),
+        (":=45", "is not FIELD=VALUE"),
+        ("minutes:=soon", "is not valid JSON"),
+    ],
+)
+def test_what_is_no_field_is_refused_before_anything_is_sent(
+    store: ControlStore, tmp_path: Path, field: str, said: str
+) -> None:
+    assert said in run(tmp_path, "set", JOB, "limits", field, code=2)
+    assert not store.commands.list(JOB)
+
+
+def test_get_takes_a_job_and_a_name() -> None:
+    assert (parsed(["get", JOB, "limits"])["job"], parsed(["get", JOB, "limits"])["name"]) == (JOB, "limits")
