@@ -161,6 +161,10 @@ class LiveValues:
         """Return the names of the declared ones, sorted."""
         return sorted(self._models)
 
+    def models(self) -> list[LiveModel[Any]]:
+        """Return the models of the declared ones."""
+        return list(self._models.values())
+
     def model(self, name: str) -> LiveModel[Any]:
         """Return the model of a live value.
 
