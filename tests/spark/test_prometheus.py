@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import coord_control as cc
-from coord_control.protocol.query_state import QueryState
 from tests.deploy_kit import DEPLOY
 from tests.kill import agent_process
 from tests.kill.forked import Forked
@@ -148,7 +147,7 @@ def live(
     server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 0')
     source.add(rows(1))
     server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 1')
-    eventually(lambda: all(query.state == QueryState.RUNNING for query in job.status().queries))
+    eventually(lambda: all(query.state == "running" for query in job.status().queries))
 
     coordinator.is_slow = True
     assert reason(job.trigger_checkpoint()) == "coordinator_timeout"
