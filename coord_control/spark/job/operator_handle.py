@@ -77,7 +77,7 @@ class Operator:
             OperatorReused: the operator was applied before.
             PartitioningMissing: ``partition_by`` is None.
         """
-        plan = self.plan.with_function(function, ArrowChunks(_names(schema)))
+        plan = self.plan.with_function(function, ArrowChunks(_struct(schema)))
         return self._placed(frame, partition_by).mapInArrow(task_function(plan), schema)
 
     def apply_in_pandas(
@@ -94,7 +94,7 @@ class Operator:
         an integer column with nulls holds floats, and so on. A subtask may get several DataFrames in an epoch, each
         with at least one row. Columns of what the function yields count by name if any of them is a string.
         """
-        plan = self.plan.with_function(function, PandasChunks(_names(schema)))
+        plan = self.plan.with_function(function, PandasChunks(_struct(schema)))
         return self._placed(frame, partition_by).mapInPandas(task_function(plan), schema)
 
     def apply_rows(
@@ -108,11 +108,11 @@ class Operator:
         """Run a function over rows, with all that :meth:`apply` promises and asks for.
 
         Rows come as from ``DataFrame.collect`` (timestamps are local times of the executor), and what the function
-        yields is taken as by ``SparkSession.createDataFrame``: a Row or tuple by position, a dict by name, with null for
-        keys that it lacks. Easy to write, and slow for many rows: benchmarks/README.md.
+        yields is taken as by ``SparkSession.createDataFrame``: a Row or tuple by position, a dict by name, with null
+        for keys that it lacks. Easy to write, and slow for many rows: benchmarks/README.md.
         """
-        rows = RowFunction(self.uid, function, frame.schema, _struct(schema))
-        plan = self.plan.with_function(rows, ArrowChunks(_names(schema)))
+        wanted = _struct(schema)
+        plan = self.plan.with_function(RowFunction(self.uid, function, frame.schema, wanted), ArrowChunks(wanted))
         return self._placed(frame, partition_by).mapInArrow(task_function(plan), schema)
 
     def _placed(self, frame: DataFrame, partition_by: Sequence[str | Column]) -> DataFrame:
@@ -148,10 +148,6 @@ def operators_in_plan(frame: DataFrame) -> set[str]:
         children = node.children()
         waiting += [children.apply(index) for index in range(children.size())]
     return found
-
-
-def _names(schema: str | StructType) -> tuple[str, ...]:
-    return tuple(_struct(schema).names)
 
 
 def _struct(schema: str | StructType) -> StructType:

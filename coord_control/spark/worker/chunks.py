@@ -14,13 +14,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
 from coord_control.errors import OutputInvalid
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["ArrowChunks", "Chunks", "PandasChunks", "items_of", "wrong_item"]
+__all__ = ["ArrowChunks", "Chunks", "PandasChunks", "items_of", "kind_of", "wrong_item"]
 
 #: The form of an operator for what its function yields.
 _METHODS: Final = {
@@ -32,16 +47,32 @@ _METHODS: Final = {
 }
 
 
+#: Arrow types of the columns of each type. Spark does not compare them: its code that reads a column of another type
+#: fails with the name of one of its methods. Types that are not listed are left to it.
+_ARROW: Final[dict[type[DataType], tuple[str, ...]]] = {
+    BooleanType: ("bool",),
+    ByteType: ("int8",),
+    ShortType: ("int16",),
+    IntegerType: ("int32",),
+    LongType: ("int64",),
+    FloatType: ("float",),
+    DoubleType: ("double",),
+    StringType: ("string", "large_string", "string_view"),
+    BinaryType: ("binary", "large_binary", "binary_view"),
+    DateType: ("date32[day]",),
+}
+
+
 class Chunks(Protocol):
     """One kind of chunks.
 
     Attributes:
-        columns: names of the columns of the output.
+        schema: of the output.
         item: name of the class of a chunk, for messages.
     """
 
     @property
-    def columns(self) -> tuple[str, ...]: ...
+    def schema(self) -> StructType: ...
 
     @property
     def item(self) -> str: ...
@@ -70,7 +101,7 @@ class Chunks(Protocol):
 class ArrowChunks:
     """Record batches: columns of the output count by their position."""
 
-    columns: tuple[str, ...]
+    schema: StructType
     item: str = "pyarrow.RecordBatch"
 
     def rows(self, chunk: pa.RecordBatch) -> int:
@@ -93,16 +124,22 @@ class ArrowChunks:
         return isinstance(item, importlib.import_module("pyarrow").RecordBatch)
 
     def misfit(self, chunk: pa.RecordBatch) -> str | None:
-        if chunk.num_columns == len(self.columns):
-            return None
-        return f"{chunk.num_columns} columns {list(chunk.schema.names)} instead of {list(self.columns)}"
+        fields = self.schema.fields
+        if chunk.num_columns != len(fields):
+            return f"{chunk.num_columns} columns {list(chunk.schema.names)} instead of {self.schema.names}"
+        for field, found in zip(fields, chunk.schema.types, strict=True):
+            accepted = _ARROW.get(type(field.dataType))
+            # Nothing but nulls fits every column.
+            if accepted is not None and str(found) not in (*accepted, "null"):
+                return f"{found} in column {field.name!r} instead of {accepted[0]}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class PandasChunks:
     """DataFrames: columns of the output count by their name if any is a string, as in Spark's ``mapInPandas``."""
 
-    columns: tuple[str, ...]
+    schema: StructType
     item: str = "pandas.DataFrame"
 
     def rows(self, chunk: pd.DataFrame) -> int:
@@ -120,13 +157,23 @@ class PandasChunks:
         return isinstance(item, importlib.import_module("pandas").DataFrame)
 
     def misfit(self, chunk: pd.DataFrame) -> str | None:
-        names = list(chunk.columns)
+        names, wanted = list(chunk.columns), self.schema.names
         if not names and not len(chunk):
             return None  # Spark takes a DataFrame without anything for no rows
-        if any(isinstance(name, str) for name in names):
-            missing = [name for name in self.columns if name not in names]
-            return f"the columns {names}, and so without {missing}" if missing else None
-        return None if len(names) == len(self.columns) else f"{len(names)} columns instead of {list(self.columns)}"
+        # As Spark checks it: further columns behind those of the schema are dropped.
+        first = names[: len(wanted)]
+        is_named = any(isinstance(name, str) for name in names)
+        fits = set(first) == set(wanted) if is_named else len(first) == len(wanted)
+        return None if fits else f"the columns {names} instead of {wanted}"
+
+
+def kind_of(value: Any) -> str:
+    """Return the class of a value, for messages."""
+    if value is None:
+        return "None"
+    package, name = type(value).__module__.partition(".")[0], type(value).__name__
+    full = name if package == "builtins" else f"{package}.{name}"
+    return f"{'an' if full[0].lower() in 'aeiou' else 'a'} {full}"
 
 
 def items_of(operator: str, result: Any, item: str) -> Iterator[Any]:
@@ -142,7 +189,7 @@ def items_of(operator: str, result: Any, item: str) -> Iterator[Any]:
         return iter(result)
     raise OutputInvalid(
         operator,
-        f"the function returned {_kind_of(result)} instead of an iterator",
+        f"the function returned {kind_of(result)} instead of an iterator",
         f"write it as a generator: yield each {item}",
     )
 
@@ -156,12 +203,4 @@ def wrong_item(operator: str, item: Any, wanted: str) -> OutputInvalid:
         advice = f"yield {wanted}, or use operator.{_METHODS[kind]}, whose function yields this"
     else:
         advice = f"yield {wanted}"
-    return OutputInvalid(operator, f"the function yielded {_kind_of(item)}, not {wanted}", advice)
-
-
-def _kind_of(value: Any) -> str:
-    kind = type(value)
-    if value is None:
-        return "None"
-    package = kind.__module__.partition(".")[0]
-    return f"a {kind.__name__}" if package == "builtins" else f"a {package}.{kind.__name__}"
+    return OutputInvalid(operator, f"the function yielded {kind_of(item)}, not {wanted}", advice)

@@ -18,7 +18,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructField, StructType
 
 from coord_control.errors import OutputInvalid
-from coord_control.spark.worker.chunks import items_of, wrong_item
+from coord_control.spark.worker.chunks import items_of, kind_of, wrong_item
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +101,7 @@ class RowFunction:
             shown = f"{shown[:_VALUE_CHARACTERS]}..."
         kind = field.dataType.simpleString() + ("" if field.nullable else " not null")
         because = f": {why}" if str(why) else ""
-        problem = f"column {field.name!r} ({kind}) cannot hold {shown}, a {type(value).__name__}{because}"
+        problem = f"column {field.name!r} ({kind}) cannot hold {shown}, {kind_of(value)}{because}"
         return OutputInvalid(self.operator, problem, "convert it in the function, or correct schema=")
 
 

@@ -196,7 +196,9 @@ class _Rows:
                 raise wrong_item(self._operator, chunk, kind.item)
             if (misfit := kind.misfit(chunk)) is not None:
                 problem = f"the function yielded a {kind.item} with {misfit}"
-                raise OutputInvalid(self._operator, problem, "yield the columns of the schema, or correct schema=")
+                raise OutputInvalid(
+                    self._operator, problem, "yield the columns and types of the schema, or correct schema="
+                )
             self.written += kind.rows(chunk)
             yield chunk
 
