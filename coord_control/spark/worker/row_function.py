@@ -101,7 +101,8 @@ class RowFunction:
             shown = f"{shown[:_VALUE_CHARACTERS]}..."
         kind = field.dataType.simpleString() + ("" if field.nullable else " not null")
         because = f": {why}" if str(why) else ""
-        problem = f"column {field.name!r} ({kind}) cannot hold {shown}, {kind_of(value)}{because}"
+        which = "" if value is None else f", {kind_of(value)}"
+        problem = f"column {field.name!r} ({kind}) cannot hold {shown}{which}{because}"
         return OutputInvalid(self.operator, problem, "convert it in the function, or correct schema=")
 
 

@@ -14,7 +14,7 @@ from coord_control.errors import OutputInvalid
 from coord_control.spark.worker.chunks import ArrowChunks, Chunks, PandasChunks, items_of, wrong_item
 
 SCHEMA: Final = StructType().add("key", StringType()).add("value", LongType())
-KINDS: Final = [ArrowChunks(SCHEMA), PandasChunks(SCHEMA)]
+KINDS: Final[list[Chunks]] = [ArrowChunks(SCHEMA), PandasChunks(SCHEMA)]
 TABLE: Final[dict[str, list[Any]]] = {"key": ["a", "b"], "value": [1, None]}
 
 

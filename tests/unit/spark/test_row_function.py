@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final
@@ -80,6 +81,35 @@ def test_a_dict_that_is_filled_again_is_another_row_each_time() -> None:
     assert batch.to_pydict()["value"] == [0, 1, 2, 3]
 
 
+@pytest.fixture
+def lord_howe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine in a time zone that repeats half an hour at the end of its summer."""
+    monkeypatch.setenv("TZ", "Australia/Lord_Howe")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("lord_howe")
+def test_times_in_a_repeated_hour_come_back_as_they_were() -> None:
+    schema = StructType().add("moment", TimestampType())
+    times = [dt.datetime(2024, 4, 6, 14, minute, tzinfo=dt.UTC) for minute in (40, 59)]
+    times += [dt.datetime(2024, 4, 6, 15, minute, tzinfo=dt.UTC) for minute in (10, 29)]
+    seen: list[str] = []
+
+    def passed(subtask: Subtask[Any], rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            seen.append(row.moment.isoformat())
+            yield row
+
+    given = pa.RecordBatch.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["moment"])
+    subtask: Any = None
+    (batch,) = RowFunction("op", passed, schema, schema)(subtask, iter([given]))
+    assert batch.column(0).to_pylist() == times
+    assert seen == ["2024-04-07T01:40:00", "2024-04-07T01:59:00", "2024-04-07T01:40:00", "2024-04-07T01:59:00"]
+
+
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
@@ -96,7 +126,7 @@ def test_a_dict_that_is_filled_again_is_another_row_each_time() -> None:
             r"column 'value' \(bigint\) cannot hold 'x{79}\.\.\., a str: .*; convert it in the function",
         ),
         (("a", 2**63), r"column 'value' \(bigint\) cannot hold 9223372036854775808, an int"),
-        ((None, 1), r"column 'key' \(string not null\) cannot hold None, None: .* must not be None"),
+        ((None, 1), r"column 'key' \(string not null\) cannot hold None: .* must not be None"),
     ],
 )
 def test_an_item_that_does_not_fit_is_named(item: Any, problem: str) -> None:
