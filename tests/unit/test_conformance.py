@@ -22,6 +22,7 @@ EXPECTED: Final = [
     *(f"H{number}" for number in range(1, 6)),
     *(f"I{number}" for number in range(1, 8)),
     *(f"S{number}" for number in range(1, 7)),
+    *(f"L{number}" for number in range(1, 10)),
     *map(str, range(1, 82)),
 ]
 
