@@ -1,8 +1,8 @@
 """Forms for what clients send: the fields of a model, made from the JSON schema that the control database has of it.
 
 A form knows what kind of input each field needs and reads what a user enters. It finds what is plainly wrong; the
-driver has the model itself, and the last word. A field that has no simple input (a list, a model inside the model) is entered
-as JSON; a schema that is not an object with named fields has no form.
+driver has the model itself, and the last word. A field that has no simple input (a list, a model inside the model) is
+entered as JSON; a schema that is not an object with named fields has no form.
 
 Threads: values; any.
 """

@@ -212,8 +212,10 @@ def test_schemas_of_other_programs_do_no_harm() -> None:
             "b": True,
             "c": {"anyOf": ["x", {"type": "null"}]},
             "d": {"$ref": 5},
+            "e": {"type": "integer", "minimum": "x"},
         },
     }
     found = form_of(strange)
     assert found is not None
-    assert [each.kind for each in found.fields] == [InputKind.JSON] * 4
+    assert [each.kind for each in found.fields] == [*[InputKind.JSON] * 4, InputKind.INTEGER]
+    assert found.fields[-1].parse("5") == 5
