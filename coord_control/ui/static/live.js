@@ -58,8 +58,7 @@
     target.textContent = "Copied";
   });
 
-  const token = document.getElementById("token"); // kept by this tab alone, until it is closed
-  if (token !== null) {
+  for (const token of document.querySelectorAll("input[name=token]")) { // kept by this tab alone, until it is closed
     token.value = sessionStorage.getItem("token") ?? "";
     token.form.addEventListener("submit", () => sessionStorage.setItem("token", token.value));
   }
