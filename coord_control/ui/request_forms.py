@@ -81,6 +81,7 @@ class PageField:
     Attributes:
         id: in the page.
         text: what is in the input.
+        is_marked: whether it is called required.
         is_null: whether the box for "no value" of a text is ticked.
         is_long: whether the input has several lines.
         problem: what is wrong with it.
@@ -89,6 +90,7 @@ class PageField:
     id: str
     field: FormField
     text: str
+    is_marked: bool
     is_null: bool
     problem: str
 
@@ -201,7 +203,10 @@ class RequestForm:
         if each.kind is InputKind.BOOLEAN:
             text = "" if text in ("", "false") else "true"
         problem = "" if entered is None else entered.problems.get(each.name, "")
-        return PageField(id=f"{self.id}-{place}", field=each, text=text, is_null=is_null, problem=problem)
+        is_marked = each.is_required and self.version is None and each.kind not in (InputKind.BOOLEAN, InputKind.TEXT)
+        return PageField(
+            id=f"{self.id}-{place}", field=each, text=text, is_marked=is_marked, is_null=is_null, problem=problem
+        )
 
 
 def forms_of(job: JobRecord, entered: Entered | None = None) -> tuple[RequestForm, ...]:
@@ -212,7 +217,7 @@ def forms_of(job: JobRecord, entered: Entered | None = None) -> tuple[RequestFor
             id=f"form-{len(found)}",
             action=f"{_SET}:{value.name}",
             heading=f"Change {value.name}",
-            model=form_of(value.schema),
+            model=_without_defaults(form_of(value.schema)),
             values=value.value,
             version=value.version,
             command=f"coordctl set {job.name} {value.name} FIELD=VALUE",
@@ -233,3 +238,10 @@ def forms_of(job: JobRecord, entered: Entered | None = None) -> tuple[RequestFor
     if entered is None:
         return tuple(found)
     return tuple(replace(each, entered=entered) if each.action == entered.action else each for each in found)
+
+
+def _without_defaults(form: ModelForm | None) -> ModelForm | None:
+    # A live value has all of its fields: an empty input is a value, or is wrong, but never leaves a field out.
+    if form is None:
+        return None
+    return replace(form, fields=tuple(replace(each, is_required=True) for each in form.fields))

@@ -222,14 +222,15 @@ def test_a_live_value_is_changed_with_a_form_that_says_what_is_wrong(place: Plac
     screen = Screen(place.browser, "ui")
     page = screen.page
     page.goto(f"{place.address}jobs/{LIVE}")
-    page.get_by_text("Change limits").click()
+    page.locator("summary", has_text="Change limits").click()
     form = page.locator("details[open] form")
-    page.get_by_text("Send Threshold to threshold").click()
+    page.locator("summary", has_text="Send Threshold to threshold").click()
     expect(page.locator("details[open]")).to_have_count(2)
     minutes = form.get_by_label("minutes").first
     expect(minutes).to_have_value("30")
     minutes.fill("")
     form.get_by_label("Token").first.fill(TOKEN)
+    expect(page.locator("#token")).to_have_value(TOKEN)  # it is the same for all forms
     screen.shoot("forms")
     form.get_by_role("button", name="Change limits").click()
     expect(page.locator("details[open] .problem").last).to_have_text("Enter a value.")
@@ -244,7 +245,7 @@ def test_a_live_value_is_changed_with_a_form_that_says_what_is_wrong(place: Plac
     screen.shoot("live-values")
     assert place.client.job(LIVE).live_values[0].value == {"minutes": 45}
     # A change that somebody else makes shows by itself, while a form is open.
-    page.get_by_text("Change limits").click()
+    page.locator("summary", has_text="Change limits").click()
     page.get_by_label("minutes").first.fill("99")
     place.client.set(LIVE, "limits", {"minutes": 50})
     expect(page.locator("#live")).to_contain_text("45 \u2192 50")

@@ -121,6 +121,12 @@ def test_what_is_wrong_stands_beside_its_field_with_what_was_entered(actor: Visi
     assert client.commands(JOB) == ()
 
 
+def test_a_field_of_a_value_cannot_be_left_out(actor: Visitor, client: ControlClient) -> None:
+    answer = actor.post(ACTIONS, data=form(SET, field__minutes=" ", version="1"))
+    assert (answer.status_code, "Enter a value." in text_of(answer)) == (422, True)
+    assert client.commands(JOB) == ()
+
+
 def test_what_the_driver_finds_wrong_stands_beside_its_field_too(tmp_path: Path, driver: ScriptedDriver) -> None:
     # The schema in the database says less than the model.
     with ControlClient(settings=control_settings(tmp_path / "control.db")) as client:
