@@ -1,4 +1,4 @@
-"""What an epoch costs with two live values, against the same epoch with literals, and against what is done without them.
+"""What an epoch costs with two live values, against the same epoch with literals and with what is done without them.
 
 *literal*: the numbers stand in the plan. *live*: they are two live values, in three places. *table*: every epoch joins
 a static table of one row, read from a file. *broadcast*: a function of ``foreachBatch`` reads the file and broadcasts
