@@ -109,7 +109,7 @@ def test_the_second_program_of_the_readme_and_its_commands_work(reader: Reader) 
     reader.save("adaptive.py", program)
     (reader.folder / "in").mkdir()
     start, *others = commands.text.splitlines()
-    late = [f"echo '{{\"carrier\": \"UA\", \"dep_delay\": 40.0}}' > /tmp/tour/in/{number}.json" for number in (1, 2)]
+    late = [f'echo \'{{"carrier": "UA", "dep_delay": 40.0}}\' > /tmp/tour/in/{number}.json' for number in (1, 2)]
     event, stop = others
     reader.follow([start, late[0], event, late[1], stop], "adaptive", "late")
     assert len(reader.output("adaptive")) == 1, "the event has raised the threshold"
