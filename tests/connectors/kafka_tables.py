@@ -1,6 +1,6 @@
 """A table with one folder per epoch: an epoch that runs again writes the same folder again, so each row is there once.
 
-(A Delta table is what a user would have. There is no Delta for Spark 4.3 yet.)
+(There is no Delta for Spark 4.3 yet: ``tests/compat/test_kafka_delta.py`` writes a real table, on PySpark 4.2.)
 """
 
 from __future__ import annotations
