@@ -38,7 +38,7 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 from tests import records_kit as records
-from tests.control_kit import refused
+from tests.control_kit import THRESHOLD, refused
 from tests.records_kit import operator_part, query_part, subtask_part
 
 JOB: Final = "flights"
@@ -120,7 +120,12 @@ def put_gateways(store: ControlStore, closed: dict[int, int], checkpoint: int | 
 
 def _registration(name: str) -> JobRegistration:
     operators = tuple(
-        OperatorRecord(uid=uid, query="alerts" if uid == "delay-threshold" else "ranks", parallelism=parallelism)
+        OperatorRecord(
+            uid=uid,
+            query="alerts" if uid == "delay-threshold" else "ranks",
+            parallelism=parallelism,
+            event_types=(THRESHOLD,) if uid == "delay-threshold" else (),
+        )
         for uid, parallelism in SUBTASKS.items()
     )
     queries = tuple(QueryRecord(name=query, state="running", epoch=1842) for query in ("alerts", "ranks"))
