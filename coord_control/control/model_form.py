@@ -65,7 +65,7 @@ class FormField:
 
     @property
     def hint(self) -> str:
-        """Return what is said of it and of its limits, for people."""
+        """Return its description and its limits, for people."""
         limits = [f"{words} {self.limits[name]}" for name, words in _LIMITS.items() if name in self.limits]
         return ". ".join(filter(None, [self.description.strip().rstrip("."), _HINTS.get(self.kind, ""), *limits]))
 

@@ -172,7 +172,7 @@ def live_entries(values: Sequence[LiveValueRecord], query: str | None = None) ->
     """Return a table of live values, and their versions, numbers and booleans to be plotted: what is accepted.
 
     Args:
-        query: plot what this query sees in its newest epoch; None: the job.
+        query: plot what this query sees in its newest epoch, or None for the job.
     """
     rows: list[dict[str, _Cell]] = [
         {

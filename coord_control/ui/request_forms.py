@@ -33,7 +33,7 @@ class Entered:
 
     Attributes:
         action: of the form.
-        values: as in the command; None: ``texts`` has them.
+        values: as in the command, or None if ``texts`` has them.
         texts: as the browser sent them.
         problems: by field.
         message: what is wrong with the whole.

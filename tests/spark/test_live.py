@@ -408,6 +408,17 @@ def test_outside_a_query_of_the_job_it_has_no_value(job: cc.Job, stream: FileStr
         plain.awaitTermination(SECONDS)
 
 
+def test_continuous_processing_plans_no_epochs_and_so_has_no_value(
+    make_job: MakeJob, own_session: SparkSession
+) -> None:
+    job = make_job(session=own_session, restart=cc.RestartPolicy(max_restarts=0))
+    limits = job.live("limits", Limits())
+    numbers = own_session.readStream.format("rate").load()
+    job.start("q", with_limit(numbers, limits).writeStream.format("noop").trigger(continuous="1 second"))
+    with pytest.raises(errors.QueryFailed, match="a live value is known only in an epoch"):
+        job.await_termination(SECONDS)
+
+
 def test_a_session_of_another_kind_does_not_know_it(job: cc.Job, spark: SparkSession) -> None:
     limits = job.live("limits", Limits())
     with pytest.raises(Exception, match="live_limits_minutes"):
