@@ -133,10 +133,11 @@ class HadoopFiles(OneByOne):
             if place.create.is_in_place:
                 hadoop_creates.put(place, lambda stream: stream.write(data))
                 return
+            before = self._content(path)
             self._write(path, data, overwrite=True)
             # Spark's managers take "overwrite if possible" literally: where a rename refuses an existing target, the
-            # old file stays without an error.
-            if self.read(path) != data:
+            # old file stays without an error. What is neither old nor ours is the content of a later writer.
+            if before not in (None, data) and self._content(path) == before:
                 raise StoreUnavailable(path, "replace", _NOT_REPLACED)
 
     def exists(self, path: str) -> bool:
@@ -346,6 +347,13 @@ class HadoopFiles(OneByOne):
             with contextlib.suppress(Py4JError):
                 stream.cancel()
             raise
+
+    def _content(self, path: str) -> bytes | None:
+        """Return what a file contains now, or None if there is none."""
+        try:
+            return self.read(path)
+        except FileNotFoundError:
+            return None
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

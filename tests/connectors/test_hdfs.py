@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from coord_control.durable.files.filesystem import join
 from coord_control.environment import Status, check_storage
 from coord_control.spark.hadoop_files import HadoopFiles
 from tests.connectors.claiming import check_owners
@@ -32,6 +34,16 @@ class TestHdfs(FilesContract):
         self, files: HadoopFiles, root: str, rounds: int
     ) -> None:
         check_owners(files, root, rounds)
+
+    def test_of_two_writers_that_replace_a_file_at_once_none_fails(self, files: HadoopFiles, root: str) -> None:
+        path = join(root, "status")
+        files.replace(path, b"old")
+        with ThreadPoolExecutor(2) as writers:
+            for count in range(50):
+                contents = (b"%d of one" % count, b"%d of the other" % count)
+                for done in [writers.submit(files.replace, path, content) for content in contents]:
+                    done.result()
+                assert files.read(path) in contents
 
     def test_the_doctor_approves_of_it(self, files: HadoopFiles, root: str) -> None:
         files.require_atomic_create(root)

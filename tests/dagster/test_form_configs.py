@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from coord_control.dagster.facts import DatabaseFacts, KnownJob, KnownModel, KnownOperator, from_json, to_json
 from coord_control.dagster.runs.action_configs import SendConfig, SetConfig, job_choice
 from coord_control.dagster.runs.form_configs import FormChoice, event_choice, live_choice
-from coord_control.storage.records import CommandKind
+from coord_control.storage.records import CommandKind, CommandState
 from tests.agent_kit import LIVE, OPERATOR
 from tests.dagster.action_kit import Actions, meanwhile
 from tests.dagster_kit import Plane, plane_in
@@ -311,5 +311,7 @@ def test_an_event_is_sent_by_a_form(plane: Plane, actions: Actions) -> None:
 
 
 def _apply(plane: Plane, driver: Any) -> None:
-    eventually(lambda: any(each.number for each in plane.client().commands("flights")))
-    driver.run_epoch()
+    """Run epochs until the event is recorded: the driver has it a moment after it has its number."""
+    eventually(lambda: plane.client().commands("flights", state=CommandState.CLAIMED))
+    while plane.client().commands("flights", state=CommandState.CLAIMED):
+        driver.run_epoch()
