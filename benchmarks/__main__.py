@@ -10,6 +10,7 @@ NAMES: Final = (
     "endpoint",
     "events",
     "overhead",
+    "shuffle",
     "recovery",
     "checkpoints",
     "history",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,7 +25,6 @@ from benchmarks.session import session
 _WARM_UP: Final = 5  #: epochs of each segment that do not count: Spark plans and compiles again
 _SEGMENT: Final = 20  #: epochs of each segment that count
 _SEGMENTS: Final = 8
-_POLL_SECONDS: Final = 0.2
 
 
 def overhead(quick: bool) -> tuple[list[Goal], dict[str, Any]]:
@@ -89,20 +87,7 @@ class _Bench:
         return durations
 
     def _measured(self, started: StreamingQuery) -> list[float]:
-        """Seconds of the epochs after the warm-up."""
-        first: int | None = None
-        while True:
-            progress = started.lastProgress
-            if progress is not None:
-                first = progress.batchId if first is None else first
-                if progress.batchId >= first + self._warm_up + self._epochs:
-                    break
-            if not started.isActive:
-                raise RuntimeError(f"the query ended: {started.exception()}")
-            time.sleep(_POLL_SECONDS)
-        counted = range(first + self._warm_up, first + self._warm_up + self._epochs)
-        found = [p for p in started.recentProgress if p.batchId in counted and p.numInputRows == query.ROWS]
-        return [p.durationMs["triggerExecution"] / 1000 for p in found]
+        return query.epoch_seconds(started, self._warm_up, self._epochs)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ so the benchmarks have to be started where the checkout is the working directory
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,23 +23,28 @@ import coord_control as cc
 __all__ = [
     "EVENTS",
     "ROWS",
+    "SCHEMA",
     "SUBTASKS",
     "Batches",
     "Silent",
     "Talkative",
     "busy",
+    "epoch_seconds",
     "idle",
     "plain",
     "rows",
     "start_coordinated",
     "start_plain",
+    "start_without_shuffle",
 ]
 
 SUBTASKS: Final = 4
 ROWS: Final = 20_000  #: in one epoch
 EVENTS: Final = 100  #: per subtask, epoch and direction
 
-_SCHEMA: Final = "timestamp timestamp, value long"
+SCHEMA: Final = "timestamp timestamp, value long"
+
+_POLL_SECONDS: Final = 0.2
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -119,11 +125,23 @@ def busy(subtask: cc.Subtask[Memory], batches: Batches) -> Batches:
         subtask.send(Report(number=number, total=sum(totals)))
 
 
-def start_plain(spark: SparkSession, checkpoint: str, function: Callable[[Batches], Batches] = plain) -> StreamingQuery:
+def start_without_shuffle(spark: SparkSession, checkpoint: str, count: int = ROWS) -> StreamingQuery:
+    """Start the query without coordination and without a shuffle: each task works on what it reads."""
+
+    def work(batches: Batches) -> Batches:
+        yield from _work(batches, [])
+
+    writer = _written(rows(spark, count).mapInArrow(work, SCHEMA))
+    return writer.option("checkpointLocation", checkpoint).start()
+
+
+def start_plain(
+    spark: SparkSession, checkpoint: str, function: Callable[[Batches], Batches] = plain, count: int = ROWS
+) -> StreamingQuery:
     """Start the query without coordination."""
     subtask = sf.pmod(sf.hash("value"), sf.lit(SUBTASKS))
-    placed = rows(spark).withColumn("subtask", subtask).repartitionById(SUBTASKS, sf.col("subtask"))
-    writer = _written(placed.mapInArrow(function, _SCHEMA))
+    placed = rows(spark, count).withColumn("subtask", subtask).repartitionById(SUBTASKS, sf.col("subtask"))
+    writer = _written(placed.mapInArrow(function, SCHEMA))
     return writer.option("checkpointLocation", checkpoint).start()
 
 
@@ -131,17 +149,37 @@ def start_coordinated(
     spark: SparkSession,
     job: cc.Job,
     coordinator: cc.StatefulCoordinator[Plan],
-    function: Callable[[cc.Subtask[Memory], Batches], Batches],
+    function: Callable[[cc.Subtask[Memory], Iterator[Any]], Iterator[Any]],
+    *,
+    form: str = "apply",
+    count: int = ROWS,
 ) -> StreamingQuery:
-    """Start the query with an operator."""
+    """Start the query with an operator, applied by its method ``form``."""
     operator = job.operator("operator", coordinator, parallelism=SUBTASKS, state=Memory, down=[Order], up=[Report])
-    frame = operator.apply(rows(spark), function, schema=_SCHEMA, partition_by=["value"])
+    frame = getattr(operator, form)(rows(spark, count), function, schema=SCHEMA, partition_by=["value"])
     return job.start("query", _written(frame))
 
 
-def rows(spark: SparkSession) -> DataFrame:
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
+def rows(spark: SparkSession, count: int = ROWS) -> DataFrame:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", count)
     return source.option("numPartitions", 2).load()
+
+
+def epoch_seconds(started: StreamingQuery, warm_up: int, epochs: int, count: int = ROWS) -> list[float]:
+    """Seconds of the epochs after the warm-up: what Spark calls triggerExecution, from planning to commit."""
+    first: int | None = None
+    while True:
+        progress = started.lastProgress
+        if progress is not None:
+            first = progress.batchId if first is None else first
+            if progress.batchId >= first + warm_up + epochs:
+                break
+        if not started.isActive:
+            raise RuntimeError(f"the query ended: {started.exception()}")
+        time.sleep(_POLL_SECONDS)
+    counted = range(first + warm_up, first + warm_up + epochs)
+    found = [p for p in started.recentProgress if p.batchId in counted and p.numInputRows == count]
+    return [p.durationMs["triggerExecution"] / 1000 for p in found]
 
 
 def _written(frame: DataFrame) -> DataStreamWriter:

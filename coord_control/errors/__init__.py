@@ -6,7 +6,7 @@
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, EventTypesChanged, LineageMismatch, AssetKeyTaken
         - NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused, RestoreRefused,
-          ForkNameTaken, RescaleFailed
+          ForkNameTaken, RescaleFailed, PartitioningMissing
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
         - LiveModelInvalid
@@ -15,7 +15,7 @@
     - JobNotFound                    there is no job of this name
     - UserDataError                  a value that user code produced cannot be used
         - UndeclaredEvent, EventTooLarge, StateTooLarge, EventInvalid, StateInvalid, NoSuchSubtask, SubtaskMixed,
-          SubtaskNotAllowed, ChannelFull, CoordinatorNotStarted
+          SubtaskNotAllowed, ChannelFull, CoordinatorNotStarted, OutputInvalid
         - UndeclaredRequest, RequestNotValid, RequestFailed, EffectOfRequest, StateNotPutBack
     - NotAnswered                    a request to an operator has no answer now; another try may help
     - SubtaskFailed                  a subtask's function failed, and a retry would not help

@@ -28,9 +28,11 @@ __all__ = [
     "OperatorReused",
     "OperatorUnused",
     "OperatorsChanged",
+    "OutputInvalid",
     "OutputNotConsumed",
     "ParallelismChanged",
     "ParallelismFixed",
+    "PartitioningMissing",
     "RequestFailed",
     "RequestNotValid",
     "SparkConnectUnsupported",
@@ -84,6 +86,18 @@ class NotStreaming(DeclarationError):
         super().__init__(
             f"operator {operator!r} was applied to a batch DataFrame; apply it to a streaming one "
             "(spark.readStream...), before any foreachBatch"
+        )
+
+
+class PartitioningMissing(DeclarationError):
+    """An operator was applied without a shuffle; docs/decisions/0039 says why there is always one."""
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        super().__init__(
+            f"operator {operator!r}: partition_by=None, an operator without a shuffle, is not possible: only a shuffle "
+            "brings the same rows to the same subtask in every execution. Name the columns that decide the subtask; or "
+            "give [] with parallelism=1; or use a live value (job.live), which needs neither an operator nor a shuffle"
         )
 
 
@@ -390,6 +404,14 @@ class StateNotPutBack(UserDataError):
             f"operator {operator!r}: handle_request changed the coordinator's state, and restore() failed to put it "
             "back, so the query is restarted from its durable state"
         )
+
+
+class OutputInvalid(UserDataError):
+    """A subtask's function yielded something else than chunks or rows of its schema."""
+
+    def __init__(self, operator: str, problem: str, advice: str) -> None:
+        self.operator, self.problem, self.advice = operator, problem, advice
+        super().__init__(f"operator {operator!r}: {problem}; {advice}")
 
 
 class SubtaskMixed(UserDataError):

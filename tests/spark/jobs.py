@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pydantic import BaseModel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import coord_control as cc
@@ -23,6 +23,7 @@ from coord_control.protocol.status import QueryStatus
 from tests.patience import SECONDS
 
 __all__ = [
+    "FORMS",
     "QUICK",
     "SCHEMA",
     "Book",
@@ -40,8 +41,12 @@ __all__ = [
     "query_status",
     "rows",
     "talk",
+    "values_of",
     "write",
 ]
+
+#: How an operator can be applied; "arrow" is Operator.apply.
+FORMS: Final = ("arrow", "pandas", "rows")
 
 #: How long a test waits for something that must happen before it fails.
 SCHEMA: Final = "key STRING, value LONG"
@@ -162,25 +167,32 @@ class Once:
         return Path(self._path).exists()
 
 
-def follow(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The subtask's end of the dialogue; passes the rows through."""
+def follow(subtask: cc.Subtask[Memory], rows: Iterator[Any]) -> Iterator[Any]:
+    """The subtask's end of the dialogue, in any form; passes the rows through."""
     state = subtask.state
     state.numbers += [event.number for event in subtask.events if isinstance(event, Number)]
-    for batch in batches:
-        state.values += batch.column("value").to_pylist()
-        yield batch
+    for some in rows:
+        state.values += values_of(some)
+        yield some
     report = Report(sequence=state.reports, epoch=subtask.epoch, numbers=state.numbers, values=state.values)
     subtask.send(report)
     state.reports += 1
 
 
+def values_of(some: Any) -> list[int]:
+    """The values in a record batch, a pandas DataFrame or a row."""
+    if isinstance(some, pa.RecordBatch):
+        return list(some.column("value").to_pylist())
+    return [some.value] if isinstance(some, Row) else list(some["value"].tolist())
+
+
 def followed(
     before: Callable[[cc.Subtask[Memory]], object],
-) -> Callable[[cc.Subtask[Memory], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[cc.Subtask[Memory], Iterator[Any]], Iterator[Any]]:
     """`follow`, and after its rows, before it ends: `before(subtask)`, which may raise."""
 
-    def run(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from follow(subtask, batches)
+    def run(subtask: cc.Subtask[Memory], rows: Iterator[Any]) -> Iterator[Any]:
+        yield from follow(subtask, rows)
         before(subtask)
 
     return run
@@ -191,9 +203,12 @@ def talk(job: cc.Job, coordinator: cc.OperatorCoordinator, uid: str = "op", para
     return job.operator(uid, coordinator, parallelism=parallelism, state=Memory, down=[Number], up=[Report])
 
 
-def apply(operator: cc.Operator, frame: DataFrame, function: Any = follow) -> DataFrame:
-    """Put an operator on rows of :data:`SCHEMA`."""
-    return operator.apply(frame, function, schema=SCHEMA, partition_by=["key"])
+def apply(
+    operator: cc.Operator, frame: DataFrame, function: Any = follow, *, form: str = "arrow", schema: str = SCHEMA
+) -> DataFrame:
+    """Put an operator on rows of :data:`SCHEMA`, in one of :data:`FORMS`."""
+    forms = {"arrow": operator.apply, "pandas": operator.apply_in_pandas, "rows": operator.apply_rows}
+    return forms[form](frame, function, schema=schema, partition_by=["key"])
 
 
 def write(frame: DataFrame) -> DataStreamWriter:

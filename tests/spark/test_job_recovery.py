@@ -14,6 +14,7 @@ from coord_control import errors
 from coord_control.durable.files.filesystem import LocalFiles
 from tests.patience import SECONDS, eventually
 from tests.spark.jobs import (
+    FORMS,
     Book,
     Dialogue,
     MakeJob,
@@ -55,14 +56,15 @@ class Observer(Dialogue):
         self.told.append(("reset", subtask, checkpoint_id))
 
 
-def test_a_failed_task_is_tried_again_by_spark(make_job: MakeJob, source: FileStream, once: Once) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failed_task_is_tried_again_by_spark(make_job: MakeJob, source: FileStream, once: Once, form: str) -> None:
     def fail_once(subtask: cc.Subtask[Any]) -> None:
         if subtask.epoch == 1 and subtask.index == 0 and once():
             raise Trouble("the first try")
 
     coordinator = Observer()
     with make_job() as job:
-        drain(job, write(apply(talk(job, coordinator), source.read(), followed(fail_once))))
+        drain(job, write(apply(talk(job, coordinator), source.read(), followed(fail_once), form=form)))
         assert query_status(job).restarts == 0
         assert job.status().operators[0].totals.attempts_failed == 1
     coordinator.check(range(24))
@@ -78,7 +80,8 @@ def test_a_failed_task_is_tried_again_by_spark(make_job: MakeJob, source: FileSt
 # Failed batches.
 
 
-def test_a_failed_batch_is_run_again_in_place(make_job: MakeJob, source: FileStream, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failed_batch_is_run_again_in_place(make_job: MakeJob, source: FileStream, tmp_path: Path, form: str) -> None:
     tries = [Once(tmp_path / f"try-{n}") for n in range(3)]  # as often as Spark tries a task
 
     def fail_the_batch(subtask: cc.Subtask[Any]) -> None:
@@ -87,7 +90,7 @@ def test_a_failed_batch_is_run_again_in_place(make_job: MakeJob, source: FileStr
 
     coordinator = Dialogue()
     with make_job() as job:
-        drain(job, write(apply(talk(job, coordinator), source.read(), followed(fail_the_batch))))
+        drain(job, write(apply(talk(job, coordinator), source.read(), followed(fail_the_batch), form=form)))
         status = query_status(job)
         assert (status.restarts, status.state, status.committed) == (1, "finished", 2)
         assert "Trouble: every try" in str(status.last_failure)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel, Field
-from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import coord_control as cc
 from coord_control import errors
@@ -90,12 +91,13 @@ def failure(
     *,
     coordinator: cc.OperatorCoordinator | None = None,
     state: type[BaseModel] = Text,
+    form: str = "arrow",
 ) -> errors.QueryFailed:
     """How a query with this function ends; it must fail at once, without a restart."""
     operator = job.operator(
         "op", coordinator or Silent(), parallelism=2, state=state, down=[Text, Count], up=[Text, Count]
     )
-    out = operator.apply(source.read(), function, schema=SCHEMA, partition_by=["key"])
+    out = apply(operator, source.read(), function, form=form)
     with pytest.raises(errors.QueryFailed) as caught:
         drain(job, write(out))
     assert caught.value.__cause__ is not None
@@ -156,6 +158,14 @@ def test_a_subtask_is_refused_what_it_produces(
     assert isinstance(failed.__cause__, errors.SubtaskFailed)
     assert failed.__cause__.reason.startswith(error)
     assert re.search(advice, str(failed))
+
+
+@pytest.mark.parametrize("form", ["pandas", "rows"])
+def test_a_subtask_is_refused_the_same_in_every_form(make_job: MakeJob, source: FileStream, form: str) -> None:
+    with make_job() as job:
+        failed = failure(job, source, grow, form=form)
+    assert isinstance(failed.__cause__, errors.SubtaskFailed)
+    assert failed.__cause__.reason.startswith("StateTooLarge")
 
 
 @pytest.mark.parametrize(
@@ -259,6 +269,12 @@ def test_an_operator_is_applied_once_to_a_stream(spark: SparkSession, make_job: 
             apply(operator, spark.createDataFrame([("a", 1)], SCHEMA))
         with pytest.raises(ValueError, match="partition_by is needed to spread rows over 2 subtasks"):
             operator.apply(source.read(), follow, schema=SCHEMA, partition_by=[])
+        with pytest.raises(errors.PartitioningMissing, match=r"only a shuffle .* or use a live value \(job\.live\)"):
+            operator.apply(source.read(), follow, schema=SCHEMA, partition_by=None)  # type: ignore[arg-type]
+        with pytest.raises(ParseException):
+            operator.apply(source.read(), follow, schema="not a schema,", partition_by=["key"])
+        with pytest.raises(TypeError, match="names no columns; write 'name type, name type'"):
+            operator.apply(source.read(), follow, schema="int", partition_by=["key"])
         apply(operator, source.read())
         with pytest.raises(
             errors.OperatorReused, match="an operator is one step of one query; declare a second operator"
@@ -411,16 +427,30 @@ def pour(subtask: cc.Subtask[Memory], batches: Iterator[pa.RecordBatch]) -> Iter
         yield pa.RecordBatch.from_pydict({"key": ["x" * 100] * 1000, "value": list(range(1000))})
 
 
+def pour_frames(subtask: cc.Subtask[Memory], frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    yield from frames
+    for _ in range(100):
+        yield pd.DataFrame({"key": ["x" * 100] * 1000, "value": range(1000)})
+
+
+def pour_rows(subtask: cc.Subtask[Memory], rows: Iterator[Row]) -> Iterator[Row | tuple[str, int]]:
+    yield from rows
+    for number in range(100_000):
+        yield "x" * 100, number
+
+
 @pytest.mark.parametrize(
-    "look",
+    ("look", "function", "form"),
     [
-        pytest.param(lambda frame, epoch: frame.take(1), id="take"),
-        pytest.param(lambda frame, epoch: frame.isEmpty(), id="isEmpty"),
-        pytest.param(lambda frame, epoch: frame.limit(3).collect(), id="limit"),
+        pytest.param(lambda frame, epoch: frame.take(1), pour, "arrow", id="take"),
+        pytest.param(lambda frame, epoch: frame.isEmpty(), pour, "arrow", id="isEmpty"),
+        pytest.param(lambda frame, epoch: frame.limit(3).collect(), pour, "arrow", id="limit"),
+        pytest.param(lambda frame, epoch: frame.take(1), pour_frames, "pandas", id="take-pandas"),
+        pytest.param(lambda frame, epoch: frame.take(1), pour_rows, "rows", id="take-rows"),
     ],
 )
 def test_output_that_is_not_consumed_fails_the_job(
-    make_job: MakeJob, source: FileStream, look: Callable[[DataFrame, int], object]
+    make_job: MakeJob, source: FileStream, look: Callable[[DataFrame, int], object], function: Any, form: str
 ) -> None:
     def look_only(frame: DataFrame, epoch: int) -> None:
         look(frame, epoch)
@@ -428,7 +458,7 @@ def test_output_that_is_not_consumed_fails_the_job(
     source.add(rows(1))
     with make_job() as job:
         operator = talk(job, Dialogue(), parallelism=1)
-        out = operator.apply(source.read(), pour, schema=SCHEMA, partition_by=["key"])
+        out = apply(operator, source.read(), function, form=form)
         with pytest.raises(errors.QueryFailed) as caught:
             drain(job, out.writeStream.foreachBatch(look_only))
     assert isinstance(caught.value.__cause__, errors.OutputNotConsumed)

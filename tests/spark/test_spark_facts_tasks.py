@@ -234,6 +234,31 @@ def test_a_source_without_new_data_is_pruned_with_everything_above_it(
     assert {call.epoch for call in probe.calls("sparse")} == {0}
 
 
+def test_without_a_shuffle_an_epoch_that_runs_again_may_have_other_partitions(
+    file_stream: MakeStream, probe: Probe, checkpoint: Path, own_session: SparkSession
+) -> None:
+    """Decision 39: the rows of a partition are no identity, because Spark divides the input when an epoch runs."""
+    stream = file_stream(session=own_session)
+    stream.add(ROWS)
+    frame = probe.through(stream.read(), column="value")
+
+    def failing(batch: DataFrame, epoch: int) -> None:
+        batch.collect()
+        raise RuntimeError("after the action, before the commit")
+
+    with pytest.raises(StreamingQueryException):
+        drain(frame.writeStream.foreachBatch(failing).option("checkpointLocation", str(checkpoint)))
+    first = probe.calls()
+    own_session.conf.set("spark.sql.files.maxPartitionBytes", "100")  # as other machines, or another default, would
+    own_session.conf.set("spark.sql.files.openCostInBytes", "0")
+    drain(frame.writeStream.foreachBatch(ignore).option("checkpointLocation", str(checkpoint)))
+    again = probe.calls()[len(first) :]
+    assert {call.epoch for call in first + again} == {0}
+    assert sum(call.rows for call in first) == sum(call.rows for call in again) == len(ROWS)
+    assert first[0].values != again[0].values
+    assert len(again) > len(first)
+
+
 # --- repartitionById -------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The executor's side: what runs inside ``mapInArrow`` around the user's function.
+"""The executor's side: what runs inside ``mapInArrow`` or ``mapInPandas`` around the user's function.
 
 An attempt says hello when it has its first row, gets its state and its inputs, runs the user's function to its end, and
 acknowledges with the new state and its outbox. Only then does the task end, so Spark commits nothing that is not
@@ -10,26 +10,31 @@ from the first row, checked for all, and dropped before the user's function sees
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 from pyspark import TaskContext
 
 from coord_control import collector
-from coord_control.errors import ChannelFull, CoordControlError, EndpointError, SubtaskMixed, UnsupportedOption
+from coord_control.errors import (
+    ChannelFull,
+    CoordControlError,
+    EndpointError,
+    OutputInvalid,
+    SubtaskMixed,
+    UnsupportedOption,
+)
 from coord_control.ids import AttemptId, Epoch, Generation, OperatorUid, RunId, SubtaskIndex
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Hello, Measurements
 from coord_control.protocol.operator import MAX_CHANNEL_BYTES
 from coord_control.protocol.records import EventBatch
 from coord_control.spark.wire import connection
+from coord_control.spark.worker.chunks import Chunks, items_of, wrong_item
 from coord_control.spark.worker.model_codec import EventTypes, StateType
-
-if TYPE_CHECKING:  # a driver does without Arrow, whose import takes longer than that of the rest of a job
-    import pyarrow as pa
 
 __all__ = ["RUN_PROPERTY", "SUBTASK_COLUMN", "Subtask", "TaskPlan", "UserFunction", "task_function"]
 
@@ -83,7 +88,8 @@ class Subtask(Generic[State]):
         self._outbox.append(batch)
 
 
-UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+#: Over chunks, which are record batches or pandas DataFrames.
+UserFunction: TypeAlias = Callable[[Subtask[Any], Iterator[Any]], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +103,24 @@ class TaskPlan:
     state: StateType[Any]
     down: EventTypes
     up: EventTypes
-    function: UserFunction | None = None  #: known when the operator is applied
+    function: UserFunction | None = None  #: known when the operator is applied, as is the next
+    chunks: Chunks | None = None
 
-    def with_function(self, function: UserFunction) -> TaskPlan:
-        return replace(self, function=function)
+    def with_function(self, function: UserFunction, chunks: Chunks) -> TaskPlan:
+        return replace(self, function=function, chunks=chunks)
 
 
-def task_function(plan: TaskPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that is given to ``mapInArrow``; its name finds the operator in a query's plan."""
+def task_function(plan: TaskPlan) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function that is given to ``mapInArrow`` or ``mapInPandas``; its name finds the operator in a plan."""
+    function, kind = plan.function, plan.chunks
+    assert function is not None, "Operator.apply sets it"
+    assert kind is not None, "Operator.apply sets it"
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(chunks: Iterator[Any]) -> Iterator[Any]:
         # A Python worker may run several partitions of one task after the other (coalesce): each call is one subtask.
-        first = next((batch for batch in batches if batch.num_rows), None)
+        first = next((chunk for chunk in chunks if kind.rows(chunk)), None)
         if first is not None:
-            yield from _run_attempt(plan, first, batches)
+            yield from _run_attempt(plan, function, kind, first, chunks)
             # The second task of this worker finds all of it again. Not the driver's business: workers only.
             collector.forget_imports()
 
@@ -123,10 +133,11 @@ def operator_function_name(operator: str) -> str:
     return f"coord_control:{operator}"
 
 
-def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    assert plan.function is not None, "Operator.apply sets it"
-    own = first.column(first.num_columns - 1)[0]
-    index = own.as_py()
+def _run_attempt(
+    plan: TaskPlan, function: UserFunction, chunks: Chunks, first: Any, rest: Iterator[Any]
+) -> Iterator[Any]:
+    rows = _Rows(plan.operator, chunks, first)
+    index = rows.subtask
     attempt = _attempt(plan, index)
     driver = connection.shared(plan.address)
     welcome = driver.hello(Hello(attempt))
@@ -136,10 +147,7 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
         before = plan.state.dump(index, state, before=welcome.state)
         events = plan.down.decode(welcome.inputs)
         subtask = Subtask(index, plan.parallelism, attempt.epoch, state, events, plan.up)
-        rows = _Rows(plan.operator, own)
-        for batch in plan.function(subtask, rows.read(first, rest)):
-            rows.written += batch.num_rows
-            yield batch
+        yield from rows.write(function(subtask, rows.read(first, rest)))
         data = plan.state.dump(index, subtask.state, before=before)
         new_state = None if data == before else data
         measured = Measurements(rows.seen, rows.written, time.monotonic() - began)
@@ -157,29 +165,42 @@ def _run_attempt(plan: TaskPlan, first: pa.RecordBatch, rest: Iterator[pa.Record
 
 
 class _Rows:
-    """The rows of one attempt: checked, without the subtask column, and counted."""
+    """The rows of one attempt: checked and counted, those that come in without the subtask column."""
 
-    def __init__(self, operator: str, own: pa.Scalar) -> None:
+    def __init__(self, operator: str, chunks: Chunks, first: Any) -> None:
         self._operator = operator
-        # An Arrow value: to compare with a Python int, pyarrow imports pandas. That takes longer than an epoch, and the
-        # collection of garbage that PySpark makes after each task then takes half as long again.
-        self._own = own
-        self._compute = importlib.import_module("pyarrow.compute")
+        self._chunks = chunks
+        self.subtask = chunks.subtask(first)
         self.seen = 0
         self.written = 0
 
-    def read(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield self._checked(first)
-        for batch in rest:
-            if batch.num_rows:
-                yield self._checked(batch)
+    def read(self, first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+        """Yield what the user's function reads."""
+        for chunk in itertools.chain([first], rest):
+            if count := self._chunks.rows(chunk):
+                own_rows = self._chunks.own_rows(chunk, self.subtask)
+                if own_rows is None:
+                    raise SubtaskMixed(self._operator, self.subtask)
+                self.seen += count
+                yield own_rows
 
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        last = batch.num_columns - 1
-        if not self._compute.all(self._compute.equal(batch.column(last), self._own)).as_py():
-            raise SubtaskMixed(self._operator, self._own.as_py())
-        self.seen += batch.num_rows
-        return batch.select(list(range(last)))
+    def write(self, result: Any) -> Iterator[Any]:
+        """Yield what Spark gets of the function's result.
+
+        Raises:
+            OutputInvalid: it is something else than chunks of the schema.
+        """
+        kind = self._chunks
+        for chunk in items_of(self._operator, result, kind.item):
+            if not kind.is_chunk(chunk):
+                raise wrong_item(self._operator, chunk, kind.item)
+            if (misfit := kind.misfit(chunk)) is not None:
+                problem = f"the function yielded a {kind.item} with {misfit}"
+                raise OutputInvalid(
+                    self._operator, problem, "yield the columns and types of the schema, or correct schema="
+                )
+            self.written += kind.rows(chunk)
+            yield chunk
 
 
 def _attempt(plan: TaskPlan, index: int) -> AttemptId:
