@@ -48,6 +48,7 @@ from coord_control.errors import (
     NotACheckpoint,
     OperatorsChanged,
     ParallelismChanged,
+    WakeChanged,
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName
 
@@ -125,9 +126,9 @@ def open_lineage(
 
     Raises:
         NotACheckpoint: there is no Spark checkpoint to adopt; nothing was written.
-        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the declaration does
-        not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded
-        cannot be used.
+        OperatorsChanged, ParallelismChanged, WakeChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the
+        declaration does not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat:
+        what was recorded cannot be used.
     """
     name, recorded = _current(files, folder, query)
     lineage = join(folder, name)
@@ -413,6 +414,8 @@ def _check_restored(
         recorded, declared = restored.operators[uid], operators[OperatorUid(uid)]
         if recorded.parallelism != declared.parallelism and uid not in rescalable:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism, is_restored=True)
+        if recorded.wake != declared.wake:
+            raise WakeChanged(uid, query, declared.wake)
         _check_events(uid, recorded, declared)
 
 
@@ -423,6 +426,8 @@ def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperato
         recorded = record.operators[uid]
         if recorded.parallelism != declared.parallelism:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism)
+        if recorded.wake != declared.wake:
+            raise WakeChanged(uid, record.query, declared.wake)
         _check_events(uid, recorded, declared)
 
 

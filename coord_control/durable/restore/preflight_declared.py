@@ -15,7 +15,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.job_folder.lineage_record import LineageOperator
 from coord_control.durable.restore.checks import ALLOW, Check, Verdict
 from coord_control.durable.restore.lineage_builder import operator_records
-from coord_control.errors import ParallelismFixed
+from coord_control.errors import ParallelismFixed, WakeChanged
 from coord_control.ids import OperatorUid, QueryName
 
 __all__ = ["DeclaredQuery", "check_declared"]
@@ -68,11 +68,11 @@ def _check_operators(
         yield Check("operator", uid, verdict, found, way_out)
     for uid, now in declared.operators.items():
         if (before := recorded.get(uid)) is not None:
-            yield from _check_operator(uid, before, now, uid in declared.rescalable)
+            yield from _check_operator(declared.query, uid, before, now, uid in declared.rescalable)
 
 
 def _check_operator(
-    uid: OperatorUid, before: LineageOperator, now: LineageOperator, is_rescalable: bool
+    query: QueryName, uid: OperatorUid, before: LineageOperator, now: LineageOperator, is_rescalable: bool
 ) -> Iterable[Check]:
     if before.parallelism == now.parallelism:
         yield Check("parallelism", uid, Verdict.OK, str(now.parallelism))
@@ -83,6 +83,9 @@ def _check_operator(
         found = f"{before.parallelism} before, {now.parallelism} now"
         way_out = f"declare {before.parallelism}, or give job.operator() a rescale function"
         yield Check("parallelism", uid, Verdict.REFUSED, found, way_out)
+    if before.wake != now.wake:
+        error = WakeChanged(uid, query, now.wake)
+        yield Check("wake", uid, Verdict.REFUSED, error.problem, error.way_out)
     if before.state == now.state:
         yield Check("state model", uid, Verdict.OK, now.state)
     else:
