@@ -1,4 +1,4 @@
-"""Epochs for events that wait on a silent stream, on real Spark: they come, they end, and a silent stream runs nothing."""
+"""Epochs for events that wait on a silent stream, on real Spark: each event gets one, and otherwise nothing runs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import coord_control as cc
+from coord_control import errors
+from coord_control.ids import OperatorUid
+from coord_control.protocol.query_state import Wish
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import MakeJob, write
+from tests.spark.jobs import MakeJob, Once, Trouble, write
 from tests.spark.streams import FileStream, batch_ids
 
 pytestmark = pytest.mark.spark
 
 SCHEMA: Final = "key STRING, value LONG, ratio DOUBLE, tags ARRAY<STRING>"
 OUT: Final = "subtask LONG, epoch LONG, numbers STRING, rows LONG, kinds STRING"
+OP: Final = OperatorUid("op")
 SUBTASKS: Final = 4
 
 
@@ -120,7 +125,7 @@ def row(key: str, value: int = 1) -> dict[str, Any]:
     return {"key": key, "value": value, "ratio": 0.5, "tags": ["a"]}
 
 
-def settle(job: cc.Job, checkpoint: Path, triggers: int = 5) -> list[int]:
+def settle(job: cc.Job, checkpoint: Path, triggers: int = 3) -> list[int]:
     """Wait until Spark has looked for something to do a few times, and return the epochs by then."""
     query = job._driver.queries.all()[0].spark_query
     for _ in range(triggers):
@@ -149,5 +154,138 @@ def test_an_event_gets_an_epoch_on_a_silent_stream_and_then_it_is_silent_again(
     assert all(numbers == ([1, 2] if subtask == 2 else [2]) for subtask, numbers in teller.reported().items())
     assert reports[-1].taken.epochs[-1] == 2
     assert woken(checkpoint) == {0: [2], 1: [0, 1, 2, 3]}
-    totals = job.status().operators[0]
+    totals = job._driver.runtime.read(lambda core, now: core.totals()[OP], SECONDS)
     assert totals.rows_in == 2, "rows that wake are not the user's"
+
+
+def hold(job: cc.Job, frame: Any, meanwhile: Any, **options: Any) -> None:
+    """Start a query whose epoch 0 does not end before ``meanwhile()``, which runs when its output is complete."""
+
+    def sink(batch: Any, epoch: int) -> None:
+        batch.collect()
+        if epoch == 0:
+            meanwhile()
+
+    job.start("q", frame.writeStream.foreachBatch(sink), **options)
+
+
+def in_pandas(subtask: cc.Subtask[Taken], frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    rows = list(frames)
+    subtask.state.numbers += [event.number for event in subtask.events]
+    kinds = [" ".join(map(str, frame.dtypes)) for frame in rows]
+    subtask.send(Report(subtask=subtask.index, taken=subtask.state, rows=sum(map(len, rows))))
+    yield pd.DataFrame({"kinds": kinds})
+
+
+def in_rows(subtask: cc.Subtask[Taken], rows: Iterator[Row]) -> Iterator[dict[str, Any]]:
+    found = [f"{row.key} {row.value} {row.ratio} {row.tags}" for row in rows]
+    subtask.state.numbers += [event.number for event in subtask.events]
+    subtask.send(Report(subtask=subtask.index, taken=subtask.state, rows=len(found)))
+    for text in found:
+        yield {"kinds": text}
+
+
+@pytest.mark.parametrize("form", ["apply", "apply_in_pandas", "apply_rows"])
+def test_rows_that_wake_leave_no_trace_in_those_of_the_same_epoch(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream, teller: Teller, form: str, tmp_path: Path
+) -> None:
+    job, seen = make_job(session=own_session), dict[int, list[str]]()
+    operator = declare(job, teller, parallelism=1)
+    function, schema = {
+        "apply": (take, OUT),
+        "apply_in_pandas": (in_pandas, "kinds STRING"),
+        "apply_rows": (in_rows, "kinds STRING"),
+    }[form]
+    frame = getattr(operator, form)(stream.read(own_session), function, schema=schema, partition_by=[])
+
+    def sink(batch: Any, epoch: int) -> None:
+        seen[epoch] = [row.kinds for row in batch.collect()]
+        if epoch == 0:  # so epoch 1 wakes the subtask, and has a row for it
+            teller.context.send(0, Number(number=1))
+            stream.add([row("b")])
+
+    stream.add([row("a")])
+    job.start("q", frame.writeStream.foreachBatch(sink))
+    reports = teller.wait(2)
+    assert [(report.rows, report.taken.numbers) for report in reports] == [(1, []), (1, [1])]
+    assert woken(lineage(tmp_path)) == {1: [0]}
+    assert [text.replace("b ", "a ") for text in seen[1]] == seen[0]
+
+
+def test_a_woken_epoch_that_is_run_again_wakes_the_same_subtasks_with_the_same_events(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream, teller: Teller, once: Once, tmp_path: Path
+) -> None:
+    def fail_once(subtask: cc.Subtask[Taken], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from take(subtask, batches)
+        if once():
+            raise Trouble
+
+    job = make_job(session=own_session)
+    frame = declare(job, teller).apply(stream.read(), fail_once, schema=OUT, partition_by=["key"])
+    job.start("q", write(frame))
+    settle(job, lineage(tmp_path))
+    teller.context.broadcast(Number(number=7))
+    teller.wait(SUBTASKS)
+    assert settle(job, lineage(tmp_path)) == [0]
+    assert once.was_asked
+    assert woken(lineage(tmp_path)) == {0: [0, 1, 2, 3]}
+    assert [report.taken for report in teller.state.reports] == [Taken(numbers=[7], epochs=[0])] * SUBTASKS
+
+
+def test_a_savepoint_holds_what_waits_and_the_restored_job_and_a_fork_wake_for_it(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream, teller: Teller, tmp_path: Path
+) -> None:
+    job, saved = make_job(session=own_session), list[Any]()
+    stopping = threading.Thread(target=lambda: saved.append(job.stop_with_savepoint(label="stopped")))
+
+    def stop() -> None:
+        teller.context.broadcast(Number(number=3))  # behind the epoch, so it waits for the next one
+        stopping.start()
+        eventually(lambda: job._driver.queries.all()[0]._wish is Wish.PAUSE)
+
+    stream.add([row("a")])
+    hold(job, declare(job, teller).apply(stream.read(), take, schema=OUT, partition_by=["key"]), stop)
+    teller.wait(1)
+    stopping.join(SECONDS)
+    (completed,) = saved
+    assert batch_ids(lineage(tmp_path), "offsets") == [0], "nothing was woken behind the boundary"
+    assert woken(lineage(tmp_path)) == {}
+
+    for name in ("job", "fork"):
+        other = Teller()
+        again = make_job(name, session=own_session, restore_from=completed.path)
+        writer = applied(declare(again, other), stream)
+        again.start("q", writer.trigger(availableNow=True) if name == "fork" else writer)
+        other.wait(SUBTASKS + 1)
+        assert other.reported() == dict.fromkeys(range(SUBTASKS), [3])
+        where = lineage(tmp_path, "lineage-000001" if name == "fork" else "lineage-000002", name)
+        if name == "fork":
+            assert again.await_termination(SECONDS), "a run over what is available ends"
+        else:
+            settle(again, where)
+            path = again.trigger_savepoint(label="again").wait(SECONDS).path
+        assert woken(where) == {1: list(range(SUBTASKS))}
+        again.stop()
+
+    # The declaration is part of what was saved.
+    plain = make_job("job", session=own_session)
+    with pytest.raises(errors.WakeChanged, match="declare wake=True again"):
+        plain.start("q", applied(declare(plain, Teller(), wake=False), stream))
+    plain.stop()
+    plain = make_job("job", session=own_session, restore_from=path)
+    with pytest.raises(errors.RestoreRefused, match="wake=True"):
+        plain.start("q", applied(declare(plain, Teller(), wake=False), stream))
+    plain.stop()
+
+
+def test_a_query_that_has_run_without_waking_says_what_a_change_takes(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream
+) -> None:
+    stream.add([row("a")])
+    job, teller = make_job(session=own_session), Teller()
+    job.start("q", applied(declare(job, teller, wake=False), stream))
+    teller.wait(1)
+    job.stop()
+    again = make_job(session=own_session)
+    with pytest.raises(errors.WakeChanged, match="declare wake=False again, or start the operator under another uid"):
+        again.start("q", applied(declare(again, Teller()), stream))

@@ -269,7 +269,7 @@ class Job:
 
         Raises:
             InvalidName, DuplicateOperator, OperatorReused: the declaration is invalid.
-            OperatorsChanged, ParallelismChanged, WakeChanged, EventTypesChanged, LineageMismatch: it has run differently.
+            OperatorsChanged, ParallelismChanged, WakeChanged, EventTypesChanged, LineageMismatch: it has run otherwise.
             RestoreRefused, NonRestoredState, RescaleFailed: it does not match the restored checkpoint; no query of the
                 job has run, and the restore was not applied or can be undone.
             PlanRefused: Spark rejects its plan, in a restored job whose other queries have run.
