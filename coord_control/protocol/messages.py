@@ -32,6 +32,7 @@ __all__ = [
     "DeliverEvents",
     "EpochSettled",
     "EventsDurable",
+    "EventsWait",
     "FailQuery",
     "HandleRequests",
     "Hello",

@@ -270,7 +270,6 @@ class OperatorRun:
         elif (cut := self.cuts.get(barrier)) is not None:
             cut.answered(state, now)
             self._pass_late(cut, now)
-            self.say_waiting(self._all, batch)
         self._catch_up(batch)
         self._ask(self.channel.next_phase(now), now, batch)
 

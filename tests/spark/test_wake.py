@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import coord_control as cc
 from coord_control import errors
@@ -72,8 +74,12 @@ class Teller(cc.StatefulCoordinator[Book]):
         return {report.subtask: report.taken.numbers for report in self.state.reports}
 
 
+def numbers(subtask: cc.Subtask[Taken]) -> list[int]:
+    return [event.number for event in subtask.events if isinstance(event, Number)]
+
+
 def take(subtask: cc.Subtask[Taken], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    subtask.state.numbers += [event.number for event in subtask.events]
+    subtask.state.numbers += numbers(subtask)
     subtask.state.epochs.append(subtask.epoch)
     rows, kinds = 0, set()
     for batch in batches:
@@ -128,10 +134,13 @@ def row(key: str, value: int = 1) -> dict[str, Any]:
 def settle(job: cc.Job, checkpoint: Path, triggers: int = 3) -> list[int]:
     """Wait until Spark has looked for something to do a few times, and return the epochs by then."""
     query = job._driver.queries.all()[0].spark_query
-    for _ in range(triggers):
-        seen = query.status["isTriggerActive"]
-        eventually(lambda seen=seen: query.status["isTriggerActive"] != seen or not query.isActive)
+    for is_active in (False, True) * triggers:
+        eventually(partial(_is_trigger, query, is_active))
     return batch_ids(checkpoint, "commits")
+
+
+def _is_trigger(query: StreamingQuery, is_active: bool) -> bool:
+    return bool(query.status["isTriggerActive"]) == is_active
 
 
 def test_an_event_gets_an_epoch_on_a_silent_stream_and_then_it_is_silent_again(
@@ -171,7 +180,7 @@ def hold(job: cc.Job, frame: Any, meanwhile: Any, **options: Any) -> None:
 
 def in_pandas(subtask: cc.Subtask[Taken], frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     rows = list(frames)
-    subtask.state.numbers += [event.number for event in subtask.events]
+    subtask.state.numbers += numbers(subtask)
     kinds = [" ".join(map(str, frame.dtypes)) for frame in rows]
     subtask.send(Report(subtask=subtask.index, taken=subtask.state, rows=sum(map(len, rows))))
     yield pd.DataFrame({"kinds": kinds})
@@ -179,7 +188,7 @@ def in_pandas(subtask: cc.Subtask[Taken], frames: Iterator[pd.DataFrame]) -> Ite
 
 def in_rows(subtask: cc.Subtask[Taken], rows: Iterator[Row]) -> Iterator[dict[str, Any]]:
     found = [f"{row.key} {row.value} {row.ratio} {row.tags}" for row in rows]
-    subtask.state.numbers += [event.number for event in subtask.events]
+    subtask.state.numbers += numbers(subtask)
     subtask.send(Report(subtask=subtask.index, taken=subtask.state, rows=len(found)))
     for text in found:
         yield {"kinds": text}

@@ -18,6 +18,7 @@ from coord_control.errors import (
     OperatorsChanged,
     ParallelismChanged,
     UnsupportedFormat,
+    WakeChanged,
 )
 from coord_control.ids import OperatorUid, QueryName
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
@@ -130,6 +131,7 @@ def test_the_newest_lineage_with_a_record_counts(files: MemoryFiles) -> None:
         ({"down": ("B", "A")}, EventTypesChanged),
         ({"up": ()}, EventTypesChanged),
         ({"up": ("D", "C")}, EventTypesChanged),
+        ({"wake": True}, WakeChanged),
     ],
 )
 def test_what_must_not_change_is_refused_and_nothing_is_written(

@@ -143,6 +143,7 @@ def test_operators_that_came_or_went(source: CheckpointSource, allow: bool) -> N
         ({"down": ("A", "More")}, (), "events down", OK),
         ({"down": ()}, (), "events down", REFUSED),
         ({"up": ("Other", "B")}, (), "events up", REFUSED),
+        ({"wake": True}, (), "wake", REFUSED),
     ],
 )
 def test_what_changed_about_an_operator(
