@@ -266,7 +266,7 @@ def test_a_savepoint_holds_what_waits_and_the_restored_job_and_a_fork_wake_for_i
         writer = applied(declare(again, other), stream)
         again.start("q", writer.trigger(availableNow=True) if name == "fork" else writer)
         other.wait(SUBTASKS + 1)
-        assert other.reported() == dict.fromkeys(range(SUBTASKS), [3])
+        assert other.reported() == {subtask: [3] for subtask in range(SUBTASKS)}
         where = lineage(tmp_path, "lineage-000001" if name == "fork" else "lineage-000002", name)
         if name == "fork":
             assert again.await_termination(SECONDS), "a run over what is available ends"
