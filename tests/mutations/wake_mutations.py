@@ -29,18 +29,6 @@ WAKE_MUTATIONS: Final[tuple[Mutation, ...]] = (
         "pass",
     ),
     Mutation(
-        "do not say what waits when an epoch is settled",
-        OperatorRun.settle,
-        "self.say_waiting(self._all, batch)",
-        "pass",
-    ),
-    Mutation(
-        "wake whom the last epoch has brought its events",
-        OperatorRun.to_wake,
-        "self.epoch.returned()",
-        "self.epoch.inputs",
-    ),
-    Mutation(
         "wake every subtask",
         OperatorRun.to_wake,
         "if self._has_mail(subtask) or subtask in returning",
@@ -61,6 +49,24 @@ TESTED_WAKE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             OperatorRun.acknowledge,
             "self.say_waiting((attempt.subtask,), batch)",
             "pass",
+        ),
+        _OPERATOR,
+    ),
+    (
+        Mutation(
+            "do not say what waits when an epoch is settled",
+            OperatorRun.settle,
+            "self.say_waiting(self._all, batch)",
+            "pass",
+        ),
+        _OPERATOR,
+    ),
+    (
+        Mutation(
+            "wake again whom the last epoch has brought its events",
+            OperatorRun.to_wake,
+            "self.epoch.returned()",
+            "self.epoch.inputs",
         ),
         _OPERATOR,
     ),

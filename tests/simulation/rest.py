@@ -21,7 +21,7 @@ from tests.simulation.live import ask_all
 from tests.simulation.requests import check_requests
 from tests.simulation.spark import RunStage
 from tests.simulation.values import CoordinatorState, SubtaskState, Violation
-from tests.simulation.waking import check_silent
+from tests.simulation.waking import check_silent, send_to_all
 from tests.simulation.world import World
 
 __all__ = ["come_to_rest"]
@@ -132,18 +132,27 @@ def _check_idle_checkpoint(world: World, driver: Driver, rng: random.Random) -> 
 
 
 def _wake_all(world: World, rng: random.Random) -> bool:
-    """Let sources that wake subtasks do what there is to do, while no other has rows; False: the job has ended."""
+    """Let sources that wake subtasks do what there is to do, while no other has rows; False: the job has ended.
+
+    Then the same for one more event to each subtask, when nothing has happened for a while.
+    """
     world.is_silent = True
-    for _ in range(_MAX_WOKEN):
-        if not plan_all(world, rng):
-            break
-        if not _run_until_idle(world, rng):
-            return False
-    else:
-        raise Violation("wake: subtasks are woken again and again")
+    for is_last in (False, True):
+        for _ in range(_MAX_WOKEN):
+            if not plan_all(world, rng):
+                break
+            if not _run_until_idle(world, rng):
+                return False
+        else:
+            raise Violation("wake: subtasks are woken again and again")
+        driver = world.driver
+        assert driver is not None, "it was started on the way"
+        check_silent(driver)
+        if not is_last:
+            send_to_all(world, driver)
+            if not _run_until_idle(world, rng):
+                return False
     world.is_silent = False
-    assert world.driver is not None, "it was started on the way"
-    check_silent(world, world.driver)
     return True
 
 

@@ -17,7 +17,7 @@ from tests.simulation.spark import Plan, Run, RunStage
 from tests.simulation.values import Violation
 from tests.simulation.world import World
 
-__all__ = ["Woken", "ask", "check_silent", "is_silent", "with_woken"]
+__all__ = ["Woken", "ask", "check_silent", "is_silent", "send_to_all", "with_woken"]
 
 Woken: TypeAlias = Mapping[OperatorUid, tuple[SubtaskIndex, ...]]
 
@@ -75,7 +75,15 @@ def with_woken(world: World, plan: Plan, woken: Woken) -> Plan:
     return Plan(dict(sorted(rows.items())), plan.actions, plan.is_cut, plan.is_idle, plan.salt)
 
 
-def check_silent(world: World, driver: Driver) -> None:
+def send_to_all(world: World, driver: Driver) -> None:
+    """Let the coordinators send an event to each subtask that can be woken."""
+    for query in driver.runs:
+        for spec in driver.specs[query]:
+            for subtask in range(spec.parallelism if spec.wake else 0):
+                world.send_event(driver, driver.coordinators[spec.uid], subtask, is_ping=False)
+
+
+def check_silent(driver: Driver) -> None:
     """Check that nothing waits for a subtask that could have been woken.
 
     Raises:
