@@ -11,6 +11,7 @@ NAMES: Final = (
     "events",
     "overhead",
     "shuffle",
+    "wake",
     "recovery",
     "checkpoints",
     "history",

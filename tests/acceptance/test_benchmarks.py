@@ -26,6 +26,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
         pytest.param("ask", marks=pytest.mark.slow),
         pytest.param("overhead", marks=pytest.mark.slow),
         pytest.param("shuffle", marks=pytest.mark.slow),
+        pytest.param("wake", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
         pytest.param("recovery", marks=[pytest.mark.slow, pytest.mark.kill]),
     ],
