@@ -10,6 +10,7 @@ NAMES: Final = (
     "endpoint",
     "events",
     "overhead",
+    "live",
     "shuffle",
     "wake",
     "recovery",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from coord_control.spark.job.job import Job
     from coord_control.spark.job.operator_handle import Operator
     from coord_control.spark.job.rescale import SubtaskSnapshot
+    from coord_control.spark.live.live_handle import Live
     from coord_control.spark.queries.restart_policy import RestartPolicy
     from coord_control.spark.worker.subtask import Subtask
 
@@ -49,6 +50,7 @@ __all__ = [
     "Fault",
     "Job",
     "JobStatus",
+    "Live",
     "Operator",
     "OperatorCoordinator",
     "Request",
@@ -72,6 +74,7 @@ _MODULES: Final = {
     "Fault": "coord_control.errors",
     "Job": "coord_control.spark.job.job",
     "JobStatus": "coord_control.protocol.status",
+    "Live": "coord_control.spark.live.live_handle",
     "Operator": "coord_control.spark.job.operator_handle",
     "RestartPolicy": "coord_control.spark.queries.restart_policy",
     "Subtask": "coord_control.spark.worker.subtask",

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -100,7 +100,7 @@ def _live_facts(change: LiveChanged) -> LiveFacts:
         value=change.value,
         by=change.by,
         at_seconds=change.at_seconds,
-        schema={},
+        schema={"type": "object", "properties": {"minutes": {"type": "integer"}}},
         uses={QueryName("q"): LiveUse(version=change.version, since=Epoch(3), next_epoch=None)},
     )
 
@@ -313,6 +313,16 @@ class ScriptedDriver:
             raise LiveValueNotFound(name, self._facts.name, [LIVE])
         with self._lock:
             return _live_facts(self._live.history(name)[-1])
+
+    def live_values(self) -> tuple[LiveFacts, ...]:
+        return (self.live(LIVE),)
+
+    def live_versions(self) -> Mapping[str, int]:
+        return {LIVE: self.live(LIVE).version}
+
+    def live_history(self, name: str) -> Sequence[LiveChanged]:
+        with self._lock:
+            return self._live.history(name)
 
     def check_event(self, operator: str, event_type: str, payload: Any, subtask: int | None) -> ControlEvent:
         self._bound(operator)

@@ -14,6 +14,7 @@ from typing import Any
 
 from coord_control.control.commands import Refusal
 from coord_control.control.settings import ControlSettings
+from coord_control.ids import Epoch
 from coord_control.storage.database import Database
 from coord_control.storage.records import (
     CommandError,
@@ -24,6 +25,8 @@ from coord_control.storage.records import (
     LiveOperator,
     LiveQuery,
     LiveStatus,
+    LiveUse,
+    LiveValueRecord,
     OperatorRecord,
     Outcome,
     QueryRecord,
@@ -39,6 +42,16 @@ THRESHOLD = EventType(
     name="Threshold",
     schema={"properties": {"minutes": {"type": "number"}, "note": {"type": "string"}}, "required": ["minutes"]},
 )
+LIMITS_SCHEMA = {
+    "title": "Limits",
+    "type": "object",
+    "properties": {
+        "minutes": {"type": "integer", "minimum": 1, "description": "Late from here on."},
+        "carrier": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "on": {"type": "boolean", "default": True},
+    },
+    "required": ["minutes"],
+}
 CURRENT = RequestType(
     name="Current",
     schema={"properties": {"carrier": {"type": "string"}}},
@@ -86,6 +99,20 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
     operator = LiveOperator(uid=OPERATOR, epoch=42, blocked_now=12, closed=1, gateways=gateways)
     query = LiveQuery(name="alerts", state="running", epoch=42, rows_per_second=1234.0, backlog=56789, lag_seconds=2.5)
     store.jobs.heartbeat(job, 1, LiveStatus(queries=(query,), operators=(operator,)))
+
+
+def put_live_value(store: ControlStore, version: int = 3, job: str = JOB, **fields: Any) -> None:
+    """A live value ``limits``, of which the query has not seen the newest version yet."""
+    value = LiveValueRecord(
+        name="limits",
+        version=version,
+        value=fields,
+        by="ada",
+        at=NOON,
+        schema=LIMITS_SCHEMA,
+        uses={"alerts": LiveUse(version=version - 1, since=Epoch(7), next_epoch=Epoch(43))},
+    )
+    store.live.save(job, 1, [value])
 
 
 def put_checkpoint(store: ControlStore, number: int, **changes: Any) -> None:

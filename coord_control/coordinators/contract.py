@@ -134,6 +134,13 @@ class OperatorCoordinator(abc.ABC):
         else:
             self.context.send(subtask, event)
 
+    def check_saved_state(self, data: bytes) -> None:
+        """Raise to refuse a saved state before a restore takes place; by default nothing is refused.
+
+        Called before :meth:`start` and :meth:`reset_to_checkpoint`, from the thread that starts the queries, with what
+        an earlier :meth:`checkpoint_coordinator` has given. It must not change anything.
+        """
+
     def check_control_event(self, event: Any, subtask: int | None) -> None:
         """Raise to refuse an event from outside before it is accepted; by default nothing is refused.
 

@@ -97,6 +97,13 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         """
         self.state = self._initial.model_copy(deep=True) if data is None else self._parse(data)
 
+    def check_saved_state(self, data: bytes) -> None:
+        """Raise ValueError if the model does not accept a saved state, or would drop a field of it."""
+        try:
+            parse_saved(type(self._initial), data)
+        except ValidationError as error:
+            raise ValueError(f"it is not valid for {type(self._initial).__name__}: {problems_of(error)}") from error
+
     def _parse(self, data: bytes) -> State:
         try:
             return parse_saved(type(self._initial), data)

@@ -1,4 +1,5 @@
-"""What definitions need from the control database: the names of jobs, queries, operators and events.
+"""What definitions need from the control database: the names of jobs, queries and operators, and the schemas of their
+control events and live values.
 
 Definitions must load without the database, so these facts are read beforehand and kept as JSON. Combined with the
 user's configuration, they determine which jobs get assets.
@@ -8,8 +9,8 @@ Threads: :func:`read_facts` blocks on the database.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,15 +18,32 @@ from coord_control.control.client.reader import ControlReader
 from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, StreamingJobSpec
 from coord_control.storage.records import JobRecord
 
-__all__ = ["DatabaseFacts", "KnownJob", "KnownOperator", "from_json", "read_facts", "resolved_jobs", "to_json"]
+__all__ = [
+    "DatabaseFacts",
+    "KnownJob",
+    "KnownModel",
+    "KnownOperator",
+    "from_json",
+    "read_facts",
+    "resolved_jobs",
+    "to_json",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A control event that an operator accepts, or a live value, and the JSON schema of its model."""
+
+    name: str
+    schema: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOperator:
-    """An operator and the names of the control events that it accepts."""
+    """An operator and the control events that it accepts."""
 
     uid: str
-    events: tuple[str, ...] = ()
+    events: tuple[KnownModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +53,7 @@ class KnownJob:
     name: str
     queries: tuple[str, ...] = ()
     operators: tuple[KnownOperator, ...] = ()
+    live: tuple[KnownModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,8 @@ def _job_facts(job: JobRecord) -> KnownJob:
         name=job.name,
         queries=tuple(query.name for query in job.queries),
         operators=tuple(
-            KnownOperator(operator.uid, tuple(event.name for event in operator.event_types))
+            KnownOperator(operator.uid, tuple(KnownModel(event.name, event.schema) for event in operator.event_types))
             for operator in job.operators
         ),
+        live=tuple(KnownModel(value.name, value.schema) for value in job.live_values),
     )

@@ -25,6 +25,7 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     JobRecord,
+    LiveValueRecord,
     QueryRecord,
     RecoveryRecord,
     SubtaskRecord,
@@ -49,6 +50,14 @@ _SUBTASK_ROWS: Final = 500
 _BACKTICKS: Final = re.compile("`+")
 _Cell: TypeAlias = str | int | float | None
 
+_LIVE_COLUMNS: Final = (
+    ("name", "string", "The live value."),
+    ("version", "int", "Its accepted version."),
+    ("value", "string", "Its fields, as JSON."),
+    ("by", "string", "Who has changed it."),
+    ("at", "string", "When."),
+    ("in_force", "string", "Which version each query sees, and since which epoch."),
+)
 _TYPES: Final = {Unit.TEXT: "string", Unit.SECONDS: "float"}  # all others are whole numbers
 
 
@@ -67,7 +76,7 @@ def checkpoint_metadata(
     Args:
         record: the checkpoint, with its queries if they are known.
         subtasks: its subtasks; if there are more than 500, the table shows the slowest ones.
-        job: the job, for the number of restarts of its queries.
+        job: the job, for its live values and the number of restarts of its queries.
         recovery: the newest recovery of the job.
         sequence: the number of the change in the control database.
         note: the note in the config of the run.
@@ -88,6 +97,7 @@ def checkpoint_metadata(
         "recovery": None if recovery is None else _recovery_text(recovery),
         "generation": record.generation,
         "restarts": None if job is None else sum(query.restarts for query in job.queries),
+        **({} if job is None else live_entries(job.live_values)),
         "note": note,
         "sequence": sequence,
         "reported_by": reported_by,
@@ -136,10 +146,15 @@ def recovery_metadata(record: RecoveryRecord, *, sequence: int | None = None) ->
     )
 
 
-def query_metadata(query: QueryRecord) -> Metadata:
-    """Return the progress of a query as last reported by its driver."""
+def query_metadata(query: QueryRecord, live_values: Sequence[LiveValueRecord] = ()) -> Metadata:
+    """Return the progress of a query as last reported by its driver.
+
+    Args:
+        live_values: of its job; those that the query has used are shown, with the epoch since which it has.
+    """
     return entries(
         {
+            **live_entries([each for each in live_values if query.name in each.uses], query.name),
             "epoch": query.epoch,
             "input_rows_per_second": query.input_rows_per_second,
             "rows_per_second": query.rows_per_second,
@@ -151,6 +166,42 @@ def query_metadata(query: QueryRecord) -> Metadata:
             "restarts": query.restarts,
         }
     )
+
+
+def live_entries(values: Sequence[LiveValueRecord], query: str | None = None) -> dict[str, object]:
+    """Return a table of live values, and their versions, numbers and booleans to be plotted: what is accepted.
+
+    Args:
+        query: plot what this query sees in its newest epoch, or None for the job.
+    """
+    rows: list[dict[str, _Cell]] = [
+        {
+            "name": each.name,
+            "version": each.version,
+            "value": json.dumps(each.value, ensure_ascii=False),
+            "by": each.by,
+            "at": each.at.isoformat(timespec="seconds"),
+            "in_force": "; ".join(_in_force(each, name) for name in each.uses if query in (None, name)),
+        }
+        for each in values
+    ]
+    found: dict[str, object] = {}
+    if rows:
+        schema = dg.TableSchema([dg.TableColumn(name, kind, text) for name, kind, text in _LIVE_COLUMNS])
+        found["live_values"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+    for each in values:
+        version = each.version if query is None else each.uses[query].version
+        found[f"live/{each.name}/version"] = version
+        for name, value in each.value.items() if version == each.version else ():
+            if isinstance(value, (bool, int, float)):
+                found[f"live/{each.name}/{name}"] = int(value) if isinstance(value, bool) else value
+    return found
+
+
+def _in_force(value: LiveValueRecord, query: str) -> str:
+    use = value.uses[query]
+    soon = "" if use.next_epoch is None else f", version {value.version} from epoch {use.next_epoch} on"
+    return f"{query}: version {use.version} since epoch {use.since}{soon}"
 
 
 def entries(values: Mapping[str, object]) -> Metadata:

@@ -10,6 +10,7 @@ from coord_control.control.measure import Place, shown
 from coord_control.control.measures import CHECKPOINT
 from coord_control.metrics.driver import QUERY_STATES
 from coord_control.metrics.families import Families, Of
+from coord_control.metrics.live_samples import add_live_value
 from coord_control.storage.records import (
     LOST_QUERY,
     AgentMetrics,
@@ -40,6 +41,10 @@ def add_job(of_job: Of, overview: JobOverview) -> None:
             _add_query(of_job.of(query.name), query)
         for operator in job.operators:
             _add_operator(of_job.of(operator.query, operator.uid), operator)
+        for live in job.live_values:
+            at = live.at.timestamp()
+            version, uses = live.version, live.uses
+            add_live_value(of_job, live.name, live.value, version=version, at_seconds=at, uses=uses, prefix="fleet_")
         of_job.add("fleet_checkpoints_in_progress", overview.under_way)
         if job.agent is not None:
             _add_agent(of_job, job.agent)

@@ -6,6 +6,7 @@ Samples of individual subtasks are only included on request, and for at most
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Final
 
@@ -14,6 +15,7 @@ from coord_control.control.progress import lag_seconds, rows_per_second, state_r
 from coord_control.ids import OperatorUid
 from coord_control.metrics.driver_checkpoints import add_checkpoints
 from coord_control.metrics.families import Families, Family, Of
+from coord_control.metrics.live_samples import add_live_value
 from coord_control.metrics.snapshot import AgentSnapshot, DriverSnapshot, EndpointSnapshot
 from coord_control.metrics.subtasks import choose
 from coord_control.protocol.job_facts import FeedStatus, QueryFacts, RecoveryCause
@@ -39,6 +41,9 @@ def driver_families(snapshot: DriverSnapshot, subtasks: int = 0) -> Iterable[Fam
         for status in snapshot.status.queries:
             _add_query(job.of(status.name), status)
         _add_operators(job, snapshot, snapshot.status.operators, subtasks)
+    for each in snapshot.live:
+        value, at = json.loads(each.value), each.at_seconds
+        add_live_value(job, each.name, value, version=each.version, at_seconds=at, uses=each.uses)
     add_checkpoints(job, snapshot.observed, snapshot.progress)
     _add_recoveries(job, snapshot)
     _add_endpoint(job, snapshot.endpoint)

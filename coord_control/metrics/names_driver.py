@@ -147,6 +147,17 @@ _OPERATORS: Final = (
     counter("control_events_total", "Control events by outcome: applied or refused.", (*OPERATOR, "outcome")),
 )
 
+_LIVE_VALUES: Final = (
+    gauge(
+        "live_value",
+        "Numbers and booleans of each live value, as accepted; queries see them from their next epoch on.",
+        ("live", "field"),
+    ),
+    gauge("live_value_version", "Accepted version of the live value.", ("live",)),
+    gauge("live_value_change_timestamp_seconds", "When the live value was changed, in seconds since 1970.", ("live",)),
+    gauge("live_value_query_version", "Version that the newest epoch of the query has seen.", ("query", "live")),
+)
+
 _CHECKPOINTS: Final = (
     counter("checkpoints_started_total", "Checkpoints and savepoints that were started.", ("kind",)),
     counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed.", ("kind",)),
@@ -271,6 +282,7 @@ DRIVER: Final[tuple[Metric, ...]] = (
     *_QUERIES,
     *_BLOCKED,
     *_OPERATORS,
+    *_LIVE_VALUES,
     *_CHECKPOINTS,
     *_RECOVERIES,
     *_CONTROL,

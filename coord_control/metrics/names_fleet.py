@@ -97,6 +97,17 @@ _OPERATORS: Final = (
     _gauge("control_event_durable_number", "Number of the newest control event whose effect is durable.", OPERATOR),
 )
 
+_LIVE_VALUES: Final = (
+    _gauge(
+        "live_value",
+        "Numbers and booleans of each live value, as accepted; queries see them from their next epoch on.",
+        ("live", "field"),
+    ),
+    _gauge("live_value_version", "Accepted version of the live value.", ("live",)),
+    _gauge("live_value_change_timestamp_seconds", "When the live value was changed, in seconds since 1970.", ("live",)),
+    _gauge("live_value_query_version", "Version that the newest epoch of the query has seen.", ("query", "live")),
+)
+
 _CHECKPOINTS: Final = (
     _counter("checkpoints_completed_total", "Checkpoints and savepoints that were completed, ever.", ("kind",)),
     _counter("checkpoints_failed_total", "Checkpoints and savepoints that failed, ever.", ("kind",)),
@@ -171,6 +182,7 @@ FLEET: Final[tuple[Metric, ...]] = (
     *_JOBS,
     *_QUERIES,
     *_OPERATORS,
+    *_LIVE_VALUES,
     *_CHECKPOINTS,
     *_HISTORY,
     *_SUBTASKS,

@@ -12,7 +12,7 @@ from coord_control.ids import CheckpointId, OperatorUid
 from coord_control.metrics.observer import Observed
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.durations import Durations
-from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts
+from coord_control.protocol.job_facts import FeedStatus, JobFacts, LiveFacts, QueryFacts
 from coord_control.protocol.status import JobStatus
 from coord_control.storage.records import AgentMetrics
 
@@ -61,6 +61,7 @@ class DriverSnapshot:
         is_up: whether the job is not ending and nothing has failed permanently.
         status: the status of the job, or None if it is ending.
         feeds: the feeds of control events, by operator.
+        live: the live values.
         progress: the progress of the running checkpoints.
         agent: the state of the agent, or None without a control plane.
     """
@@ -77,5 +78,6 @@ class DriverSnapshot:
     writer: WriterSnapshot
     callbacks_waiting: int
     recoveries_under_way: int
+    live: tuple[LiveFacts, ...] = ()
     progress: Mapping[CheckpointId, Progress] = field(default_factory=dict)
     agent: AgentSnapshot | None = None

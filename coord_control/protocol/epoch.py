@@ -228,6 +228,10 @@ class OperatorEpoch:
         """Subtasks whose output was begun and never read to its end."""
         return sorted(s for s, participant in self._participants.items() if participant.state is Participation.RUNNING)
 
+    def is_unfinished(self) -> bool:
+        """Return whether a subtask has said hello and not acknowledged: then Spark cannot have run all of it here."""
+        return any(participant.ack is None for participant in self._participants.values())
+
     def returned(self) -> dict[SubtaskIndex, tuple[EventBatch, ...]]:
         """Inputs of the subtasks that had no rows."""
         took_part = self._participants.keys() | self.before.keys()

@@ -37,7 +37,7 @@ from coord_control.protocol import messages
 from coord_control.protocol.checkpoint import PendingCheckpoints, Progress
 from coord_control.protocol.control_events import Seal, unseal
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.live_epochs import LiveEpochs, QueryLive
+from coord_control.protocol.live_epochs import JobLive, QueryLive
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, OperatorStates, Totals
 from coord_control.protocol.query_in_core import QueryInCore
@@ -78,7 +78,7 @@ class JobCore:
         self._highest_attempt = -1
         self._barriers = generation * _BARRIERS_PER_GENERATION
         self._checkpoints = PendingCheckpoints()
-        self._live: dict[str, LiveValue] = {}
+        self._live = JobLive()
 
     def take(self) -> Batch:
         """Take what must happen now. Afterwards execute it in the order of its fields."""
@@ -142,7 +142,7 @@ class JobCore:
                 events = messages.DeliverEvents(uid, outbox.subtask, outbox.attempt, outbox.events)
                 self._batch.notices.append(events)
             self._operators[uid].say_waiting(map(SubtaskIndex, range(spec.parallelism)), self._batch)
-        query.live = LiveEpochs(facts)
+        self._live.start_run(name, facts)
         query.committed = facts.committed
         query.starts += 1
         query.running = True
@@ -307,6 +307,10 @@ class JobCore:
             else:
                 self._checkpoints.fail(checkpoint, FailureReason.COORDINATOR_TIMEOUT, str(error), now, self._batch)
 
+    def may_have_finished(self, name: QueryName, committed: Epoch) -> bool:
+        """Return whether an interrupted run may have made a commit that it did not report: all its tasks were over."""
+        return not any(self._operators[uid].is_unfinished(committed) for uid in self._queries[name].specs)
+
     # Epochs without rows.
 
     def to_wake(self, uid: OperatorUid, run: RunId) -> tuple[SubtaskIndex, ...]:
@@ -320,8 +324,8 @@ class JobCore:
 
     def live_changed(self, name: str, value: LiveValue) -> Mapping[QueryName, QueryLive]:
         """Take a live value of the job that is durable; return what is in force in the queries that use any."""
-        self._live[name] = value
-        return self.live_values()
+        self._live.changed(name, value)
+        return self._live.status()
 
     def freeze(self, name: QueryName, run: RunId, epoch: Epoch) -> Mapping[str, LiveInForce]:
         """Return the live values of an epoch that Spark plans; they may be used once the batch was executed.
@@ -332,18 +336,14 @@ class JobCore:
         query = self._queries[name]
         if not query.running or run in query.ended_runs:
             raise LiveValuesRefused(name, epoch, "it belongs to a run of the query that has ended")
-        assert query.live is not None, "it runs"
-        if (found := query.live.freeze(epoch, self._live)) is None:
-            raise LiveValuesRefused(name, epoch, "it is over")
-        values, record = found
+        values, record = self._live.freeze(name, epoch)
         if record is not None:
             self._batch.persist.append(messages.Persist(name, record))
         return values
 
     def live_values(self) -> Mapping[QueryName, QueryLive]:
         """Return what is in force in the queries that have used a live value."""
-        found = {query.name: query.live.status() for query in self._queries.values() if query.live is not None}
-        return {name: live for name, live in found.items() if live.values}
+        return self._live.status()
 
     # Triggered checkpoints.
 

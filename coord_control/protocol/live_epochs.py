@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coord_control.ids import Epoch
+from coord_control.errors import LiveValuesRefused
+from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.records import LiveFrozen, LiveInForce, LiveValue
 from coord_control.protocol.recovery import Facts, History
 
-__all__ = ["LiveEpochs", "QueryLive", "Values", "frozen_in", "recover_live"]
+__all__ = ["JobLive", "LiveEpochs", "QueryLive", "Values", "frozen_in", "recover_live"]
 
 Values: TypeAlias = Mapping[str, LiveInForce]
 
@@ -82,6 +83,37 @@ class LiveEpochs:
         if before is not None and before.version == value.version and before.value == value.value:
             return before
         return LiveInForce(value.version, value.value, epoch)
+
+
+class JobLive:
+    """The live values of one job: what is accepted, and what its queries see."""
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, LiveValue] = {}
+        self._queries: dict[QueryName, LiveEpochs] = {}
+
+    def start_run(self, query: QueryName, facts: Facts) -> None:
+        """Begin a run of a query with what is durable of it."""
+        self._queries[query] = LiveEpochs(facts)
+
+    def changed(self, name: str, value: LiveValue) -> None:
+        """Take a value that is durable in the log of the job."""
+        self._accepted[name] = value
+
+    def freeze(self, query: QueryName, epoch: Epoch) -> tuple[Values, LiveFrozen | None]:
+        """Return the values of an epoch that is being planned, and what must be durable before they are used.
+
+        Raises:
+            LiveValuesRefused: the epoch is over.
+        """
+        if (found := self._queries[query].freeze(epoch, self._accepted)) is None:
+            raise LiveValuesRefused(query, epoch, "it is over")
+        return found
+
+    def status(self) -> dict[QueryName, QueryLive]:
+        """Return what is in force in the queries that have used a live value."""
+        found = {query: live.status() for query, live in self._queries.items()}
+        return {query: live for query, live in found.items() if live.values}
 
 
 def recover_live(facts: Facts) -> LiveFrozen | None:

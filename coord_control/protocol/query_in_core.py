@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
-from coord_control.protocol.live_epochs import LiveEpochs
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.protocol.records import RunStarted
 
@@ -33,5 +32,4 @@ class QueryInCore:
     # The newest will do: the older ones' task attempts are below the floor.
     ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
-    live: LiveEpochs | None = None  #: None before the first run
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered

@@ -19,7 +19,7 @@ from coord_control.storage import tables
 from coord_control.storage.checkpoints import checkpoint_record
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.fleet_counts import read_counts
-from coord_control.storage.job_rows import job_record
+from coord_control.storage.job_rows import job_record, of_live_values
 from coord_control.storage.records import (
     REQUESTED_CAUSES,
     CheckpointKind,
@@ -69,6 +69,7 @@ class Fleets:
             rows = transaction.execute(select(tables.jobs).where(*wanted).order_by(_jobs.name)).all()
             queries = _by_job(transaction, _of_jobs(tables.queries, wanted).order_by(_queries.name))
             operators = _by_job(transaction, _of_jobs(tables.operators, wanted).order_by(tables.operators.c.uid))
+            live_values = _by_job(transaction, of_live_values(*wanted))
             newest = _by_job(transaction, union_all(*(_newest(kind, state, wanted) for kind, state in _NEWEST)))
             numbers = {row.id: row for row in transaction.execute(_numbers(wanted, now - window))}
             recovered = _by_job(transaction, _last_recoveries(wanted))
@@ -79,7 +80,7 @@ class Fleets:
             last = recovered[row.id]
             overviews.append(
                 JobOverview(
-                    job=job_record(row, now, queries[row.id], operators[row.id]),
+                    job=job_record(row, now, queries[row.id], operators[row.id], live_values[row.id]),
                     completed=_last(found, lambda each: each.state is CheckpointState.COMPLETED),
                     savepoint=_last(found, _is_savepoint),
                     failed=_last(found, lambda each: each.state is CheckpointState.FAILED),

@@ -1,4 +1,4 @@
-"""Converts the rows of a job, its queries and its operators to records.
+"""Converts the rows of a job, its queries, its operators and its live values to records.
 
 Values that change all the time are stored with the heartbeat, in the job's row; they are merged into the records here.
 
@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row
+from sqlalchemy import ColumnElement, Row, Select, and_, select
 
 from coord_control.protocol.query_state import QueryState
+from coord_control.storage import tables
 from coord_control.storage.records import (
     ACTIVE_JOB_STATES,
     ENDED_TO_RESTART,
@@ -24,11 +25,12 @@ from coord_control.storage.records import (
     JobRecord,
     JobState,
     LiveStatus,
+    LiveValueRecord,
     OperatorRecord,
     QueryRecord,
 )
 
-__all__ = ["alive", "job_record", "restarting"]
+__all__ = ["alive", "job_record", "of_live_values", "restarting"]
 
 #: How long a job counts as restarting. Its supervisor pauses for up to a minute, and Spark has to start; after that the
 #: supervisor is probably gone too.
@@ -62,9 +64,13 @@ def restarting(row: Row[Any], now: datetime) -> bool:
 
 
 def job_record(
-    row: Row[Any], now: datetime, queries: Iterable[Row[Any]] = (), operators: Iterable[Row[Any]] = ()
+    row: Row[Any],
+    now: datetime,
+    queries: Iterable[Row[Any]] = (),
+    operators: Iterable[Row[Any]] = (),
+    live_values: Iterable[Row[Any]] = (),
 ) -> JobRecord:
-    """Return the record of a job from its row and those of its queries and operators."""
+    """Return the record of a job from its row and those of its queries, operators and live values."""
     values = {name: value for name, value in row._mapping.items() if name not in ("id", "live", "agent", "state")}
     live = row.live or {}
     return JobRecord(
@@ -76,6 +82,20 @@ def job_record(
         agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
         queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, row, now),
         operators=_operators(operators, {each["uid"]: each for each in live.get("operators", ())}),
+        live_values=tuple(_live_value(each) for each in live_values),
+    )
+
+
+def of_live_values(*where: ColumnElement[bool]) -> Select[Any]:
+    """Return the query for the rows of live values, by name."""
+    values, changes = tables.live_values.c, tables.live_changes.c
+    is_accepted = and_(changes.job_id == values.job_id, changes.name == values.name, changes.version == values.version)
+    return (
+        select(tables.live_values, changes.value, changes.by, changes.at)
+        .join(tables.jobs, tables.jobs.c.id == values.job_id)
+        .join(tables.live_changes, is_accepted)
+        .where(*where)
+        .order_by(values.name)
     )
 
 
@@ -92,6 +112,11 @@ def _queries(
         has_lost_driver = not is_last and not alive(job, now) and record.state in _ACTIVE
         records.append(replace(record, state=LOST_QUERY) if has_lost_driver else record)
     return tuple(records)
+
+
+def _live_value(row: Row[Any]) -> LiveValueRecord:
+    values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
+    return msgspec.convert(values, LiveValueRecord)
 
 
 def _operators(rows: Iterable[Row[Any]], live: Mapping[str, Any]) -> tuple[OperatorRecord, ...]:

@@ -19,7 +19,7 @@ from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAliv
 from coord_control.storage import tables
 from coord_control.storage.command_rows import refuse_pending
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive, job_record, restarting
+from coord_control.storage.job_rows import alive, job_record, of_live_values, restarting
 from coord_control.storage.records import (
     AgentMetrics,
     GenerationRecord,
@@ -153,7 +153,7 @@ class Jobs:
             _save_operators(transaction, job, operators)
 
     def get(self, name: str) -> JobRecord:
-        """Return a job with its queries and operators.
+        """Return a job with its queries, operators and live values.
 
         Raises:
             JobNotFound: there is no such job; the message names similar ones.
@@ -164,7 +164,7 @@ class Jobs:
     def list(
         self, *, state: JobState | None = None, limit: int | None = None, after: str | None = None
     ) -> tuple[JobRecord, ...]:
-        """Return jobs by name, without queries and operators; only those after ``after``, if given."""
+        """Return jobs by name, without their parts; only those after ``after``, if given."""
         query = select(tables.jobs).order_by(tables.jobs.c.name).limit(limit)
         if state is not None:
             query = query.where(tables.jobs.c.state == state)
@@ -206,7 +206,7 @@ class Jobs:
 
 
 def read_job(transaction: Transaction, name: str, database: str) -> JobRecord:
-    """Return a job with its queries and operators.
+    """Return a job with its queries, operators and live values.
 
     Raises:
         JobNotFound: there is no such job.
@@ -220,7 +220,8 @@ def read_job(transaction: Transaction, name: str, database: str) -> JobRecord:
     operators = transaction.execute(
         select(tables.operators).where(tables.operators.c.job_id == row.id).order_by(tables.operators.c.uid)
     )
-    return job_record(row, transaction.now, queries, operators)
+    live_values = transaction.execute(of_live_values(tables.jobs.c.id == row.id))
+    return job_record(row, transaction.now, queries, operators, live_values)
 
 
 def find(transaction: Transaction, name: str, database: str) -> int:

@@ -7,6 +7,7 @@ Never removed are
 - a checkpoint that a recovery, a savepoint or an unfinished command refers to;
 - a command that is not finished, and the highest control event of each operator, which the next number depends on;
 - a control event that a restore may need again (:mod:`.restorable`);
+- the change of a live value that is accepted;
 - the newest drivers of a job; jobs and savepoints, which only users remove;
 - samples that have not been rolled up yet.
 
@@ -41,6 +42,7 @@ _BATCH: Final = 500
 
 _checkpoints = tables.checkpoints.c
 _commands = tables.commands.c
+_changes = tables.live_changes.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,12 @@ class RetentionPolicy(Record):
     """How much history is kept: rows that are within both the age limit and the count limit.
 
     Attributes:
-        history: maximum age of removed and failed checkpoints, commands, recoveries and audit entries.
+        history: maximum age of removed and failed checkpoints, commands, recoveries, changes of live values and audit
+            entries.
         checkpoints: maximum number per job.
         commands: maximum number of finished ones per job.
         generations: maximum number of drivers per job.
+        live_changes: maximum number of changes per live value.
         audit: maximum number of entries in total.
         samples: maximum age of samples of each resolution; at least an hour for the finest.
     """
@@ -60,6 +64,7 @@ class RetentionPolicy(Record):
     checkpoints: int = 100_000
     commands: int = 100_000
     generations: int = 1_000
+    live_changes: int = 1_000
     audit: int = 1_000_000
     samples: tuple[timedelta, ...] = (timedelta(hours=1), timedelta(days=1), timedelta(days=90))
 
@@ -100,6 +105,8 @@ def prune(database: Database, policy: RetentionPolicy | None = None, *, now: dat
             remove("checkpoints", tables.checkpoints, doomed)
         for doomed in (_old_commands(job, begin), _surplus_commands(job, policy.commands)):
             remove("commands", tables.commands, doomed)
+        for query in (_old_changes(job, begin), _surplus_changes(job, policy.live_changes)):
+            remove("live_changes", tables.live_changes, query)
         remove("generations", tables.generations, _surplus_generations(job, policy.generations))
     remove("audit", tables.audit, lambda _: _older(tables.audit, "at", begin))
     remove("audit", tables.audit, lambda transaction: _surplus_audit(transaction, policy.audit))
@@ -229,6 +236,32 @@ def _removable_commands(transaction: Transaction, job: int) -> Select[Any]:
         _commands.state.in_(FINISHED_COMMAND_STATES),
         _commands.number.is_(None) | is_in_all,
     )
+
+
+def _old_changes(job: int, begin: datetime) -> Callable[[Transaction], Select[Any] | None]:
+    return lambda _: _removable_changes(job).where(_changes.at < begin).order_by(_changes.at)
+
+
+def _surplus_changes(job: int, kept: int) -> Callable[[Transaction], Select[Any] | None]:
+    others = tables.live_changes.alias("others").c
+    last = (
+        select(others.version)
+        .where(others.job_id == job, others.name == _changes.name)
+        .order_by(others.version.desc())
+        .offset(kept)
+        .limit(1)
+        .correlate(tables.live_changes)
+        .scalar_subquery()
+    )
+    return lambda _: _removable_changes(job).where(_changes.version <= last)
+
+
+def _removable_changes(job: int) -> Select[Any]:
+    values = tables.live_values.c
+    is_accepted = exists().where(
+        values.job_id == _changes.job_id, values.name == _changes.name, values.version == _changes.version
+    )
+    return _keys(tables.live_changes).where(_changes.job_id == job, ~is_accepted)
 
 
 def _surplus_generations(job: int, kept: int) -> Callable[[Transaction], Select[Any] | None]:

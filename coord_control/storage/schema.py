@@ -24,8 +24,8 @@ __all__ = ["NEWEST", "OLDEST", "alembic_config", "check", "make_if_empty", "upgr
 
 #: The first and the newest revision in ``migrations/versions``; a test compares them. Versions below the first were of
 #: commits before the first release.
-OLDEST: Final = "0007"
-NEWEST: Final = "0007"
+OLDEST: Final = "0008"
+NEWEST: Final = "0008"
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 

@@ -12,6 +12,7 @@ from coord_control.storage.commands import Commands
 from coord_control.storage.database import Database
 from coord_control.storage.fleet import Fleets
 from coord_control.storage.jobs import Jobs
+from coord_control.storage.live_history import LiveHistory
 from coord_control.storage.recoveries import Recoveries
 from coord_control.storage.samples import Samples
 from coord_control.storage.savepoints import Savepoints
@@ -30,6 +31,7 @@ class ControlStore:
         self.savepoints = Savepoints(database)
         self.samples = Samples(database)
         self.recoveries = Recoveries(database)
+        self.live = LiveHistory(database)
         self.audit = Audit(database)
         self.changes = Changes(database)
         self.fleets = Fleets(database)

@@ -45,6 +45,8 @@ __all__ = [
     "counters",
     "generations",
     "jobs",
+    "live_changes",
+    "live_values",
     "metadata",
     "operator_samples",
     "operators",
@@ -144,6 +146,36 @@ operators: Final = Table(
     Column("parallelism", Integer, nullable=False),
     Column("event_types", JSON, nullable=False),  # and requests: those with an answer
     Column("applied_number", BigInteger, nullable=False),
+)
+
+#: What the log of a job's live values holds, and which epochs have seen it.
+live_changes: Final = Table(
+    "live_changes",
+    metadata,
+    _job(primary_key=True),
+    Column("name", Name(MAX_NAME), primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("value", JSON, nullable=False),
+    Column("by", Message, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("since", JSON, nullable=False),  # query -> epoch
+    Index("ix_live_changes_newest", "job_id", "at"),
+)
+
+#: The live values that a job declares; what is accepted is one of the changes.
+live_values: Final = Table(
+    "live_values",
+    metadata,
+    Column("job_id", Id, primary_key=True, autoincrement=False),
+    Column("name", Name(MAX_NAME), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("schema", JSON, nullable=False),
+    Column("uses", JSON, nullable=False),  # by query
+    ForeignKeyConstraint(
+        ["job_id", "name", "version"],
+        ["live_changes.job_id", "live_changes.name", "live_changes.version"],
+        ondelete="CASCADE",
+    ),
 )
 
 checkpoints: Final = Table(

@@ -32,6 +32,7 @@ from coord_control.errors import (
 from coord_control.ui.access import Guard, Token
 from coord_control.ui.actions import Actions
 from coord_control.ui.rendering import page
+from coord_control.ui.request_forms import Entered
 from coord_control.ui.views import ORDERS, checkpoint_page, job_page, jobs_page
 
 __all__ = ["make_app"]
@@ -68,7 +69,9 @@ def make_app(client: ControlClient, *, token: str | None = None, names: Iterable
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
     if token is not None:
-        routes.append(Route("/jobs/{job}/actions", Actions(client, Token(token)).post, methods=["POST"]))
+        routes.append(
+            Route("/jobs/{job}/actions", Actions(client, Token(token), pages.not_sent).post, methods=["POST"])
+        )
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, names=tuple(names))],
@@ -93,6 +96,10 @@ class _Pages:
             asked=request.query_params.get("asked"),
         )
         return page("job.html", view=view, **self._form())
+
+    def not_sent(self, job: str, entered: Entered) -> Response:
+        """Return the page of a job with a form that was not sent, because of what is wrong with it."""
+        return page("job.html", status=422, view=job_page(self._client, job, entered=entered), **self._form())
 
     def checkpoint(self, request: Request) -> Response:
         number = request.path_params["checkpoint"]

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from coord_control.control.client.command_wait import progress_text
 from coord_control.control.measure import Measure, Place, shown
 from coord_control.control.measures import CHECKPOINT, OPERATOR, QUERY, SUBTASK, operator_parts, query_parts
 from coord_control.control.wording import human_bytes, human_seconds, human_time, plain, state_text
+from coord_control.ui.live_section import shown_value
 
 __all__ = ["page"]
 
@@ -79,6 +80,11 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
+def _as_entered(text: str) -> Markup:
+    # For inputs: what is shown there is sent again, so nothing in it may be replaced.
+    return escape(text)
+
+
 def _mood(state: str) -> str:
     return "bad" if state.startswith("lost") else _MOODS.get(state, "calm")
 
@@ -95,6 +101,8 @@ def _made() -> Environment:
     environment.globals |= {"columns": _COLUMNS, "query_parts": query_parts, "operator_parts": operator_parts}
     environment.filters |= {
         "age": _age,
+        "as_entered": _as_entered,
+        "as_json": shown_value,
         "bytes": lambda size: "" if size is None else human_bytes(round(size)),
         "mood": _mood,
         "number": _number,

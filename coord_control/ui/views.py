@@ -27,6 +27,8 @@ from coord_control.storage.records import (
 )
 from coord_control.ui.charts import DurationChart, Gateways, durations_of, gateways_of
 from coord_control.ui.failure import Failure, failure_of
+from coord_control.ui.live_section import LiveChangeRow, change_rows
+from coord_control.ui.request_forms import Entered, RequestForm, forms_of
 from coord_control.ui.timeline import Timeline, timeline_of
 
 __all__ = ["ORDERS", "CheckpointPage", "JobPage", "JobsPage", "checkpoint_page", "job_page", "jobs_page"]
@@ -35,6 +37,8 @@ _DRAWN: Final = 30
 _LISTED: Final = 15
 _RECOVERIES: Final = 10
 _COMMANDS: Final = 10
+_CHANGES: Final = 15
+_CHANGES_READ: Final = 60  # those behind tell what the last ones have changed
 _WINDOW: Final = 1_000
 _ROWS: Final = 1_000
 
@@ -65,7 +69,10 @@ class JobPage:
         before: the page shows checkpoints before this one, or the newest ones if None.
         restored: the last restore, if it is among the newest recoveries.
         gateways: by operator.
+        changes: of live values, newest first.
+        forms: that change live values and send control events, for pages that may act.
         asked: the command that was just requested on this page.
+        is_posted: whether a form was not sent, and is shown again with what is wrong.
     """
 
     job: JobRecord
@@ -78,7 +85,10 @@ class JobPage:
     restored: RecoveryRecord | None
     commands: tuple[CommandRecord, ...]
     gateways: dict[str, Gateways]
+    changes: tuple[LiveChangeRow, ...]
+    forms: tuple[RequestForm, ...]
     asked: CommandRecord | None
+    is_posted: bool
 
     @property
     def blocked_now(self) -> int:
@@ -152,8 +162,18 @@ def jobs_page(client: ControlClient) -> JobsPage:
     )
 
 
-def job_page(client: ControlClient, name: str, *, before: int | None = None, asked: str | None = None) -> JobPage:
+def job_page(
+    client: ControlClient,
+    name: str,
+    *,
+    before: int | None = None,
+    asked: str | None = None,
+    entered: Entered | None = None,
+) -> JobPage:
     """Read the page of a job.
+
+    Args:
+        entered: what was entered into a form that was not sent.
 
     Raises:
         JobNotFound: there is no such job; the message suggests similar names.
@@ -164,6 +184,7 @@ def job_page(client: ControlClient, name: str, *, before: int | None = None, ask
     summary = client.summary(name, window=_WINDOW)
     checkpoints = client.checkpoints(name, limit=_DRAWN, before=before)
     recoveries = client.recoveries(name, limit=_RECOVERIES)
+    command = None if asked is None else client.command(asked)
     return JobPage(
         job=job,
         overview=overview,
@@ -175,7 +196,10 @@ def job_page(client: ControlClient, name: str, *, before: int | None = None, ask
         restored=next((each for each in recoveries if each.from_checkpoint is not None), None),
         commands=client.commands(name, limit=_COMMANDS),
         gateways={operator.uid: gateways_of(operator.gateways) for operator in job.operators},
-        asked=None if asked is None else client.command(asked),
+        changes=change_rows(client.live_changes(name, limit=_CHANGES_READ), _CHANGES),
+        forms=forms_of(job, entered or Entered.of(command)),
+        asked=command,
+        is_posted=entered is not None,
     )
 
 

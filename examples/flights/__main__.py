@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = _console(sys.stderr if parsed.json else sys.stdout)
     stays, stop = _stays(parsed, console), threading.Event()
     try:
-        with Progress(console) as progress:
+        with Progress(console, control_address(work)) as progress:
             progress.say(f"work folder: {work}\nSpark is starting")
             interrupts = Interrupts(stop, progress)
             with _dagster(parsed, work, progress.say, stop, stays=stays) as visit:
@@ -99,7 +99,7 @@ def _options(parsed: argparse.Namespace, work: Path, visit: Visit | None, *, sta
         budget=parsed.budget,
         shift_seconds=parsed.shift,
         chaos=parsed.chaos,
-        control=None if visit is None else control_address(work),
+        control=control_address(work),
     )
 
 

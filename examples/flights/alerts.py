@@ -1,7 +1,9 @@
 """Query ``alerts``: flags unusually late departures, with thresholds that keep the number of alerts near a budget.
 
-The operator ``delay-threshold`` is partitioned by carrier. Its subtasks compare each departure with the threshold of
-the carrier and report what they saw; the coordinator adapts the thresholds to the reports and broadcasts them::
+The budget is a live value of the job, a column of the rows: all rows of an epoch have the same, also if it is run
+again. The operator ``delay-threshold`` is partitioned by carrier. Its subtasks compare each departure with the
+threshold of the carrier and report what they saw; the coordinator adapts the thresholds to the reports and broadcasts
+them. It answers the question what its plan is::
 
     coordinator   [ Plan: budget, thresholds, what was reported ]
         | Thresholds, to all: in force in the same epoch      ^ Report per carrier, once the epoch is committed
@@ -16,7 +18,6 @@ Spark's Python workers import this module too, so it only imports what they need
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -32,14 +33,15 @@ from coord_control.spark.worker.subtask import UserFunction
 __all__ = [
     "ARROW_SCHEMA",
     "OUTPUT_SCHEMA",
+    "Budget",
     "Carriers",
+    "Current",
     "Plan",
     "Report",
     "ThresholdCoordinator",
     "Thresholds",
     "adapt",
     "failing_sometimes",
-    "rescale",
     "score",
 ]
 
@@ -68,10 +70,14 @@ ARROW_SCHEMA: Final = pa.schema(
 
 FIRST_MINUTES: Final = 60.0
 _MINUTES: Final = (10.0, 600.0)
-# Beyond the first hour, each further hour of delay is reached by about 1/e of the flights.
-_SCALE_MINUTES: Final = 60.0
 # The step for twice the wanted alerts: enough to follow the seasons, too little to follow every storm.
 _STEP_MINUTES: Final = 15.0
+
+
+class Budget(BaseModel):
+    """The live value: how many alerts the desk can handle."""
+
+    alerts_per_day: float
 
 
 class Thresholds(BaseModel):
@@ -89,6 +95,7 @@ class Report(BaseModel):
     alerts: int
     flights_so_far: int  #: since the beginning of the job
     last_day: int
+    budget: float  #: alerts per day, in this epoch
 
 
 class Carriers(BaseModel):
@@ -112,7 +119,7 @@ class Seen(BaseModel):
 class Plan(BaseModel):
     """State of the coordinator."""
 
-    budget: float  #: alerts per day
+    budget: float = 0.0  #: alerts per day, in the newest epoch
     version: int = 0
     carriers: dict[str, Seen] = {}
     reports: int = 0
@@ -129,6 +136,10 @@ class Plan(BaseModel):
         return sum(seen.alerts for seen in self.carriers.values())
 
 
+class Current(cc.Request[Plan]):
+    """The question to the coordinator: what is the plan now?"""
+
+
 def adapt(minutes: float, alerts: int, wanted: float) -> float:
     """Return the next threshold after ``alerts`` alerts where ``wanted`` were wanted."""
     # Plus one, because a single alert of a small carrier means little. Proportional to the alerts, not to their
@@ -136,25 +147,14 @@ def adapt(minutes: float, alerts: int, wanted: float) -> float:
     return _limited(minutes + _STEP_MINUTES * (alerts - wanted) / (wanted + 1))
 
 
-def rescale(minutes: float, before: float, after: float) -> float:
-    """Return the threshold for ``after`` alerts a day, given the threshold ``minutes`` for ``before`` alerts."""
-    return _limited(minutes + _SCALE_MINUTES * math.log((before + 1) / (after + 1)))
-
-
 class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
-    """Adapts the thresholds to the reports. Everything except ``change_budget`` runs on the coordinator's thread."""
+    """Adapts the thresholds to the reports."""
 
-    def __init__(self, budget: float) -> None:
-        super().__init__(Plan(budget=budget))
-        self.shown = self.state.model_copy(deep=True)  #: a copy after each epoch, for other threads
+    def __init__(self) -> None:
+        super().__init__(Plan())
 
-    def change_budget(self, alerts_per_day: float) -> None:
-        """Change the number of alerts to aim at; may be called from any thread."""
-        self.context.call_soon(self._change_budget, alerts_per_day)
-
-    def restore(self, data: bytes | None) -> None:
-        super().restore(data)
-        self._show()
+    def handle_request(self, request: Current) -> Plan:
+        return self.state
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Report) -> None:
         plan = self.state
@@ -165,6 +165,7 @@ class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
         seen.new_alerts += event.alerts
         plan.reports += 1
         plan.last_day = max(plan.last_day, event.last_day)
+        plan.budget = event.budget
         if seen.flights != event.flights_so_far:
             plan.out_of_step += 1
 
@@ -179,28 +180,9 @@ class ThresholdCoordinator(cc.StatefulCoordinator[Plan]):
                     seen.minutes = adapt(seen.minutes, seen.new_alerts, per_flight * seen.new_flights)
                     seen.new_flights = seen.new_alerts = 0
             plan.adapted_day = plan.last_day
-            self._announce()
-        self._show()
-
-    def _change_budget(self, alerts_per_day: float) -> None:
-        plan = self.state
-        if alerts_per_day == plan.budget:
-            return
-        for seen in plan.carriers.values():
-            seen.minutes = rescale(seen.minutes, plan.budget, alerts_per_day)
-        plan.budget = alerts_per_day
-        if plan.carriers:
-            self._announce()
-        self._show()
-
-    def _announce(self) -> None:
-        plan = self.state
-        plan.version += 1
-        minutes = {carrier: seen.minutes for carrier, seen in plan.carriers.items()}
-        self.context.broadcast(Thresholds(version=plan.version, minutes=minutes))
-
-    def _show(self) -> None:
-        self.shown = self.state.model_copy(deep=True)
+            plan.version += 1
+            minutes = {carrier: seen.minutes for carrier, seen in plan.carriers.items()}
+            self.context.broadcast(Thresholds(version=plan.version, minutes=minutes))
 
 
 def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,7 +193,9 @@ def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> I
         state.version, state.minutes = event.version, event.minutes
     flights: Counter[tuple[str, int]] = Counter()
     alerts: Counter[tuple[str, int]] = Counter()
+    budget = 0.0
     for batch in batches:
+        budget = pc.max(batch["budget"]).as_py()
         late = _late(batch, state)
         flights.update(_keys(batch))
         alerts.update(_keys(late))
@@ -228,6 +212,7 @@ def score(subtask: cc.Subtask[Carriers], batches: Iterator[pa.RecordBatch]) -> I
                 alerts=_of_carrier(alerts, carrier),
                 flights_so_far=state.flights[carrier],
                 last_day=last_day,
+                budget=budget,
             )
         )
 

@@ -15,14 +15,9 @@ def control_address(work: Path) -> str:
     return f"sqlite:///{work / 'control.db'}"
 
 
-def show_job(control: str | None) -> str:
-    """Return the command that shows the job, for any terminal.
-
-    Args:
-        control: the URL of its control database, or None for the default of ``coordctl``.
-    """
-    show = f"{_coordctl()} show flights"
-    return show if control is None else f"export {shlex.join([f'COORD_CONTROL={control}'])}; {show}"
+def show_job(control: str) -> str:
+    """Return the command that shows the job with this control database, for any terminal."""
+    return f"export {shlex.join([f'COORD_CONTROL={control}'])}; {_coordctl()} show flights"
 
 
 def show_savepoint(path: str) -> str:

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import coord_control as cc
 from coord_control.errors import JobClosed
-from coord_control.protocol.status import GatewayStatus
 from examples.flights import alerts, data
 from examples.flights.airports import AirportFiles, by_airport_and_day, read_airports
 from examples.flights.desk import Desk
@@ -25,10 +24,11 @@ from examples.flights.feeder import Feeder
 from examples.flights.sinks import last_commit, read_file_sink
 from examples.flights.summary import Check, Results, check
 
-__all__ = ["Demo", "Moment", "Options", "Outcome", "Visitor"]
+__all__ = ["JOB", "OPERATOR", "Demo", "Moment", "Options", "Outcome", "Visitor"]
 
 PARALLELISM: Final = 4
-_JOB: Final = "flights"
+JOB: Final = "flights"
+OPERATOR: Final = "delay-threshold"
 _QUERIES: Final = ("alerts", "airports")
 _TICK_SECONDS: Final = 0.25
 
@@ -72,8 +72,6 @@ class Moment:
     airports_day: int
     airports_flights: int
     status: cc.JobStatus
-    gateways: tuple[GatewayStatus, ...]  #: the last known ones: there are none while a query is restarting
-    plan: alerts.Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,6 @@ class Demo:
         self._began = time.monotonic()
         self._is_stopping = False
         self._done = threading.Event()  # the last day is through
-        self._gateways: tuple[GatewayStatus, ...] = ()
         self._input, self._alerts, self._airports = (options.work / name for name in ("input", *_QUERIES))
         for folder in (self._input, self._airports):
             folder.mkdir(exist_ok=True)
@@ -118,8 +115,7 @@ class Demo:
         # Days that were fed by an earlier run stay, even if this one asks for fewer.
         self._days = max(options.days, len(list(self._input.glob("day-*"))))
         self._feeder = Feeder(self._flights, self._input, self._days, options.days_per_second)
-        self._coordinator = alerts.ThresholdCoordinator(options.budget)
-        self._desk = Desk(self._coordinator, options.budget, options.shift_seconds)
+        self._coordinator = alerts.ThresholdCoordinator()
         self._airport_files = AirportFiles(self._airports)
 
     def run(self, spark: SparkSession) -> Outcome:
@@ -130,15 +126,17 @@ class Demo:
         """
         options = self._options
         with cc.Job(
-            _JOB,
+            JOB,
             spark,
             root=str(options.work / "jobs"),
             port=options.port,
             checkpoints=cc.CheckpointOptions(interval_seconds=options.checkpoint_seconds),
             control=options.control,
         ) as job:
-            self._start_queries(job, spark)
+            budget = job.live("budget", alerts.Budget(alerts_per_day=options.budget))
+            self._start_queries(job, spark, budget)
             self._feeder.start()
+            self._desk = Desk(budget, options.budget, options.shift_seconds)
             self._desk.start()
             threading.Thread(target=self._await_last_day, args=(spark,), name="last-day", daemon=True).start()
             last = self._follow(job)
@@ -148,18 +146,20 @@ class Demo:
             last = self._follow_stop(job) or last
         return self._outcome(last, is_complete)
 
-    def _start_queries(self, job: cc.Job, spark: SparkSession) -> None:
+    def _start_queries(self, job: cc.Job, spark: SparkSession, budget: cc.Live[alerts.Budget]) -> None:
         options = self._options
         operator = job.operator(
-            "delay-threshold",
+            OPERATOR,
             self._coordinator,
             parallelism=PARALLELISM,
             state=alerts.Carriers,
             down=[alerts.Thresholds],
             up=[alerts.Report],
+            requests=[alerts.Current],
         )
+        flights = self._stream(spark).withColumn("budget", budget.alerts_per_day)
         function = alerts.failing_sometimes(alerts.score, options.chaos) if options.chaos else alerts.score
-        late = operator.apply(self._stream(spark), function, schema=alerts.OUTPUT_SCHEMA, partition_by=["carrier"])
+        late = operator.apply(flights, function, schema=alerts.OUTPUT_SCHEMA, partition_by=["carrier"])
         job.start("alerts", late.writeStream.format("parquet").option("path", str(self._alerts)))
         visits = by_airport_and_day(self._stream(spark))
         job.start("airports", visits.writeStream.outputMode("update").foreachBatch(self._airport_files.write))
@@ -172,7 +172,7 @@ class Demo:
         self._feeder.join()
         for name in _QUERIES:
             while not self._stop.is_set():
-                query = next((query for query in spark.streams.active if query.name == f"{_JOB}.{name}"), None)
+                query = next((query for query in spark.streams.active if query.name == f"{JOB}.{name}"), None)
                 try:
                     if query is not None:
                         query.processAllAvailable()
@@ -224,7 +224,6 @@ class Demo:
 
     def _moment(self, status: cc.JobStatus) -> Moment:
         files = self._airport_files
-        self._gateways = status.operators[0].gateways or self._gateways
         return Moment(
             seconds=time.monotonic() - self._began,
             is_stopping=self._is_stopping,
@@ -234,8 +233,6 @@ class Demo:
             airports_day=files.last_day,
             airports_flights=files.flights,
             status=status,
-            gateways=self._gateways,
-            plan=self._coordinator.shown,
         )
 
     def _outcome(self, last: Moment, is_complete: bool) -> Outcome:
@@ -250,5 +247,5 @@ class Demo:
 
     def _checkpoint(self, query: str) -> Path:
         # The newest lineage, if there is more than one.
-        lineages = (self._options.work / "jobs" / _JOB / "queries" / query).glob("lineage-*")
+        lineages = (self._options.work / "jobs" / JOB / "queries" / query).glob("lineage-*")
         return max(lineages) / "spark"

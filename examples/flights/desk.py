@@ -1,16 +1,19 @@
 """The people who work through the alerts: from shift to shift they can handle more or fewer of them.
 
-The desk does not wait for the end of an epoch. So its changes arrive in the middle of epochs, and the resulting events
-are blocked at the gateways of subtasks that have not passed the epoch's barrier.
+The desk changes the budget, a live value, whenever a shift begins; the next epoch of the alerts has it. ``coordctl set
+flights budget alerts_per_day=50`` does the same from any terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from typing import Final
 
-from examples.flights.alerts import ThresholdCoordinator
+import coord_control as cc
+from coord_control.errors import JobClosed
+from examples.flights.alerts import Budget
 
 __all__ = ["Desk"]
 
@@ -20,16 +23,17 @@ _SHIFTS: Final = (1.0, 1.4, 0.6)  # factors of the budget; 1 on average
 class Desk(threading.Thread):
     """Changes the budget every ``seconds``, on its own thread; never if ``seconds`` is 0."""
 
-    def __init__(self, coordinator: ThresholdCoordinator, alerts_per_day: float, seconds: float) -> None:
+    def __init__(self, budget: cc.Live[Budget], alerts_per_day: float, seconds: float) -> None:
         super().__init__(name="desk", daemon=True)
-        self._coordinator = coordinator
+        self._budget = budget
         self._alerts_per_day = alerts_per_day
         self._seconds = seconds
         self._stop_requested = threading.Event()
 
     def run(self) -> None:
         for shift in itertools.cycle(_SHIFTS if self._seconds else _SHIFTS[:1]):
-            self._coordinator.change_budget(round(self._alerts_per_day * shift, 1))
+            with contextlib.suppress(JobClosed):  # it was stopped from outside
+                self._budget.set(alerts_per_day=round(self._alerts_per_day * shift, 1))
             if self._stop_requested.wait(self._seconds or None):
                 return
 

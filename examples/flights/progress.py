@@ -1,7 +1,11 @@
-"""The progress display while the job runs: live in a terminal, one line every few seconds elsewhere."""
+"""The progress display while the job runs: live in a terminal, one line every few seconds elsewhere.
+
+What it shows of the thresholds it asks the running coordinator, like any other program on any machine.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,23 +15,31 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+import coord_control as cc
 from coord_control.protocol.status import QueryStatus
-from examples.flights.alerts import Plan
+from examples.flights.alerts import Current, Plan
 from examples.flights.data import name_of_day
-from examples.flights.demo import Moment
+from examples.flights.demo import JOB, OPERATOR, Moment
 
 __all__ = ["Progress"]
 
 _LINE_SECONDS: Final = 3.0
+_ASK_SECONDS: Final = 1.0
 _CARRIERS_PER_LINE: Final = 4
 _STATE_STYLES: Final = {"running": "green", "restarting": "yellow", "paused": "yellow", "failed": "bold red"}
 
 
 class Progress:
-    """Displays moments; a context manager, so that the terminal is always restored."""
+    """Displays moments; a context manager, so that the terminal is always restored.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        control: the URL of the job's control database.
+    """
+
+    def __init__(self, console: Console, control: str) -> None:
         self._console = console
+        self._client = cc.ControlClient(control)
+        self._plan, self._next_ask = Plan(), 0.0
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._next_line = 0.0
 
@@ -53,14 +65,21 @@ class Progress:
     def show(self, moment: Moment) -> None:
         """Display the current state of the job."""
         if self._live is not None:
-            self._live.update(_display(moment))
+            self._live.update(_display(moment, self._asked(moment)))
         elif moment.seconds >= self._next_line:
             self._next_line = moment.seconds + _LINE_SECONDS
-            self.say(_line(moment))
+            self.say(_line(moment, self._asked(moment)))
+
+    def _asked(self, moment: Moment) -> Plan:
+        if moment.seconds >= self._next_ask and not moment.is_stopping:
+            self._next_ask = moment.seconds + _ASK_SECONDS
+            with contextlib.suppress(cc.CoordControlError):  # it restarts, or ends: the last answer stays
+                self._plan = self._client.ask(JOB, OPERATOR, Current(), timeout=_ASK_SECONDS)
+        return self._plan
 
 
-def _display(moment: Moment) -> RenderableType:
-    parts = [_head(moment), _queries(moment), _subtasks(moment), _thresholds(moment.plan)]
+def _display(moment: Moment, plan: Plan) -> RenderableType:
+    parts = [_head(moment), _queries(moment, plan), _subtasks(moment), _thresholds(plan)]
     spaced = [item for part in parts for item in (part, Text())]
     return Group(*spaced[:-1])
 
@@ -83,10 +102,10 @@ def _what_next(moment: Moment) -> str:
     return "idle; Ctrl-C ends it" if moment.is_idle else "Ctrl-C stops"
 
 
-def _queries(moment: Moment) -> RenderableType:
+def _queries(moment: Moment, plan: Plan) -> RenderableType:
     table = _table("", "day", "", "state", ">epochs", ">rows", ">last epoch", ">restarts")
     table.add_row("feeder", name_of_day(moment.days_fed), _bar(moment.days_fed, moment.days), "", "", "", "", "")
-    reached = {"alerts": moment.plan.last_day, "airports": moment.airports_day}
+    reached = {"alerts": plan.last_day, "airports": moment.airports_day}
     rows = {"alerts": moment.status.operators[0].totals.rows_in, "airports": moment.airports_flights}
     for query in moment.status.queries:
         table.add_row(
@@ -106,7 +125,7 @@ def _subtasks(moment: Moment) -> RenderableType:
     table = _table(
         moment.status.operators[0].uid, "gateway", ">events waiting", ">blocked now", ">blocked", ">blocked time"
     )
-    for gateway in moment.gateways:
+    for gateway in moment.status.operators[0].gateways:  # none while the query is restarting
         table.add_row(
             f"subtask {gateway.subtask}",
             Text("open", "green") if gateway.is_open else Text("closed", "yellow"),
@@ -152,18 +171,15 @@ def _epoch(query: QueryStatus) -> str:
     return "no epoch yet" if query.committed < 0 else f"epoch {query.committed}"
 
 
-def _line(moment: Moment) -> str:
-    plan, operator = moment.plan, moment.status.operators[0]
+def _line(moment: Moment, plan: Plan) -> str:
+    operator = moment.status.operators[0]
     reached = {"alerts": plan.last_day, "airports": moment.airports_day}
     queries = "; ".join(
         f"{query.name} {query.state}, {_epoch(query)}, day {reached[query.name]}, {query.restarts} restarts"
         for query in moment.status.queries
     )
-    blocked = sum(gateway.blocked_total for gateway in moment.gateways)
-    longest = max((gateway.blocked_seconds for gateway in moment.gateways), default=0.0)
     return (
         f"{moment.seconds:.0f} s: day {moment.days_fed} of {moment.days} fed; {queries}; "
         f"events {operator.totals.events_up} up, {operator.totals.events_down} down, "
-        f"{blocked} blocked, at most {longest:.2f} s; "
         f"thresholds version {plan.version}, {plan.alerts} alerts"
     )

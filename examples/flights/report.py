@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from examples.flights.commands import show_job, show_savepoint
+from examples.flights.commands import control_address, show_job, show_savepoint
 from examples.flights.data import name_of_day
 from examples.flights.demo import Outcome
 from examples.flights.visit import Visit
@@ -30,14 +30,13 @@ def print_summary(console: Console, outcome: Outcome, work: Path, visit: Visit |
     how = "" if outcome.is_complete else ", stopped before the end"
     minutes = sorted(thresholds["minutes"].values()) or [0.0]
     restarts = ", ".join(f"{name} {facts[name]['restarts']}" for name in ("alerts", "airports"))
-    blocked = ", ".join(f"{one['events']} for {one['seconds']:.2f} s" for one in events["blocked"])
     lines = [
         ("flights", f"{done['flights']:,}, {until}, in {facts['seconds']:.0f} s{how}"),
         ("alerts", f"{done['alerts']:,}, {done['alerts_per_day']:.1f} a day"),
         ("thresholds", f"version {thresholds['version']}, {minutes[0]:g} to {minutes[-1]:g} minutes"),
         ("airports", f"{facts['airports']['airports']}, {facts['airports']['days']} days"),
         ("epochs", f"alerts {done['epochs']}, airports {facts['airports']['epochs']}; restarts: {restarts}"),
-        ("events", f"{events['up']:,} up, {events['down']:,} down; blocked per subtask: {blocked}"),
+        ("events", f"{events['up']:,} up, {events['down']:,} down"),
         ("files", f"{work}, which stays"),
     ]
     if visit is not None and visit.result is not None:
@@ -72,8 +71,8 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
         "seconds": round(last.seconds, 1),
         "generation": last.status.generation,
         "work": str(work),
-        "control": None if visit is None else visit.control,
-        "next_steps": _next_steps(visit),
+        "control": control_address(work),
+        "next_steps": _next_steps(work, visit),
         "alerts": {
             "epochs": outcome.epochs["alerts"],
             "restarts": queries["alerts"].restarts,
@@ -94,14 +93,6 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
             "up": operator.totals.events_up,
             "down": operator.totals.events_down,
             "reports": plan.reports,
-            "blocked": [
-                {
-                    "subtask": gateway.subtask,
-                    "events": gateway.blocked_total,
-                    "seconds": round(gateway.blocked_seconds, 3),
-                }
-                for gateway in last.gateways
-            ],
         },
         "attempts_failed": operator.totals.attempts_failed,
         "thresholds": {
@@ -114,9 +105,9 @@ def as_json(outcome: Outcome, work: Path, visit: Visit | None = None) -> dict[st
     }
 
 
-def _next_steps(visit: Visit | None) -> dict[str, str]:
+def _next_steps(work: Path, visit: Visit | None) -> dict[str, str]:
     """Return commands by their purpose; they need neither the job nor Dagster."""
-    steps = {"show_job": show_job(None if visit is None else visit.control)}
+    steps = {"show_job": show_job(control_address(work))}
     if visit is not None and visit.result is not None:
         steps["show_savepoint"] = show_savepoint(visit.result.path)
     return steps

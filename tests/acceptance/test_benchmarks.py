@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from benchmarks.live_crash import BEFORE, CHANGED, crashes
+
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -25,6 +27,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
         pytest.param("dagster_savepoint", marks=pytest.mark.slow),
         pytest.param("ask", marks=pytest.mark.slow),
         pytest.param("overhead", marks=pytest.mark.slow),
+        pytest.param("live", marks=[pytest.mark.slow, pytest.mark.kill]),
         pytest.param("shuffle", marks=pytest.mark.slow),
         pytest.param("wake", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
@@ -41,3 +44,10 @@ def test_a_quick_benchmark_runs_and_prints_its_numbers_as_json(name: str) -> Non
     assert document["numbers"]
     assert document["goals"]
     assert done.stderr.splitlines()[-1] == f"{name}: ran (quick, not judged)"
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_what_an_epoch_sees_again_after_a_crash_is_the_same_for_a_live_value_alone(tmp_path: Path) -> None:
+    changed = [BEFORE, CHANGED]
+    assert crashes(tmp_path) == {"live": [BEFORE, BEFORE], "table": changed, "broadcast": changed}

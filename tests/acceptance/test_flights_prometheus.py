@@ -105,6 +105,8 @@ def freeze_and_kill_a_worker(server: Prometheus, client: ControlClient) -> None:
     # With one subtask that it was given an epoch does not end.
     server.until(f"min_over_time(coord_control_closed_gateways{_OF_JOB}[3s]) > 0")
     savepoint = client.trigger_savepoint(JOB)
+    server.until('coord_control_checkpoints_in_progress{kind="savepoint"} == 1')
+    client.send_event(JOB, "delay-threshold", "Thresholds", {"version": 1, "minutes": {"UA": 45.0}})
     server.until(
         'coord_control_checkpoints_in_progress{kind="savepoint"} == 1',
         'coord_control_blocked_events{cause="checkpoint"} > 0',

@@ -199,23 +199,58 @@ def test_a_page_that_gets_no_answer_says_so_and_recovers(page: Page) -> None:
 
 def test_buttons_need_the_token_and_do_what_they_say(place: Place, page: Page) -> None:
     before = len(place.client.commands(LIVE))
-    page.get_by_label("Token").fill("a guess")
+    page.locator("#token").fill("a guess")
     page.get_by_role("button", name="Take a savepoint").click()
     expect(page.get_by_role("alert")).to_contain_text("The token is not the one")
     assert len(place.client.commands(LIVE)) == before
     page.goto(f"{place.address}jobs/{LIVE}")
-    page.get_by_label("Token").fill(TOKEN)
+    page.locator("#token").fill(TOKEN)
     page.get_by_label("Label").fill("by-hand")
     page.get_by_role("button", name="Take a savepoint").click()
     expect(page.locator("#asked")).to_contain_text("Trigger savepoint")
     [command] = place.client.commands(LIVE, kind=CommandKind.TRIGGER_SAVEPOINT)
     assert command.payload["label"] == "by-hand"
     assert command.requested_by.endswith("(page)")
-    expect(page.get_by_label("Token")).to_have_value(TOKEN)  # this tab remembers it
+    expect(page.locator("#token")).to_have_value(TOKEN)  # this tab remembers it
     page.get_by_role("button", name=re.compile("Abort checkpoint")).click()
     expect(page.locator("#asked")).to_contain_text("Abort: completed")
     expect(page.locator("#history tbody tr").first).to_contain_text("aborted")
     expect(page.get_by_role("button", name=re.compile("Abort checkpoint"))).to_have_count(0)
+
+
+def test_a_live_value_is_changed_with_a_form_that_says_what_is_wrong(place: Place) -> None:
+    screen = Screen(place.browser, "ui")
+    page = screen.page
+    page.goto(f"{place.address}jobs/{LIVE}")
+    page.locator("summary", has_text="Change limits").click()
+    form = page.locator("details[open] form")
+    page.locator("summary", has_text="Send Threshold to threshold").click()
+    expect(page.locator("details[open]")).to_have_count(2)
+    minutes = form.get_by_label("minutes").first
+    expect(minutes).to_have_value("30")
+    minutes.fill("")
+    form.get_by_label("Token").first.fill(TOKEN)
+    expect(page.locator("#token")).to_have_value(TOKEN)  # it is the same for all forms
+    screen.shoot("forms")
+    form.get_by_role("button", name="Change limits").click()
+    expect(page.locator("details[open] .problem").last).to_have_text("Enter a value.")
+    expect(form.get_by_label("minutes")).to_have_attribute("aria-invalid", "true")
+    screen.shoot("form-with-a-problem")
+    form.get_by_label("minutes").fill("45")
+    expect(form.get_by_label("Token")).to_have_value(TOKEN)
+    form.get_by_role("button", name="Change limits").click()
+    expect(page.locator("#asked")).to_contain_text("Set live: completed")
+    expect(page.locator("#live")).to_contain_text("30 \u2192 45")
+    page.locator("#live").scroll_into_view_if_needed()
+    screen.shoot("live-values")
+    assert place.client.job(LIVE).live_values[0].value == {"minutes": 45}
+    # A change that somebody else makes shows by itself, while a form is open.
+    page.locator("summary", has_text="Change limits").click()
+    page.get_by_label("minutes").first.fill("99")
+    place.client.set(LIVE, "limits", {"minutes": 50})
+    expect(page.locator("#live")).to_contain_text("45 \u2192 50")
+    expect(page.get_by_label("minutes").first).to_have_value("99")
+    page.close()
 
 
 def test_the_command_that_restores_can_be_copied(place: Place) -> None:

@@ -16,15 +16,16 @@ from coord_control.spark.process.doctor_checks import check_spark
 from coord_control.spark.process.state_check import load_states
 from tests.patience import SECONDS
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, apply, drain, rows, talk, write
+from tests.spark.jobs import FORMS, SCHEMA, Dialogue, MakeJob, apply, drain, rows, talk, write
 
 pytestmark = pytest.mark.spark
 
 _RELEASE: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 
+@pytest.mark.parametrize("form", ["arrow", *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])])
 def test_operators_run_from_spark_4_1_on_and_are_refused_before(
-    make_job: MakeJob, file_stream: MakeStream, spark: SparkSession
+    make_job: MakeJob, file_stream: MakeStream, spark: SparkSession, form: str
 ) -> None:
     source, coordinator = file_stream(SCHEMA), Dialogue()
     for epoch in range(3):
@@ -34,7 +35,7 @@ def test_operators_run_from_spark_4_1_on_and_are_refused_before(
         with pytest.raises(SparkTooOld, match=rf"operator 'op' needs Spark 4\.1 .* this is Spark {spark.version}"):
             talk(job, coordinator)
         return
-    drain(job, write(apply(talk(job, coordinator), source.read())))
+    drain(job, write(apply(talk(job, coordinator), source.read(), form=form)))
     job.stop()
     coordinator.check(range(24))
 

@@ -14,6 +14,7 @@ import dagster as dg
 
 from coord_control.control.agent.agent_run import Input
 from coord_control.dagster.definitions.action_jobs import build_jobs
+from coord_control.dagster.definitions.component import refreshed_facts
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.spec import ControlPlaneSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
@@ -25,6 +26,7 @@ from coord_control.durable.offline.offline_savepoint import save
 from coord_control.ids import QueryName
 from tests.agent_kit import ScriptedDriver
 from tests.dagster_kit import Plane
+from tests.patience import SECONDS
 from tests.unit.durable.restore_kit import run_spark
 
 FLIGHTS: Final = StreamingJobSpec(name="flights")
@@ -36,7 +38,7 @@ def load(action: str, jobs: str, database: str) -> dg.JobDefinition:
     """The Dagster job of an action; what a run's process does first."""
     spec = ControlPlaneSpec.model_validate_json(jobs)
     resource = ControlPlaneResource(database=database, retry_seconds=1.0)
-    made = build_jobs(spec.jobs, StreamingJobTranslator())
+    made = build_jobs(spec.jobs, StreamingJobTranslator(), refreshed_facts(database, seconds=SECONDS))
     definitions = dg.Definitions(jobs=made, resources={RESOURCE_KEY: resource})
     return definitions.resolve_job_def(action)
 

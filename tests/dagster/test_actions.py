@@ -60,7 +60,7 @@ def test_a_job_can_be_started_only_if_it_is_known_how() -> None:
     assert names() == set()
     assert "start_streaming_job" not in names(plain)
     assert names(plain, startable) == names(plain) | {"start_streaming_job"}
-    assert len(names(plain)) == 8
+    assert len(names(plain)) == 9
 
 
 @pytest.mark.parametrize("name", ["flights-v2", "flights.eu", "2flights", "name", "value", "mro", "__init__"])
@@ -108,6 +108,7 @@ _ALL: dict[str, dict[str, Any]] = {
     "stop_streaming_job": {},
     "restart_streaming_job": {},
     "send_control_event": EVENT,
+    "set_live_value": {"name": "limits", "fields": {"minutes": 45}},
     "ask_operator": QUESTION,
     "dispose_savepoint": {"ref": "1"},
     "verify_savepoint": {"ref": "1"},

@@ -20,6 +20,7 @@ from coord_control.dagster import (
 )
 from coord_control.dagster.asset_checks import CHECKS
 from coord_control.dagster.definitions.assets import CheckpointConfig, SavepointConfig
+from coord_control.dagster.facts import DatabaseFacts, KnownJob, KnownModel, KnownOperator
 from coord_control.dagster.metadata import (
     NAMESPACE,
     Metadata,
@@ -35,11 +36,16 @@ from coord_control.dagster.runs.action_configs import (
     RefConfig,
     RestoreConfig,
     SendConfig,
+    SetConfig,
     StartConfig,
     StopConfig,
 )
+from coord_control.dagster.runs.form_configs import event_choice, live_choice
+from coord_control.ids import Epoch
 from coord_control.storage.records import (
     CheckpointKind,
+    LiveUse,
+    LiveValueRecord,
     QueryRecord,
 )
 from tests import records_kit as records
@@ -63,7 +69,15 @@ CHECKPOINT: Final = records.checkpoint(
     message="it took too long",
     queries=(QUERY,),
 )
-JOB: Final = records.job(generation=3)
+LIMITS: Final = LiveValueRecord(
+    name="limits",
+    version=3,
+    value={"minutes": 45},
+    by="ada",
+    at=NOON,
+    uses={"alerts": LiveUse(version=3, since=Epoch(7), next_epoch=None)},
+)
+JOB: Final = records.job(generation=3, live_values=(LIMITS,))
 RECOVERY: Final = records.recovery(
     cause="restore",
     query="alerts",
@@ -88,12 +102,13 @@ QUERY_NOW: Final = QueryRecord(
 COMPLETED: Final = checkpoint_metadata(
     CHECKPOINT, [subtask_part(operator="threshold", subtask=0)], job=JOB, recovery=RECOVERY, sequence=1, note="why"
 )
+FORM: Final = KnownModel("limits", {"properties": {"minutes": {"type": "integer"}}})
 #: Everything that Dagster shows of these, by what introduces the table in the page.
 TABLES: Final[dict[str, Metadata]] = {
     "A completed checkpoint or savepoint": COMPLETED,
     "One that failed": failure_metadata(CHECKPOINT, [subtask_part(operator="threshold", subtask=0)], sequence=1),
     "A recovery": recovery_metadata(RECOVERY, sequence=1),
-    "A query whose epoch has moved": query_metadata(QUERY_NOW),
+    "A query whose epoch has moved": query_metadata(QUERY_NOW, [LIMITS]),
 }
 TYPES: Final = {
     dg.IntMetadataValue: "int",
@@ -153,6 +168,10 @@ def test_every_field_of_the_launchpad_has_a_row() -> None:
 
 
 def test_every_action_has_a_row_with_its_config() -> None:
+    facts = DatabaseFacts((KnownJob("flights", (), (KnownOperator("op", (FORM,)),), (FORM,)),))
+    live, event = (choice(facts.jobs, str, ["flights"]) for choice in (live_choice, event_choice))
+    assert live is not None
+    assert event is not None
     configs: dict[str, type[ActionConfig]] = {
         "start_streaming_job": StartConfig,
         "stop_streaming_job": StopConfig,
@@ -160,24 +179,23 @@ def test_every_action_has_a_row_with_its_config() -> None:
         "restore_streaming_job": RestoreConfig,
         "fork_streaming_job": ForkConfig,
         "send_control_event": SendConfig,
+        "send_control_event_form": event.config,
+        "set_live_value": SetConfig,
+        "set_live_value_form": live.config,
         "ask_operator": AskConfig,
         "dispose_savepoint": RefConfig,
         "verify_savepoint": RefConfig,
     }
     of_all = {"job", *ActionConfig.model_fields}
+    all_fields = {name for config in configs.values() for name in config.model_fields}
     described: dict[str, set[str]] = {}
     for jobs, config, *_ in rows_after("Jobs of Dagster with one step each"):
         for job in names(jobs):
-            described[job] = {field for field in names(config) if field in config_fields()}
+            described[job] = {field for field in names(config) if field in all_fields}
     assert described == {name: set(config.model_fields) - of_all for name, config in configs.items()}
     spec = StreamingJobSpec(name="flights", start=StartSpec(script="flights.py"), supervise=SuperviseSpec())
-    made = build_streaming_definitions(ControlPlaneSpec(jobs=[spec])).get_repository_def()
+    made = build_streaming_definitions(ControlPlaneSpec(jobs=[spec]), facts=facts).get_repository_def()
     assert described.keys() == set(made.job_names) - {"__ASSET_JOB"}
-
-
-def config_fields() -> set[str]:
-    configs = (StartConfig, StopConfig, RestoreConfig, ForkConfig, SendConfig, AskConfig, RefConfig)
-    return {name for config in configs for name in config.model_fields}
 
 
 def test_every_check_has_a_row() -> None:

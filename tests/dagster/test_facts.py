@@ -8,6 +8,7 @@ import coord_control as cc
 from coord_control.dagster.facts import (
     DatabaseFacts,
     KnownJob,
+    KnownModel,
     KnownOperator,
     from_json,
     read_facts,
@@ -18,13 +19,22 @@ from coord_control.dagster.spec import ControlPlaneSpec, QuerySpec, ScheduleSpec
 from tests import control_kit as kit
 
 _FACTS = DatabaseFacts(
-    (KnownJob("flights", ("alerts",), (KnownOperator("delay-threshold", ("Threshold",)),)), KnownJob("trains"))
+    (
+        KnownJob(
+            "flights",
+            ("alerts",),
+            (KnownOperator("delay-threshold", (KnownModel("Threshold", kit.THRESHOLD.schema),)),),
+            (KnownModel("limits", kit.LIMITS_SCHEMA),),
+        ),
+        KnownJob("trains"),
+    )
 )
 
 
 def test_they_are_read_from_the_database(tmp_path: Path) -> None:
     with kit.opened(tmp_path) as store:
         kit.put_job(store)
+        kit.put_live_value(store, minutes=45)
         kit.put_job(store, "trains", queries=(), operators=())
 
     with cc.ControlClient(settings=kit.settings(tmp_path)) as client:

@@ -13,11 +13,14 @@ from coord_control.dagster.metadata import (
     query_metadata,
     recovery_metadata,
 )
+from coord_control.ids import Epoch
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
     JobRecord,
+    LiveUse,
+    LiveValueRecord,
     QueryRecord,
     RecoveryRecord,
 )
@@ -334,3 +337,49 @@ def test_a_query_says_how_it_fares() -> None:
         "watermark": NOON.timestamp(),
         "restarts": 1,
     }
+
+
+def _limits(seen: int = 3) -> LiveValueRecord:
+    return LiveValueRecord(
+        name="limits",
+        version=3,
+        value={"minutes": 45, "share": 0.25, "on": True, "carrier": "UA", "since": None},
+        by="ada",
+        at=NOON,
+        uses={
+            "alerts": LiveUse(version=seen, since=Epoch(7), next_epoch=None if seen == 3 else Epoch(43)),
+            "ranks": LiveUse(version=3, since=Epoch(9), next_epoch=None),
+        },
+    )
+
+
+def test_live_values_are_shown_with_a_checkpoint_and_their_numbers_can_be_plotted() -> None:
+    metadata = checkpoint_metadata(_record(), job=records.job(live_values=(_limits(2),)))
+    live = {name: value.value for name, value in metadata.items() if "/live/" in name}
+    assert live == {
+        "coord_control/live/limits/version": 3,
+        "coord_control/live/limits/minutes": 45,
+        "coord_control/live/limits/share": 0.25,
+        "coord_control/live/limits/on": 1,
+    }
+    [row] = _rows(metadata["coord_control/live_values"])
+    assert row == {
+        "name": "limits",
+        "version": 3,
+        "value": '{"minutes": 45, "share": 0.25, "on": true, "carrier": "UA", "since": null}',
+        "by": "ada",
+        "at": "2026-03-01T12:00:00+00:00",
+        "in_force": "alerts: version 2 since epoch 7, version 3 from epoch 43 on; ranks: version 3 since epoch 9",
+    }
+
+
+def test_a_query_shows_the_live_values_that_it_sees() -> None:
+    def shown(seen: int, query: str = "alerts") -> dict[str, Any]:
+        return _values(query_metadata(QueryRecord(name=query), [_limits(seen)]))
+
+    assert (shown(3)["live/limits/version"], shown(3)["live/limits/minutes"]) == (3, 45)
+    assert shown(2)["live/limits/version"] == 2
+    assert "live/limits/minutes" not in shown(2), "it is accepted, but the query does not see it yet"
+    [row] = _rows(query_metadata(QueryRecord(name="alerts"), [_limits(2)])["coord_control/live_values"])
+    assert row["in_force"] == "alerts: version 2 since epoch 7, version 3 from epoch 43 on"
+    assert not [name for name in shown(3, "other") if "live" in name]

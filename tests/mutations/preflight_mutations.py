@@ -12,7 +12,7 @@ from coord_control.coordinators import saved_state
 from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.offline import offline_restore
 from coord_control.durable.restore import preflight, reached
-from coord_control.spark.job import pending_restore
+from coord_control.spark.job import pending_restore, saved_checks
 from coord_control.spark.job.job_driver import JobDriver
 from tests.mutations.mutation import Mutation
 
@@ -21,6 +21,7 @@ __all__ = ["PREFLIGHT_MUTATIONS"]
 _SINKS: Final = "tests/unit/durable/test_preflight_sinks.py"
 _EARLIER: Final = f"{_SINKS}::test_sinks_that_an_earlier_lineage_has_carried_farther_are_pointed_out"
 _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
+_SAVED: Final = "tests/unit/spark/test_saved_checks.py"
 _FORKS: Final = "tests/unit/durable/test_shuffle_partitions.py"
 _COMMANDS: Final = "tests/unit/cli/test_savepoint.py"
 
@@ -93,11 +94,38 @@ PREFLIGHT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "restore states that the model would drop",
-            pending_restore._check_states,
+            saved_checks._check_states,
             "state.load(subtask, data)",
             "pass",
         ),
-        f"{_PENDING}::test_states_that_the_model_would_drop_are_refused",
+        f"{_SAVED}::test_states_that_the_model_would_drop_are_refused",
+    ),
+    (
+        Mutation(
+            "restore a coordinator's state that it cannot read",
+            saved_checks._check_coordinator,
+            "coordinator.check_saved_state(data)",
+            "pass",
+        ),
+        f"{_SAVED}::test_a_state_that_the_coordinator_could_not_restore_is_refused",
+    ),
+    (
+        Mutation(
+            "restore events in transit that do not fit",
+            saved_checks._check_events,
+            "down += [batch for batches in planned.inputs.values() for batch in batches]",
+            "down = []",
+        ),
+        f"{_SAVED}::test_events_in_transit_that_do_not_fit_are_refused",
+    ),
+    (
+        Mutation(
+            "restore a live value that does not fit",
+            saved_checks._check_live,
+            "model.texts(value)",
+            "pass",
+        ),
+        f"{_SAVED}::test_a_live_value_that_does_not_fit_is_refused",
     ),
     (
         Mutation(

@@ -69,6 +69,26 @@ def test_a_commit_that_another_driver_made_is_not_settled_as_no_rows(
     assert {report.epoch for heard in coordinator.state.heard.values() for report in heard} == {0}
 
 
+def test_a_run_that_is_interrupted_does_not_take_the_commit_of_another_driver_for_its_own(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    """Bug: after an interrupt for another reason the query restarted behind the foreign commit, without a word."""
+    job, coordinator = make_job(), Dialogue()
+    job.start("q", write(apply(talk(job, coordinator), source.read())))
+    source.add(rows(0))
+    eventually(lambda: query_status(job).committed >= 0)
+    eventually(lambda: not job._driver.queries[QueryName("q")].spark_query.status["isTriggerActive"])
+    checkpoint, newest = spark_checkpoint(job), query_status(job).committed
+    for log in ("offsets", "commits"):  # the other driver plans an epoch and commits it
+        shutil.copy(checkpoint / log / str(newest), checkpoint / log / str(newest + 1))
+    job._driver.queries[QueryName("q")].fail(Trouble("a coordinator has failed, which restarts the query"))
+    with pytest.raises(errors.QueryFailed) as failed:
+        job.await_termination(SECONDS)
+    why = failed.value.__cause__
+    assert isinstance(why, errors.CommittedElsewhere)
+    assert (why.query, why.epoch) == ("q", newest + 1)
+
+
 def test_a_commit_of_an_epoch_that_this_driver_has_not_planned_is_not_its_own(
     make_job: MakeJob, source: FileStream
 ) -> None:

@@ -80,7 +80,7 @@ def test_a_failed_task_is_tried_again_by_spark(make_job: MakeJob, source: FileSt
 # Failed batches.
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["arrow", *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])])
 def test_a_failed_batch_is_run_again_in_place(make_job: MakeJob, source: FileStream, tmp_path: Path, form: str) -> None:
     tries = [Once(tmp_path / f"try-{n}") for n in range(3)]  # as often as Spark tries a task
 

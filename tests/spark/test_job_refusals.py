@@ -446,7 +446,7 @@ def pour_rows(subtask: cc.Subtask[Memory], rows: Iterator[Row]) -> Iterator[Row 
         pytest.param(lambda frame, epoch: frame.isEmpty(), pour, "arrow", id="isEmpty"),
         pytest.param(lambda frame, epoch: frame.limit(3).collect(), pour, "arrow", id="limit"),
         pytest.param(lambda frame, epoch: frame.take(1), pour_frames, "pandas", id="take-pandas"),
-        pytest.param(lambda frame, epoch: frame.take(1), pour_rows, "rows", id="take-rows"),
+        pytest.param(lambda frame, epoch: frame.take(1), pour_rows, "rows", id="take-rows", marks=pytest.mark.slow),
     ],
 )
 def test_output_that_is_not_consumed_fails_the_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.offline import offline_savepoint
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.restore.request import RestoreRequest
+from coord_control.metrics.names import METRICS
 from coord_control.spark.live.live_handle import Live
-from tests.patience import SECONDS
+from coord_control.storage.records import to_json
+from tests.metrics_kit import read
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, Trouble, rows
 from tests.spark.live_kit import LIMIT, Limits, Seen
@@ -59,6 +63,47 @@ def test_a_change_is_in_force_from_the_next_epoch_and_is_what_rows_are_judged_by
     assert seen.values() == {0: {2.5}, 1: {5.5}, 2: {5.5}}
     facts = job._driver.live.facts("limits")
     assert (facts.version, facts.uses["q"].since, facts.uses["q"].next_epoch) == (2, 1, None)  # type: ignore[index]
+
+
+def test_the_database_and_the_metrics_say_what_is_accepted_and_which_epochs_see_it(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream, tmp_path: Path
+) -> None:
+    database = f"sqlite:///{tmp_path / 'control.db'}"
+    job = make_job(session=own_session, control=database, metrics="127.0.0.1:0")
+    limits = job.live("limits", Limits())
+    seen = Seen()
+    job.start("q", seen.writer(with_limit(stream.read(), limits)))
+    stream.add(rows(0))
+    seen.wait(0)
+    with cc.ControlClient(database, actor="ada") as client:
+        eventually(lambda: [each.uses.keys() for each in client.job("job").live_values] == [{"q"}])
+        client.wait(client.set("job", "limits", {"minutes": 45, "carrier": "UA"}), SECONDS)
+        [accepted] = client.job("job").live_values
+        assert (accepted.version, accepted.by) == (2, "ada")
+        assert accepted.value == {"minutes": 45.0, "rows": 5, "is_open": True, "carrier": "UA"}
+        assert accepted.schema["properties"]["rows"]["type"] == "integer"
+        assert to_json(accepted.uses["q"]) == {"version": 1, "since": 0, "next_epoch": 1}
+        found = read(_scraped(job))
+        assert found.get("live_value", job_name="job", live="limits", field="minutes") == 45
+        assert found.get("live_value_query_version", query="q", live="limits") == 1
+        stream.add(rows(1))
+        seen.wait(1)
+        eventually(lambda: client.job("job").live_values[0].uses["q"].version == 2)
+        changes = client.live_changes("job", "limits")
+        assert [(each.version, each.by, each.since) for each in changes] == [
+            (2, "ada", {"q": 1}),
+            (1, "the default of the job", {"q": 0}),
+        ]
+    found = read(_scraped(job))
+    assert {name for name in found.names if name.startswith("live_")} == {
+        name for name in METRICS if name.startswith("live_")
+    }
+    assert found.get("live_value_query_version", query="q", live="limits") == 2
+
+
+def _scraped(job: cc.Job) -> str:
+    with urllib.request.urlopen(f"http://{job.metrics_address}/metrics", timeout=SECONDS) as answer:
+        return str(answer.read().decode())
 
 
 def test_an_update_of_an_idle_query_is_accepted_at_once_and_says_from_when(job: cc.Job, stream: FileStream) -> None:
@@ -361,6 +406,17 @@ def test_outside_a_query_of_the_job_it_has_no_value(job: cc.Job, stream: FileStr
     )
     with pytest.raises(StreamingQueryException, match=r"started with job\.start"):
         plain.awaitTermination(SECONDS)
+
+
+def test_continuous_processing_plans_no_epochs_and_so_has_no_value(
+    make_job: MakeJob, own_session: SparkSession
+) -> None:
+    job = make_job(session=own_session, restart=cc.RestartPolicy(max_restarts=0))
+    limits = job.live("limits", Limits())
+    numbers = own_session.readStream.format("rate").load()
+    job.start("q", with_limit(numbers, limits).writeStream.format("noop").trigger(continuous="1 second"))
+    with pytest.raises(errors.QueryFailed, match="a live value is known only in an epoch"):
+        job.await_termination(SECONDS)
 
 
 def test_a_session_of_another_kind_does_not_know_it(job: cc.Job, spark: SparkSession) -> None:

@@ -32,8 +32,12 @@ from tests.spark.jobs import (
 from tests.spark.streams import FileStream
 
 #: What this job never does: it has no watermark, no state of Spark's and no source that
-#: reports a backlog, fails no checkpoint, is restored from none.
+#: reports a backlog, fails no checkpoint, is restored from none, has no live value.
 NEVER = {
+    "live_value",
+    "live_value_change_timestamp_seconds",
+    "live_value_query_version",
+    "live_value_version",
     "query_backlog",
     "query_watermark_lag_seconds",
     "query_watermark_timestamp_seconds",

@@ -147,6 +147,7 @@ def live(
     server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 0')
     source.add(rows(1))
     server.until('coord_control_recoveries_total{cause="query_failed", query="q"} == 1')
+    eventually(lambda: all(query.state == "running" for query in job.status().queries))
 
     coordinator.is_slow = True
     assert reason(job.trigger_checkpoint()) == "coordinator_timeout"

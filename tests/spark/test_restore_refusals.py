@@ -130,6 +130,23 @@ def changed_model(job: cc.Job, other: FileStream) -> None:
     job.start("b", counts(apply(operator, other.read())))
 
 
+class Other(BaseModel):
+    """What a coordinator cannot have saved."""
+
+    another_name: int = 0
+
+
+class Stubborn(cc.StatefulCoordinator[Other]):
+    def __init__(self) -> None:
+        super().__init__(Other())
+
+
+def changed_coordinator(job: cc.Job, other: FileStream) -> None:
+    """Bug: the restore took place, the other query ran, and this one failed when its coordinator was reset."""
+    operator = job.operator("op2", Stubborn(), parallelism=2, state=Memory, down=[Number], up=[Report])
+    job.start("b", counts(apply(operator, other.read())))
+
+
 def failing_rescale(job: cc.Job, other: FileStream) -> None:
     def rescale(subtasks: list[cc.SubtaskSnapshot[Memory]], parallelism: int) -> list[cc.SubtaskSnapshot[Memory]]:
         raise ValueError("not today")
@@ -169,6 +186,7 @@ CHANGES: Mapping[Callable[[cc.Job, FileStream], None], str] = {
     removed: r"not start its queries \['b'\]",
     added: "query of c: it is not in the checkpoint",
     changed_model: "states of op2: .* is not a valid Stranger",
+    changed_coordinator: "coordinator of op2: Stubborn refuses what was saved: it is not valid for Other",
     failing_rescale: "its rescale function .*not today",
     changed_aggregation: "plan of b: Spark says: .STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     changed_key: "plan of b: Spark says: .STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",

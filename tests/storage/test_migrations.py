@@ -173,6 +173,9 @@ def _read_back(store: ControlStore) -> None:
     assert job.live is not None
     assert job.agent is not None
     assert (job.queries[0].epoch, job.operators[0].event_types[0].name) == (41, "Threshold")
+    [live] = job.live_values
+    assert (live.version, live.value, live.by, live.uses["q"].since) == (2, {"minutes": 45}, "ada", 38)
+    assert [each.since for each in store.live.list("flights")] == [{"q": 38}, {"q": 0}]
     assert [each.is_clean for each in store.jobs.generations("flights")] == [True, False]
     checkpoint = store.checkpoints.get("flights", 7)
     assert (checkpoint.state, checkpoint.label, checkpoint.queries[0].boundary) == (

@@ -5,12 +5,16 @@ Written into a real control database; the numbers are made up, but always the sa
 
 from __future__ import annotations
 
+import datetime
 import random
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any, Final
 
+from pydantic import BaseModel, Field
+
 from coord_control.control.commands import Refusal
+from coord_control.ids import Epoch
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage.records import (
@@ -21,9 +25,12 @@ from coord_control.storage.records import (
     GatewayRecord,
     JobRegistration,
     JobState,
+    LiveChangeRecord,
     LiveOperator,
     LiveQuery,
     LiveStatus,
+    LiveUse,
+    LiveValueRecord,
     OperatorRecord,
     Outcome,
     QueryRecord,
@@ -31,7 +38,7 @@ from coord_control.storage.records import (
 )
 from coord_control.storage.store import ControlStore
 from tests import records_kit as records
-from tests.control_kit import refused
+from tests.control_kit import THRESHOLD, refused
 from tests.records_kit import operator_part, query_part, subtask_part
 
 JOB: Final = "flights"
@@ -44,7 +51,7 @@ SUBTASKS: Final = {"delay-threshold": 12, "carrier-rank": 6}
 
 def put_story(store: ControlStore) -> None:
     """The job, and everything that has happened to it."""
-    now = datetime.now(UTC)
+    now = datetime.datetime.now(UTC)
     _put_job(store)
     chance = random.Random(11)
     for number in range(1, NEWEST):
@@ -60,7 +67,7 @@ def put_stopped(store: ControlStore, name: str) -> None:
     store.jobs.ended(name, 3, JobState.FAILED, "query alerts failed: the schema of the source has changed")
 
 
-def put_under_way(store: ControlStore, triggered: datetime) -> None:
+def put_under_way(store: ControlStore, triggered: datetime.datetime) -> None:
     """A checkpoint that is not over, and gateways that are closed for it."""
     store.checkpoints.save(
         JOB,
@@ -113,7 +120,12 @@ def put_gateways(store: ControlStore, closed: dict[int, int], checkpoint: int | 
 
 def _registration(name: str) -> JobRegistration:
     operators = tuple(
-        OperatorRecord(uid=uid, query="alerts" if uid == "delay-threshold" else "ranks", parallelism=parallelism)
+        OperatorRecord(
+            uid=uid,
+            query="alerts" if uid == "delay-threshold" else "ranks",
+            parallelism=parallelism,
+            event_types=(THRESHOLD,) if uid == "delay-threshold" else (),
+        )
         for uid, parallelism in SUBTASKS.items()
     )
     queries = tuple(QueryRecord(name=query, state="running", epoch=1842) for query in ("alerts", "ranks"))
@@ -131,9 +143,57 @@ def _registration(name: str) -> JobRegistration:
 
 def _put_job(store: ControlStore) -> None:
     store.jobs.register(_registration(JOB))
+    _put_live_values(store)
 
 
-def _put_ended(store: ControlStore, number: int, triggered: datetime, chance: random.Random) -> None:
+class Limits(BaseModel):
+    """From when on a departure is late, and which ones count."""
+
+    minutes: int = Field(default=30, ge=1, description="Late from here on.")
+    share: float = 0.5
+    carrier: str | None = None
+    since: datetime.date = datetime.date(2013, 1, 1)
+    alerts: bool = True
+
+
+def _put_live_values(store: ControlStore) -> None:
+    before = {"minutes": 30, "share": 0.5, "carrier": None, "since": "2013-01-01", "alerts": True}
+    now = datetime.datetime.now(UTC)
+    changes = [
+        LiveChangeRecord(
+            name="limits",
+            version=version,
+            value=before | changed,
+            by=by,
+            at=now - timedelta(hours=4 - version),
+            since=since,
+        )
+        for version, changed, by, since in (
+            (1, {}, "the default of the job", {}),
+            (2, {"minutes": 45}, "ada", {}),
+            (3, {"minutes": 45, "carrier": "UA"}, "dagster:run:4f0a", {}),
+        )
+    ]
+    newest = changes[-1]
+    limits = LiveValueRecord(
+        name="limits",
+        version=newest.version,
+        value=newest.value,
+        by=newest.by,
+        at=newest.at,
+        schema=Limits.model_json_schema(),
+    )
+    for use in ({"alerts": 2, "ranks": 2}, {"alerts": 3, "ranks": 2}):
+        uses = {
+            query: LiveUse(
+                version=version, since=Epoch(600 * version), next_epoch=None if version == 3 else Epoch(1843)
+            )
+            for query, version in use.items()
+        }
+        store.live.save(JOB, 3, [replace(limits, uses=uses)], changes)
+
+
+def _put_ended(store: ControlStore, number: int, triggered: datetime.datetime, chance: random.Random) -> None:
     is_savepoint, is_slow = number % 10 == 0 and number != SLOW, number == SLOW
     seconds = 3.4 if is_slow else chance.uniform(0.6, 1.3) + (1.1 if is_savepoint else 0.0)
     kind = CheckpointKind.SAVEPOINT if is_savepoint else CheckpointKind.CHECKPOINT
@@ -256,7 +316,7 @@ def _queries(
     return made[0], made[1]
 
 
-def _put_recoveries(store: ControlStore, now: datetime) -> None:
+def _put_recoveries(store: ControlStore, now: datetime.datetime) -> None:
     for minutes, cause, checkpoint, what in (
         (180, "restore", SAVEPOINT - 10, "restored from savepoint 10"),
         (35, "driver_died", None, "the driver of generation 2 has not said that it ended"),

@@ -22,6 +22,7 @@ EXPECTED: Final = [
     *(f"H{number}" for number in range(1, 6)),
     *(f"I{number}" for number in range(1, 8)),
     *(f"S{number}" for number in range(1, 7)),
+    *(f"L{number}" for number in range(1, 10)),
     *map(str, range(1, 82)),
 ]
 
@@ -55,7 +56,7 @@ def test_every_rule_and_every_scenario_has_one_row_in_order() -> None:
 @pytest.mark.parametrize(("rule", "covered"), rows(), ids=[rule for rule, _ in rows()])
 def test_a_row_names_tests_that_exist_or_says_why_there_are_none(rule: str, covered: str) -> None:
     named = references(covered)
-    reasons = re.findall(r"\*\*(?:Not applicable|Later)\*\*: \w+", covered)
+    reasons = re.findall(r"\*\*Not applicable\*\*: \w+", covered)
     assert named or reasons, f"{rule} has neither a test nor a reason"
     for file, test in named:
         path = TESTS / file

@@ -35,6 +35,7 @@ from coord_control.control.agent.driver_records import live_status, operator_rec
 from coord_control.control.agent.early_stop import EarlyStop
 from coord_control.control.agent.executor import Executor
 from coord_control.control.agent.journal import CommandJournal
+from coord_control.control.agent.live_reporter import LiveReporter
 from coord_control.control.agent.reconciliation import reconcile
 from coord_control.control.agent.registration import register
 from coord_control.control.agent.reporter import Reporter
@@ -107,6 +108,7 @@ class Agent:
         self._facts = port.facts
         self._contact = Contact(store.database.display_url)
         self._buffer = Buffer()
+        self._live_values = LiveReporter(port, store)
         self._reporter = Reporter(self._facts, self._buffer, self._wake_up)
         self._closing = threading.Event()
         journal = CommandJournal(self._facts, store, self._buffer, self._closing)
@@ -278,7 +280,7 @@ class Agent:
             case Step.TAKE_OLDER:
                 return self._take_older()
             case Step.FLUSH | Step.FLUSH_AGAIN:
-                self._reporter.flush(self._store)
+                self._flush()
             case Step.HEARTBEAT:
                 self._heartbeat()
             case Step.CLAIM:
@@ -300,6 +302,7 @@ class Agent:
         """Register and reconcile, at the start and after each outage of the database."""
         self._register()
         self._written = ((), ())
+        self._live_values.forget()
         reconcile(self._port, self._store)
         self._happened(Input.REGISTERED)
 
@@ -331,6 +334,10 @@ class Agent:
                 self._early.found(command)
         return True
 
+    def _flush(self) -> None:
+        self._live_values.write_changes()  # before the outcomes of their commands
+        self._reporter.flush(self._store)
+
     def _heartbeat(self) -> None:
         live, metrics = self._live(), self.metrics()
         self._store.jobs.heartbeat(self._facts.name, self._facts.generation, live, metrics, state=self._state())
@@ -346,6 +353,7 @@ class Agent:
             if operators != self._written[1]:
                 self._store.jobs.update_operators(self._facts.name, self._facts.generation, operators)
             self._written = (seen, operators)
+        self._live_values.write()
 
     def _claim(self) -> bool:
         if not self._port.is_ready() or self._closing.is_set():
@@ -440,7 +448,7 @@ class Agent:
                     if self._run.phase is Phase.ENDING_AWAY:
                         self._register()
                         self._happened(Input.REGISTERED)
-                    self._reporter.flush(self._store)
+                    self._flush()
                     self._write_progress()  # of a command that the next driver finishes: a client waits for it
                     write()
                 return

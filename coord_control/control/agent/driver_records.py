@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping
 from typing import Final
 
 from coord_control.control.backlog import backlog, backlog_of_partitions, input_rows_per_second
 from coord_control.control.progress import lag_seconds, rows_per_second, state_rows, watermark
 from coord_control.ids import CheckpointKind
-from coord_control.protocol.job_facts import JobFacts, OperatorFacts, QueryFacts, RecoveryFact
+from coord_control.protocol.job_facts import JobFacts, LiveFacts, OperatorFacts, QueryFacts, RecoveryFact
+from coord_control.protocol.records import LiveChanged
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.storage.records import (
@@ -17,9 +19,11 @@ from coord_control.storage.records import (
     CheckpointState,
     EventType,
     GatewayRecord,
+    LiveChangeRecord,
     LiveOperator,
     LiveQuery,
     LiveStatus,
+    LiveValueRecord,
     OperatorRecord,
     QueryRecord,
     RecoveryRecord,
@@ -29,7 +33,9 @@ from coord_control.storage.records import (
 
 __all__ = [
     "checkpoint_record",
+    "live_change_record",
     "live_status",
+    "live_value_record",
     "operator_records",
     "query_records",
     "recovery_record",
@@ -126,6 +132,30 @@ def operator_records(operators: tuple[OperatorFacts, ...], durable: Mapping[str,
             applied_number=durable.get(operator.uid, 0),
         )
         for operator in operators
+    )
+
+
+def live_value_record(facts: LiveFacts) -> LiveValueRecord:
+    """Return the record of a live value."""
+    return LiveValueRecord(
+        name=facts.name,
+        version=facts.version,
+        value=json.loads(facts.value),
+        by=facts.by,
+        at=_utc(facts.at_seconds),
+        schema=dict(facts.schema),
+        uses={str(query): use for query, use in facts.uses.items()},
+    )
+
+
+def live_change_record(change: LiveChanged) -> LiveChangeRecord:
+    """Return the record of a change of a live value."""
+    return LiveChangeRecord(
+        name=change.name,
+        version=change.version,
+        value=json.loads(change.value),
+        by=change.by,
+        at=_utc(change.at_seconds),
     )
 
 

@@ -30,6 +30,7 @@ from coord_control.storage.records import (
     CommandState,
     GenerationRecord,
     JobRecord,
+    LiveChangeRecord,
     RecoveryRecord,
     SavepointRecord,
     SubtaskRecord,
@@ -214,6 +215,16 @@ class ControlReader(FleetReader):
             JobNotFound: there is no such job.
         """
         return self._connection.call(lambda store: store.recoveries.list(job, limit=limit))
+
+    def live_changes(self, job: str, name: str | None = None, *, limit: int = 50) -> tuple[LiveChangeRecord, ...]:
+        """Return how the live values of a job have changed, or one of them, newest first.
+
+        What is accepted is part of :meth:`job`.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        return self._connection.call(lambda store: store.live.list(job, name, limit))
 
     def audit(self, job: str | None = None, *, limit: int = 50) -> tuple[AuditRecord, ...]:
         """Return the audit trail, newest first: who requested what, and its outcome."""

@@ -9,7 +9,7 @@ Threads: every method may be called from any thread. Methods that wait are docum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from coord_control.protocol.job_facts import (
     OperatorFacts,
     QueryFacts,
 )
+from coord_control.protocol.records import LiveChanged
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.protocol.status import JobStatus
@@ -191,6 +192,16 @@ class DriverPort(Protocol):
             LiveValueNotFound, LiveModelInvalid: there is none, or not yet.
             JobClosed: the job has ended.
         """
+
+    def live_values(self) -> tuple[LiveFacts, ...]:
+        """Return what is known of all live values, by name; none before the first query starts. May wait for the
+        storage. When the job has ended, its queries are as they were last seen."""
+
+    def live_versions(self) -> Mapping[str, int]:
+        """Return the version of each live value that is accepted; returns at once."""
+
+    def live_history(self, name: str) -> Sequence[LiveChanged]:
+        """Return the changes of a declared live value, oldest first, as far as the job's storage has them."""
 
     # Control events.
 

@@ -51,7 +51,7 @@ def build_streaming_definitions(
     return dg.Definitions(
         assets=build_assets(jobs, translator, database=_address(resource)),
         asset_checks=build_checks(jobs, translator),
-        jobs=build_jobs(jobs, translator),
+        jobs=build_jobs(jobs, translator, facts),
         schedules=build_schedules(jobs, translator),
         sensors=[build_sensor(spec, jobs, translator), *([] if supervisor is None else [supervisor])],
         resources={RESOURCE_KEY: resource},

@@ -88,7 +88,11 @@ def observe_queries(
     events: list[AssetEvent] = []
     for each in chosen:
         name, query = moved[each]
-        events.append(dg.AssetObservation(jobs[name].queries[query.name], metadata=query_metadata(query)))
+        events.append(
+            dg.AssetObservation(
+                jobs[name].queries[query.name], metadata=query_metadata(query, overviews[name].job.live_values)
+            )
+        )
         mark = marks.get(name, JobMark())
         marks[name] = replace(mark, epochs={**mark.epochs, query.name: query.epoch or 0})
     return events, replace(cursor, jobs=marks, observed=chosen[-1] if chosen else cursor.observed)

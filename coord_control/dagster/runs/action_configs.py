@@ -19,6 +19,7 @@ __all__ = [
     "RefConfig",
     "RestoreConfig",
     "SendConfig",
+    "SetConfig",
     "StartConfig",
     "StopConfig",
     "chosen_job",
@@ -124,6 +125,12 @@ class SendConfig(ActionConfig):
     )
 
 
+class SetConfig(ActionConfig):
+    name: str = Field(description="The name of the live value.")
+    fields: Any = Field(description="The fields to change, as an object or as JSON text.")
+    expect: int | None = Field(default=None, ge=1, description="Change it only if it has this version. Default: any.")
+
+
 class AskConfig(ActionConfig):
     timeout_seconds: _Timeout = 30.0
     operator: str = Field(description="The uid of the operator.")
@@ -159,7 +166,7 @@ def with_job(config: type[ActionConfig], choice: Any, names: Sequence[str]) -> t
     return made
 
 
-def chosen_job(config: ActionConfig) -> str:
+def chosen_job(config: dg.Config) -> str:
     """Return the job that a config made by :func:`with_job` names."""
     job: Any = getattr(config, "job")  # noqa: B009 - the field is not in the declared type
     return str(job.value) if isinstance(job, enum.Enum) else str(job)

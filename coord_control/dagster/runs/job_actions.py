@@ -24,6 +24,7 @@ from coord_control.control.commands import (
     Restart,
     Restore,
     SendEvent,
+    SetLive,
     Stop,
     StopWithSavepoint,
     Verify,
@@ -38,6 +39,7 @@ from coord_control.dagster.runs.action_configs import (
     RefConfig,
     RestoreConfig,
     SendConfig,
+    SetConfig,
     StartConfig,
     StopConfig,
 )
@@ -49,7 +51,7 @@ from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import CommandRefused
 
-__all__ = ["ACTIONS", "START", "START_JOB", "Action", "Asking", "nothing_done"]
+__all__ = ["ACTIONS", "SEND_EVENT", "SET_LIVE", "START", "START_JOB", "Action", "Asking", "nothing_done"]
 
 #: The Dagster job that starts streaming jobs; only defined if at least one of them can be started.
 START_JOB: Final = "start_streaming_job"
@@ -171,6 +173,21 @@ def send_event(asking: Asking, config: SendConfig) -> Metadata:
     return entries({"number": result.number, "operator": config.operator, "event_type": config.event_type})
 
 
+def set_live(asking: Asking, config: SetConfig) -> Metadata:
+    """``set_live_value``."""
+    fields = _payload(config.fields)
+    if not isinstance(fields, Mapping) or not fields:
+        raise nothing_done("name at least one field to change, with its value")
+    try:
+        result = asking.submit(config, requested(SetLive, name=config.name, fields=fields, expect=config.expect))
+    except dg.Failure as failure:
+        raise _with_fields(failure, f"live value {config.name}", "Nothing was changed") from failure.__cause__
+    for line in result.text(asking.job).splitlines():
+        asking.tell(line)
+    value = dg.MetadataValue.json(result.value)
+    return entries({"live_value": result.name, "version": result.version, "value": value, "by": result.by})
+
+
 def ask(asking: Asking, config: AskConfig) -> Metadata:
     """``ask_operator``."""
     payload = _payload(config.payload)
@@ -287,6 +304,19 @@ START: Final = Action(
     start,
     "Start the driver of a streaming job in the background, on the machine of this run, and wait until it is running.",
 )
+SEND_EVENT: Final = Action(
+    "send_control_event",
+    SendConfig,
+    send_event,
+    "Send a control event to an operator, exactly once, and wait until its effect is durable.",
+)
+SET_LIVE: Final = Action(
+    "set_live_value",
+    SetConfig,
+    set_live,
+    "Change fields of a live value, exactly once, and wait until the change is accepted: it is durable, and in force "
+    "from the next epoch of each query.",
+)
 ACTIONS: Final[tuple[Action[Any], ...]] = (
     Action(
         "stop_streaming_job",
@@ -315,12 +345,8 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
         fork,
         "Fork a new streaming job from a checkpoint or savepoint. The original job is not affected.",
     ),
-    Action(
-        "send_control_event",
-        SendConfig,
-        send_event,
-        "Send a control event to an operator, exactly once, and wait until its effect is durable.",
-    ),
+    SEND_EVENT,
+    SET_LIVE,
     Action(
         "ask_operator",
         AskConfig,

@@ -46,6 +46,7 @@ from coord_control.protocol.job_facts import (
     OperatorFacts,
     QueryFacts,
 )
+from coord_control.protocol.records import LiveChanged
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
@@ -398,6 +399,18 @@ class AgentPort:
             JobClosed: the job has ended.
         """
         return self._live.facts(name)
+
+    def live_values(self, timeout_seconds: float | None = None) -> tuple[LiveFacts, ...]:
+        """Return what is known of all live values; see :meth:`.LiveValues.all`."""
+        return self._live.all(timeout_seconds)
+
+    def live_versions(self) -> Mapping[str, int]:
+        """Return the version of each live value that is accepted."""
+        return self._live.versions()
+
+    def live_history(self, name: str) -> Sequence[LiveChanged]:
+        """Return the changes of a declared live value, oldest first."""
+        return self._live.history(name)
 
     # Parts.
 

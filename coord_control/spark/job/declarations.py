@@ -22,6 +22,7 @@ from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.protocol.operator import OperatorSpec
 from coord_control.spark.job.operator_handle import Operator, operators_in_plan
 from coord_control.spark.job.rescale import RescaleFunction, rescaling
+from coord_control.spark.job.saved_checks import OperatorModels
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.request_types import RequestTypes
 from coord_control.spark.wake.waking_rows import WakingRows
@@ -140,6 +141,11 @@ class Declarations:
 
     def state(self, uid: OperatorUid) -> StateType[Any]:
         return self._operators[uid].plan.state
+
+    def models(self, uid: OperatorUid) -> OperatorModels:
+        """Return what the saved part of an operator is read with."""
+        plan = self._operators[uid].plan
+        return OperatorModels(plan.state, self.coordinators[uid].coordinator, plan.down, plan.up)
 
     def unused(self) -> list[OperatorUid]:
         """Operators that are part of no started query, sorted."""

@@ -131,6 +131,7 @@ def snapshot_of(
         writer=writer_snapshot(parts.runtime.writer),
         callbacks_waiting=parts.thread.waiting,
         recoveries_under_way=parts.recoveries.under_way,
+        live=port.live_values(_READ_SECONDS),
         progress=_progress(parts.runtime, [each.checkpoint for each in observed.in_progress]),
         agent=None if plane is None else plane.snapshot(),
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from pyspark.sql import DataFrame
 
-from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, OperatorSnapshot
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import Lineage, LineageOperator, open_prepared
 from coord_control.durable.job_folder.lineage_record import query_folder, read_record
@@ -26,12 +26,13 @@ from coord_control.durable.offline.undo import query_that_ran, sinks_are_back
 from coord_control.durable.restore.checks import Check, Verdict, refuse
 from coord_control.durable.restore.preflight_declared import DeclaredQuery, check_declared
 from coord_control.durable.restore.seeds import read_seed
-from coord_control.errors import RestoredQueryUnused, StateInvalid
+from coord_control.errors import RestoredQueryUnused
 from coord_control.ids import OperatorUid, QueryName
+from coord_control.spark.job.saved_checks import OperatorModels, check_live, check_saved
+from coord_control.spark.live.live_model import LiveModel
 from coord_control.spark.queries.kafka_offsets import check_kafka
-from coord_control.spark.worker.model_codec import StateType
 
-__all__ = ["AppliedRestore", "PendingRestore", "check_states", "count_sources", "declared_query"]
+__all__ = ["AppliedRestore", "PendingRestore", "count_sources", "declared_query"]
 
 _log = logging.getLogger("coord_control.job")
 
@@ -81,17 +82,20 @@ class PendingRestore(abc.ABC):
             StoreUnavailable: it may have taken place or not.
         """
 
-    def check(self, declared: DeclaredQuery, states: Mapping[OperatorUid, StateType[Any]]) -> None:
+    def check(
+        self, declared: DeclaredQuery, models: Mapping[OperatorUid, OperatorModels], live: Iterable[LiveModel[Any]]
+    ) -> None:
         """Compare a query of the program with the checkpoint.
 
         Args:
-            states: the state models of its operators.
+            models: of its operators.
+            live: of the job's live values.
 
         Raises:
             RestoreRefused: it does not fit.
         """
         checks = check_declared(self.metadata, declared, allow_non_restored_state=self.allow_non_restored_state)
-        self._report([*checks, *check_states(self.metadata, states)])
+        self._report([*checks, *check_saved(self.metadata, models), *check_live(self.metadata, live)])
 
     def check_kafka(self, query: QueryName, frame: DataFrame) -> None:
         """Ask the brokers of a query's sources whether they still have what the checkpoint has not read.
@@ -211,25 +215,6 @@ def _joined(parts: Sequence[CheckpointMetadata]) -> CheckpointMetadata:
     }
     operators = {uid: snapshot for part in parts for uid, snapshot in part.operators.items()}
     return parts[0].model_copy(update={"queries": queries, "operators": operators})
-
-
-def check_states(metadata: CheckpointMetadata, states: Mapping[OperatorUid, StateType[Any]]) -> list[Check]:
-    """Say whether the states in a checkpoint are valid for the models that the program has now."""
-    return [
-        _check_states(uid, state, metadata.operators[uid])
-        for uid, state in sorted(states.items())
-        if uid in metadata.operators
-    ]
-
-
-def _check_states(uid: OperatorUid, state: StateType[Any], snapshot: OperatorSnapshot) -> Check:
-    try:
-        for subtask, data in snapshot.subtask_states.items():
-            state.load(subtask, data)
-    except StateInvalid as error:
-        way_out = "let the model accept what an earlier one has saved"
-        return Check("states", uid, Verdict.REFUSED, str(error), way_out)
-    return Check("states", uid, Verdict.OK, f"{len(snapshot.subtask_states)} are valid for {state.model.__name__}")
 
 
 def declared_query(

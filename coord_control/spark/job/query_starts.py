@@ -3,8 +3,8 @@
 While a restore is pending, starting a query only checks it: its declaration against the checkpoint, its states against
 the models, its plan by Spark itself, in lineages that are not in use yet. When all queries of the checkpoint have been
 checked the restore is committed, the sinks are set back if that was asked for, and the queries start. So whatever is
-refused before has changed nothing. A restore that took
-place without the program is pending until a query has run in one of its lineages, so it can be undone after a refusal.
+refused before has changed nothing. A restore that took place without the program is pending until a query has run in
+one of its lineages, so it can be undone after a refusal.
 Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
 others: by waiting for the job's end, or by asking for a checkpoint.
 
@@ -140,8 +140,9 @@ class QueryStarts:
 
     def _check(self, start: QueryStart, restore: PendingRestore) -> Lineage | None:
         records, rescalable = self._records(start), self._rescalable(start)
-        states = {uid: self._declared.state(uid) for uid in start.operators}
-        restore.check(declared_query(start.name, start.writer._df, records, rescalable), states)
+        models = {uid: self._declared.models(uid) for uid in start.operators}
+        declared = declared_query(start.name, start.writer._df, records, rescalable)
+        restore.check(declared, models, self._launch.live.models())
         lineage = restore.open(self._place.files, start.name, records, start.checkpoint_location, rescalable)
         if lineage is not None:
             restore.check_kafka(start.name, start.writer._df)

@@ -34,7 +34,7 @@ _TYPES: Final[dict[Any, str]] = {
     datetime.datetime: "TimestampType",
 }
 _LONG: Final = range(-(2**63), 2**63)
-_NAME: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 #: What a handle offers next to the columns.
 _RESERVED: Final = frozenset({"get", "history", "name", "set"})
 
@@ -57,7 +57,9 @@ class LiveModel(Generic[Model]):
 
     def __init__(self, name: str, default: Model) -> None:
         if not _NAME.fullmatch(name):
-            raise LiveModelInvalid(name, "use letters, digits and '_', beginning with a letter: SQL text names it")
+            raise LiveModelInvalid(
+                name, "use at most 100 letters, digits and '_', beginning with a letter: SQL text names it"
+            )
         if not isinstance(default, BaseModel):
             raise LiveModelInvalid(
                 name, f"its default is {default!r}; give an instance of a pydantic model (BaseModel)"

@@ -91,6 +91,7 @@ class LiveValues:
         self._models: dict[str, LiveModel[Any]] = {}
         self._log: LiveLog | None = None
         self._current: dict[str, LiveChanged] = {}
+        self._seen: Mapping[QueryName, QueryLive] = {}  # what was last in force
         self._requests: queue.SimpleQueue[tuple[LiveRequest, Future[LiveFacts]] | None] = queue.SimpleQueue()
         self._state = threading.Lock()
         self._is_closed = threading.Event()
@@ -161,6 +162,10 @@ class LiveValues:
         """Return the names of the declared ones, sorted."""
         return sorted(self._models)
 
+    def models(self) -> list[LiveModel[Any]]:
+        """Return the models of the declared ones."""
+        return list(self._models.values())
+
     def model(self, name: str) -> LiveModel[Any]:
         """Return the model of a live value.
 
@@ -198,6 +203,31 @@ class LiveValues:
             if name not in self._current:
                 raise LiveModelInvalid(name, "it has no value before the first query is started")
             return _facts(self._current[name], model, in_force)
+
+    def all(self, timeout_seconds: float | None = None) -> tuple[LiveFacts, ...]:
+        """Return what is known of every declared one, by name; none before the job has begun.
+
+        When the job has ended, its queries are as they were last seen.
+
+        Args:
+            timeout_seconds: None: what the queries have seen is durable. Otherwise it may not be, and the wait for it
+                is limited.
+
+        Raises:
+            TimeoutError, StoreError: the driver's loop does not answer, or the storage hangs.
+        """
+        if self._log is None:
+            return ()
+        with contextlib.suppress(JobClosed):
+            self._seen = self._in_force() if timeout_seconds is None else self._in_force_now(timeout_seconds)
+        with self._state:
+            current = self._current
+        return tuple(_facts(current[name], self._models[name], self._seen) for name in sorted(self._models))
+
+    def versions(self) -> dict[str, int]:
+        """Return the accepted version of each declared one, by name; none before the job has begun."""
+        with self._state:
+            return {name: self._current[name].version for name in self._models if name in self._current}
 
     def history(self, name: str) -> list[LiveChanged]:
         """Return the changes of a live value, oldest first, as far as they are known."""
@@ -269,6 +299,9 @@ class LiveValues:
             with contextlib.suppress(StoreError):
                 return self._runtime.call(lambda core, now: core.live_values())
         return self._runtime.call(lambda core, now: core.live_values())
+
+    def _in_force_now(self, timeout_seconds: float) -> Mapping[QueryName, QueryLive]:
+        return self._runtime.read(lambda core, now: core.live_values(), timeout_seconds)
 
 
 def _value(change: LiveChanged) -> LiveValue:

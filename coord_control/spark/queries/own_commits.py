@@ -88,6 +88,21 @@ class OwnCommits:
                 _log.debug("x a JVM that is gone reports nothing: %s", error)
         return min(self.newest, epoch)
 
+    def may_have_committed(self, epoch: Epoch) -> bool:
+        """Return whether the run, which has ended, can have made a commit that it has not reported.
+
+        It must have been interrupted, and have planned the epoch: Spark's stream tells which one it was at.
+        """
+        if not self.is_interrupted or self._query is None:
+            return False
+        try:
+            context: Any = self._query._jsq.streamingQuery().getLatestExecutionContext()
+            newest, is_planned = int(context.batchId()), bool(context.isCurrentBatchConstructed())
+        except (AttributeError, Py4JError, OSError) as error:
+            _log.debug("x where the run has ended is not known: %s", error)
+            return True
+        return epoch < newest or (epoch == newest and is_planned)
+
     def _prove(self, epoch: Epoch) -> None:
         with self._proving:
             self.newest = max(self.newest, epoch)

@@ -217,9 +217,12 @@ class ManagedQuery:
             self.last_committed = max(self.last_committed, epoch)
 
     def fail(self, error: BaseException) -> None:
-        """End the current run because of ``error``; never blocks."""
+        """End the current run because of ``error``; never blocks.
+
+        The first error counts, unless it allows a restart and a later one does not.
+        """
         with self._wishes:
-            if self._failure is None:
+            if self._failure is None or (may_retry(self._failure) and not may_retry(error)):
                 self._failure = error
             self._wishes.notify_all()
         self._stop_spark_soon()
@@ -468,7 +471,9 @@ class ManagedQuery:
             self._owner.drain_coordinators(self.operators)
             if own < committed:
                 # After an interrupt the commit may be ours: then durable facts decide, as after a crash.
-                is_unknown = self._own.is_interrupted
+                is_unknown = self._own.may_have_committed(committed) and self._runtime.call(
+                    lambda core, now: core.may_have_finished(self.name, committed)
+                )
                 again = committed <= self._planned_at_start
                 why = not_reported(self.name, committed, failure, is_again=again)
                 self.fail(CommitUnknown(self.name, committed) if is_unknown else why)

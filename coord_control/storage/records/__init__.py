@@ -13,6 +13,7 @@ from coord_control.storage.records import (
     fleet_records,
     history_records,
     job_records,
+    live_records,
     record,
 )
 from coord_control.storage.records.checkpoint_records import *
@@ -20,6 +21,7 @@ from coord_control.storage.records.command_records import *
 from coord_control.storage.records.fleet_records import *
 from coord_control.storage.records.history_records import *
 from coord_control.storage.records.job_records import *
+from coord_control.storage.records.live_records import *
 from coord_control.storage.records.record import *
 
 __all__ = ["CheckpointKind"]
@@ -29,3 +31,4 @@ __all__ += command_records.__all__
 __all__ += fleet_records.__all__
 __all__ += history_records.__all__
 __all__ += job_records.__all__
+__all__ += live_records.__all__

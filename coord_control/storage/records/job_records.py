@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
+from coord_control.storage.records.live_records import LiveValueRecord
 from coord_control.storage.records.record import Record
 
 __all__ = [
@@ -239,15 +240,16 @@ class JobRegistration(_OfDriver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord(_OfDriver):
-    """A job. Listings have no ``queries`` and no ``operators``.
+    """A job. Listings have no ``queries``, no ``operators`` and no ``live_values``.
 
     Attributes:
+        live_values: those that its driver declares.
         is_alive: by the clock of the database, its driver has sent a heartbeat within the lease and has not ended.
         is_restarting: by that clock, its driver died, failed or asked for a restart a moment ago, and its supervisor is
             expected to start it again; commands wait for the next driver.
     """
 
-    NOT_LISTED: ClassVar = ("queries", "operators")
+    NOT_LISTED: ClassVar = ("queries", "operators", "live_values")
 
     state: JobState
     created_at: datetime
@@ -259,6 +261,7 @@ class JobRecord(_OfDriver):
     end_reason: str = ""
     live: LiveStatus | None = None
     agent: AgentMetrics | None = None
+    live_values: tuple[LiveValueRecord, ...] = ()
 
     @property
     def waits_for_driver(self) -> bool:

@@ -58,9 +58,10 @@
     target.textContent = "Copied";
   });
 
-  const token = document.getElementById("token"); // kept by this tab alone, until it is closed
-  if (token !== null) {
+  const tokens = document.querySelectorAll("input[name=token]"); // one for all forms
+  for (const token of tokens) { // kept by this tab alone, until it is closed
     token.value = sessionStorage.getItem("token") ?? "";
+    token.addEventListener("input", () => tokens.forEach((each) => (each.value = token.value)));
     token.form.addEventListener("submit", () => sessionStorage.setItem("token", token.value));
   }
   document.documentElement.classList.add("scripted");

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from coord_control.storage.records import CommandKind, CommandState
-from tests.agent_kit import LIVE
+from tests.agent_kit import JOB, LIVE
+from tests.patience import eventually
 from tests.unit.control.agent_rig import AgentRig
 
 
@@ -77,3 +78,56 @@ def test_a_request_for_a_value_that_is_not_there_is_refused(rig: AgentRig) -> No
     done = rig.outcome(rig.ask(CommandKind.GET_LIVE, name="nothing"))
     assert done.error is not None
     assert (done.state, done.error.code) == (CommandState.REFUSED, "UNKNOWN_LIVE_VALUE")
+
+
+def test_who_has_seen_a_change_completed_finds_it_in_the_database_with_its_history(rig: AgentRig) -> None:
+    rig.driver()
+    for minutes in (45, 46, 47):
+        done = rig.outcome(change(rig, minutes))
+        [live] = rig.store.jobs.get(JOB).live_values
+        assert (live.value, live.version, live.by) == ({"minutes": minutes}, (done.result or {})["version"], "ada")
+    assert live.schema["properties"] == {"minutes": {"type": "integer"}}
+    assert live.uses["q"].since == 3
+    assert [(each.version, each.value["minutes"]) for each in rig.store.live.list(JOB)] == [
+        (4, 47),
+        (3, 46),
+        (2, 45),
+        (1, 30),
+    ]
+
+
+def test_a_change_of_the_drivers_program_is_written_with_a_heartbeat(rig: AgentRig) -> None:
+    driver, _ = rig.driver()
+    driver.set_live(LIVE, {"minutes": 50}, None, "k", "the driver's program").result()
+    eventually(lambda: [each.version for each in rig.store.jobs.get(JOB).live_values] == [2])
+    assert rig.store.live.list(JOB)[0].by == "the driver's program"
+
+
+def test_the_next_driver_writes_the_changes_that_one_before_it_could_not_write(rig: AgentRig) -> None:
+    first, agent = rig.driver()
+    agent.close(is_fenced=True)  # it writes nothing more
+    for minutes in (40, 41):
+        first.set_live(LIVE, {"minutes": minutes}, None, f"k{minutes}", "ada").result()
+    assert [each.version for each in rig.store.live.list(JOB)] in ([], [1])
+    rig.driver()
+    eventually(lambda: [each.version for each in rig.store.live.list(JOB)] == [3, 2, 1])
+    assert rig.store.jobs.get(JOB).live_values[0].value == {"minutes": 41}
+
+
+def test_changes_during_an_outage_of_the_database_are_in_the_history_after_it(rig: AgentRig) -> None:
+    driver, agent = rig.driver()
+    eventually(lambda: len(rig.store.live.list(JOB)) == 1)
+    rig.away()
+    eventually(lambda: not agent.is_connected)
+    for minutes in (40, 41):
+        driver.set_live(LIVE, {"minutes": minutes}, None, f"k{minutes}", "ada").result()
+    rig.back()
+    eventually(lambda: [each.version for each in rig.store.live.list(JOB)] == [3, 2, 1])
+
+
+def test_the_last_change_before_the_end_of_a_job_is_written(rig: AgentRig) -> None:
+    driver, agent = rig.driver()
+    driver.set_live(LIVE, {"minutes": 40}, None, "k", "ada").result()
+    driver.stop()
+    eventually(lambda: not agent.is_connected)
+    assert [each.version for each in rig.store.jobs.get(JOB).live_values] == [2]

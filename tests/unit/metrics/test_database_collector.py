@@ -90,6 +90,7 @@ def put_everything(store: ControlStore) -> None:
     )
     agent = AgentMetrics(buffered=3, dropped=1, database_failures=2)
     store.jobs.heartbeat(kit.JOB, 1, LiveStatus(queries=(query,), operators=(operator,)), agent)
+    kit.put_live_value(store, carrier="UA", minutes=45, on=False)
     kit.put_checkpoint(store, 1)
     kit.put_checkpoint(store, 2, kind=CheckpointKind.SAVEPOINT)
     kit.put_checkpoint(store, 3, state=CheckpointState.FAILED, reason="expired", triggered_at=now, path=None)
@@ -130,6 +131,10 @@ def test_a_job_as_its_driver_last_said(store: ControlStore, client: ControlClien
     assert found.get("fleet_query_state", job_name=kit.JOB, state="running") == 1
     assert found.get("fleet_agent_buffered_records", job_name=kit.JOB) == 3
     assert found.get("fleet_job_alive", job_name=kit.JOB) == 1
+    samples = {each.labels["field"]: each.value for each in found.all("fleet_live_value", live="limits")}
+    assert samples == {"minutes": 45, "on": 0}
+    assert found.get("fleet_live_value_version", job_name=kit.JOB, live="limits") == 3
+    assert found.get("fleet_live_value_query_version", job_name=kit.JOB, query="alerts", live="limits") == 2
     assert found.get("fleet_job_state", job_name="over", state="failed") == 1
     assert found.get("fleet_jobs", state="failed", alive="false") == 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coord_control.ids import CheckpointId, CheckpointKind, Generation
+from coord_control.ids import CheckpointId, CheckpointKind, Epoch, Generation
 from coord_control.metrics.driver import QUERY_STATES, driver_families
 from coord_control.metrics.metric import Source
 from coord_control.metrics.names import METRICS
@@ -16,7 +16,7 @@ from coord_control.metrics.subtasks import MAX_SUBTASKS
 from coord_control.protocol.checkpoint import Progress
 from coord_control.protocol.durations import Durations
 from coord_control.protocol.failures import FailureReason
-from coord_control.protocol.job_facts import FeedStatus, JobFacts, QueryFacts, RecoveryCause
+from coord_control.protocol.job_facts import FeedStatus, JobFacts, LiveFacts, LiveUse, QueryFacts, RecoveryCause
 from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.status import JobStatus, QueryStatus, operator_statuses
 from coord_control.storage.records import AgentMetrics
@@ -59,6 +59,17 @@ AGENT = AgentSnapshot(
 )
 
 
+LIMITS = LiveFacts(
+    name="limits",
+    version=3,
+    value=b'{"minutes": 45, "share": 0.5, "on": true, "carrier": "UA", "since": null}',
+    by="ada",
+    at_seconds=2000.0,
+    schema={},
+    uses={QUERY: LiveUse(version=2, since=Epoch(7), next_epoch=Epoch(42))},
+)
+
+
 def snapshot(stage: Stage | None = None, observer: Observer | None = None, **changes: Any) -> DriverSnapshot:
     stage = stage or started()
     operators = operator_statuses(stage.core, {UID: QUERY}, stage.now)
@@ -87,6 +98,7 @@ def snapshot(stage: Stage | None = None, observer: Observer | None = None, **cha
         "writer": WriterSnapshot(writes=8, records=16, durations=Durations().plus(0.002)),
         "callbacks_waiting": 0,
         "recoveries_under_way": 1,
+        "live": (LIMITS,),
         "agent": AGENT,
     }
     return DriverSnapshot(**{**values, **changes})
@@ -154,6 +166,16 @@ def test_a_query_says_its_state_and_what_spark_has_told_of_it() -> None:
     assert found.get("query_backlog", source="0") == 7
     assert found.get("query_batch_part_seconds", part="addBatch") == 0.25
     assert [found.get(f"query_{name}_rows_per_second") for name in ("input", "processed")] == [3.0, 4.0]
+
+
+def test_numbers_and_booleans_of_live_values_and_the_versions_that_queries_see() -> None:
+    found = scrape(snapshot())
+    samples = {each.labels["field"]: each.value for each in found.all("live_value", job_name=JOB, live="limits")}
+    assert samples == {"minutes": 45, "share": 0.5, "on": 1}
+    assert found.get("live_value_version", live="limits") == 3
+    assert found.get("live_value_query_version", query=QUERY, live="limits") == 2
+    assert found.get("live_value_change_timestamp_seconds", live="limits") == 2000
+    assert not scrape(snapshot(live=())).all("live_value_version")
 
 
 def test_a_query_without_a_commit_has_no_epoch() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from coord_control.errors import CommittedElsewhere
 from coord_control.ids import Epoch, RunId
+from coord_control.protocol.epoch import OperatorEpoch
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import FailQuery, Refused, Welcome
 from coord_control.protocol.operator import OperatorRun
@@ -71,6 +72,13 @@ def test_another_run_is_no_evidence_for_an_epoch_that_this_one_has_begun() -> No
     assert isinstance(failed.error, CommittedElsewhere)
 
 
+def test_a_run_that_was_interrupted_in_the_middle_of_an_epoch_has_not_committed_it() -> None:
+    """Bug: a restart took such a commit for a fact, and settled what the subtasks had not acknowledged."""
+    assert not begun(acked=None).core.may_have_finished(QUERY, Epoch(0))
+    assert begun(acked=None).core.may_have_finished(QUERY, Epoch(-1))
+    assert begun().core.may_have_finished(QUERY, Epoch(0))
+
+
 def test_what_is_known_already_needs_no_evidence() -> None:
     stage = begun()
     stage.commit(0)
@@ -91,12 +99,17 @@ RULES: Final = (
     test_a_commit_that_the_run_itself_reports_settles_epochs_without_rows,
     test_the_next_epochs_hello_is_evidence_of_its_own_run,
     test_another_run_is_no_evidence_for_an_epoch_that_this_one_has_begun,
+    test_a_run_that_was_interrupted_in_the_middle_of_an_epoch_has_not_committed_it,
 )
 
 BUGS: Final = (
     Mutation("what was only seen counts", JobCore._settle, "run is None or any(", "any("),
     Mutation("another run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "False"),
     Mutation("no run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "True"),
+    Mutation("an interrupted run has finished", OperatorEpoch.is_unfinished, "participant.ack is None", "False"),
+    Mutation(
+        "what is not committed is unfinished", OperatorRun.is_unfinished, "self.epoch.epoch <= committed and ", ""
+    ),
 )
 
 

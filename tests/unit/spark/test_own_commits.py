@@ -65,11 +65,42 @@ def test_a_commit_that_the_listener_was_not_told_counts_by_what_spark_keeps() ->
     assert own.look(Epoch(4)) == 3
 
 
+def interrupted(epoch: int, *, is_planned: bool = True) -> OwnCommits:
+    """A run that was interrupted, and what Spark's stream says of the epoch at which it was."""
+    context = SimpleNamespace(batchId=lambda: epoch, isCurrentBatchConstructed=lambda: is_planned)
+    query = spark_query()
+    query._jsq.streamingQuery = lambda: SimpleNamespace(getLatestExecutionContext=lambda: context)
+    own = OwnCommits()
+    own.recovered(Epoch(2))
+    own.started(query)
+    own.is_interrupted = True
+    return own
+
+
+def test_an_interrupted_run_may_have_committed_what_it_has_planned_and_nothing_else() -> None:
+    """Bug: any commit that appeared was taken for that of a run that was interrupted for another reason."""
+    assert interrupted(3).may_have_committed(Epoch(3))
+    assert interrupted(4, is_planned=False).may_have_committed(Epoch(3))
+    assert not interrupted(3, is_planned=False).may_have_committed(Epoch(3))
+    assert not interrupted(2).may_have_committed(Epoch(3))
+    own = interrupted(3)
+    own.is_interrupted = False
+    assert not own.may_have_committed(Epoch(3))
+
+
+def test_of_a_spark_that_does_not_tell_where_a_run_has_ended_any_commit_may_be_its_own() -> None:
+    own = OwnCommits()
+    own.started(spark_query())
+    own.is_interrupted = True
+    assert own.may_have_committed(Epoch(3))
+
+
 RULES: Final = (
     test_a_commit_counts_when_the_own_run_reports_it,
     test_an_idle_trigger_commits_nothing,
     test_a_commit_that_the_listener_was_not_told_counts_by_what_spark_keeps,
     test_continuous_processing_reports_no_commits_and_is_not_accused,
+    test_an_interrupted_run_may_have_committed_what_it_has_planned_and_nothing_else,
 )
 
 BUGS: Final = (
@@ -81,6 +112,14 @@ BUGS: Final = (
     ),
     Mutation("the file vouches", OwnCommits.look, "return min(self.newest, epoch)", "return epoch"),
     Mutation("nothing vouches where nothing is reported", OwnCommits.look, "if not self._is_reported:", "if False:"),
+    Mutation(
+        "an interrupt vouches",
+        OwnCommits.may_have_committed,
+        "epoch < newest or (epoch == newest and is_planned)",
+        "True",
+    ),
+    Mutation("what is not planned vouches", OwnCommits.may_have_committed, "and is_planned", ""),
+    Mutation("a run that fails itself vouches", OwnCommits.may_have_committed, "not self.is_interrupted or ", ""),
 )
 
 

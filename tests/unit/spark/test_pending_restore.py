@@ -7,19 +7,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pydantic import BaseModel
 from pyspark.sql import DataFrame
 
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.lineage import current_lineage, open_lineage, seeded, spark_position
 from coord_control.durable.job_folder.lineage_record import query_folder
 from coord_control.durable.offline.undo import undo_restore
-from coord_control.durable.restore.checks import Verdict
 from coord_control.durable.restore.preflight_declared import DeclaredQuery
 from coord_control.errors import RestoredQueryUnused, RestoreNotUndone, RestoreRefused
 from coord_control.ids import QueryName
-from coord_control.spark.job.pending_restore import AppliedRestore, check_states, count_sources
-from coord_control.spark.worker.model_codec import StateType
+from coord_control.spark.job.pending_restore import AppliedRestore, count_sources
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.metadata_kit import full_metadata
 from tests.unit.durable.restore_kit import (
@@ -78,11 +75,11 @@ def test_the_queries_are_compared_with_what_the_lineages_keep_of_the_checkpoint(
         set(QUERIES),
         {OP},
     )
-    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}), {})
+    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}), {}, [])
     other = RECORD.model_copy(update={"parallelism": 3})
     for declared in (DeclaredQuery(QUERIES[0], {OP: other}), DeclaredQuery(STRANGER, {})):
         with pytest.raises(RestoreRefused, match=r"no query has run since.*coordctl restore JOB --undo"):
-            restore.check(declared, {})
+            restore.check(declared, {}, [])
     with pytest.raises(RestoreRefused, match=r"Spark says: no.*coordctl restore JOB --undo"):
         restore.check_plan(QUERIES[1], "no")
     restore.check_plan(QUERIES[1], None)
@@ -92,9 +89,9 @@ def test_a_way_back_is_offered_only_where_there_is_one(files: MemoryFiles) -> No
     """Bug: it was offered after a restore with which the job had begun, and was refused there."""
     first = MemoryFiles()
     restore = restored(first)
-    for refused in (restore.check, lambda declared, states: restore.check_none_missing(())):
+    for refused in (restore.check, lambda declared, models, live: restore.check_none_missing(())):
         with pytest.raises((RestoreRefused, RestoredQueryUnused), match="no query has run since") as error:
-            refused(DeclaredQuery(STRANGER, {}), {})
+            refused(DeclaredQuery(STRANGER, {}), {}, [])
         assert "--undo" not in str(error.value)
     with pytest.raises(RestoreNotUndone):
         undo_restore(first, JOB)
@@ -121,7 +118,7 @@ def test_partitions_that_the_restore_has_changed_are_no_surprise(
     restore = found(files)
     assert restore is not None
 
-    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}, settings={"spark.sql.shuffle.partitions": "7"}), {})
+    restore.check(DeclaredQuery(QUERIES[0], {OP: RECORD}, settings={"spark.sql.shuffle.partitions": "7"}), {}, [])
 
     assert caplog.text == ""
 
@@ -141,7 +138,7 @@ def test_queries_are_left_out_only_if_the_restore_has_allowed_it(files: MemoryFi
         restore.check_none_missing(QUERIES[:1])
     allowed = restored(files, allow_non_restored_state=True)
     allowed.check_none_missing(QUERIES[:1])
-    allowed.check(DeclaredQuery(STRANGER, {}), {})
+    allowed.check(DeclaredQuery(STRANGER, {}), {}, [])
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -206,16 +203,3 @@ def test_a_source_counts_as_often_as_it_is_used() -> None:
     stream, table = Plan(), Plan(streams=False)
     union = Plan((Plan((stream,)), Plan((Plan((stream,)), table))))
     assert count_sources(cast(DataFrame, SimpleNamespace(_jdf=union))) == 2
-
-
-class Renamed(BaseModel):
-    """A model that cannot have saved what is in the checkpoint."""
-
-    another_name: int = 0
-
-
-def test_states_that_the_model_would_drop_are_refused() -> None:
-    metadata = full_metadata()
-    [check] = check_states(metadata, {OP: StateType(OP, Renamed)})
-    assert check.verdict is Verdict.REFUSED
-    assert "it was saved, the model has no such field" in check.found

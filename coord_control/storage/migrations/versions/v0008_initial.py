@@ -1,6 +1,6 @@
-"""The tables of the first release. Versions 0001 to 0006 were of commits before it; no way leads from them.
+"""The tables of the first release. Versions 0001 to 0007 were of commits before it; no way leads from them.
 
-Revision ID: 0007
+Revision ID: 0008
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
+revision = "0008"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -186,6 +186,19 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "generation", name=op.f("pk_generations")),
     )
     op.create_table(
+        "live_changes",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("name", sa.String(256), nullable=False),
+        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("value", sa.JSON(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("since", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_live_changes_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", "name", "version", name=op.f("pk_live_changes")),
+    )
+    op.create_index("ix_live_changes_newest", "live_changes", ["job_id", "at"])
+    op.create_table(
         "operator_samples",
         sa.Column("job_id", _ID, nullable=False),
         sa.Column("operator", sa.String(256), nullable=False),
@@ -285,4 +298,19 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("job_id", "checkpoint", name=op.f("pk_checkpoint_details")),
+    )
+    op.create_table(
+        "live_values",
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("name", sa.String(256), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("schema", sa.JSON(), nullable=False),
+        sa.Column("uses", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id", "name", "version"],
+            ["live_changes.job_id", "live_changes.name", "live_changes.version"],
+            name=op.f("fk_live_values_job_id_name_version"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("job_id", "name", name=op.f("pk_live_values")),
     )
