@@ -264,43 +264,36 @@ public final class WakeSource implements TableProvider {
         }
     }
 
-    /** Rows of Spark's memory source, whose classes every executor has. */
+    /** Rows of Spark's memory source, whose classes every executor has; found by name, because they are internal. */
     private static final class MemoryRows {
-        private static final String PACKAGE = "org.apache.spark.sql.execution.streaming.";
-        // Where they are depends on the version of Spark.
-        private static final String[] PACKAGES = {PACKAGE + "runtime.", PACKAGE};
+        private static final String PREFIX = "org.apache.spark.sql.execution.streaming.runtime.MemoryStream";
 
         static InputPartition partition(UnsafeRow[] rows) {
             try {
                 Object[] arguments = {rows};
-                return (InputPartition) found("MemoryStreamInputPartition").getConstructors()[0].newInstance(arguments);
+                return (InputPartition) found("InputPartition").getConstructors()[0].newInstance(arguments);
             } catch (ReflectiveOperationException error) {
-                throw new IllegalStateException(unsupported(), error);
+                throw unsupported(error);
             }
         }
 
         static PartitionReaderFactory factory() {
             try {
-                return (PartitionReaderFactory) found("MemoryStreamReaderFactory$").getField("MODULE$").get(null);
+                return (PartitionReaderFactory) found("ReaderFactory$").getField("MODULE$").get(null);
             } catch (ReflectiveOperationException error) {
-                throw new IllegalStateException(unsupported(), error);
+                throw unsupported(error);
             }
         }
 
-        private static Class found(String name) {
-            for (int index = 0; index < PACKAGES.length; index++) {
-                try {
-                    return Class.forName(PACKAGES[index] + name, true, UnsafeRow.class.getClassLoader());
-                } catch (ClassNotFoundException error) {
-                    continue;
-                }
-            }
-            throw new IllegalStateException(unsupported());
+        private static Class found(String name) throws ReflectiveOperationException {
+            return Class.forName(PREFIX + name, true, UnsafeRow.class.getClassLoader());
         }
 
-        private static String unsupported() {
-            return "operators with wake=True do not work with Spark " + SparkContext.getOrCreate().version()
-                    + ": its memory source has other classes; declare wake=False";
+        private static IllegalStateException unsupported(ReflectiveOperationException error) {
+            return new IllegalStateException(
+                    "operators with wake=True do not work with Spark " + SparkContext.getOrCreate().version()
+                            + ", whose memory source has other classes",
+                    error);
         }
     }
 }
