@@ -216,12 +216,12 @@ class WakeChanged(DeclarationError):
     def __init__(self, operator: str, query: str, declared: bool) -> None:
         self.operator, self.query, self.declared = operator, query, declared
         self.problem = (
-            f"it has run {'without' if declared else 'with'} wake=True, which makes one source of query {query!r} more "
-            f"than {'before' if declared else 'now'}; Spark keeps the offsets of sources by their position"
+            f"query {query!r} has run {'without' if declared else 'with'} the source that wake=True makes; Spark keeps "
+            "the offsets of sources by their position"
         )
         self.way_out = (
-            f"declare wake={not declared} again, or start the operator under another uid in a query of another name, "
-            "which begins with empty states at the beginning of its sources"
+            f"declare wake={not declared}, or start the operator under another uid in "
+            "a query of another name, which begins with empty states at the beginning of its sources"
         )
         super().__init__(f"operator {operator!r}: {self.problem}; {self.way_out}")
 

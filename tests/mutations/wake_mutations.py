@@ -142,9 +142,9 @@ TESTED_WAKE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let an operator that has run be declared with or without wake",
-            lineage._check,
-            "recorded.wake != declared.wake",
-            "False",
+            lineage._check_wake,
+            "sorted(before ^ now)",
+            "[]",
         ),
         _LINEAGE,
     ),

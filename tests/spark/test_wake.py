@@ -12,6 +12,7 @@ from typing import Any, Final
 import pandas as pd
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,6 +21,8 @@ import coord_control as cc
 from coord_control import errors
 from coord_control.ids import OperatorUid
 from coord_control.protocol.query_state import Wish
+from coord_control.spark.compiled_java import compiled
+from coord_control.spark.wake import wake_source
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, Once, Trouble, write
@@ -278,7 +281,7 @@ def test_a_savepoint_holds_what_waits_and_the_restored_job_and_a_fork_wake_for_i
 
     # The declaration is part of what was saved.
     plain = make_job("job", session=own_session)
-    with pytest.raises(errors.WakeChanged, match="declare wake=True again"):
+    with pytest.raises(errors.WakeChanged, match="declare wake=True, or"):
         plain.start("q", applied(declare(plain, Teller(), wake=False), stream))
     plain.stop()
     plain = make_job("job", session=own_session, restore_from=path)
@@ -296,5 +299,26 @@ def test_a_query_that_has_run_without_waking_says_what_a_change_takes(
     teller.wait(1)
     job.stop()
     again = make_job(session=own_session)
-    with pytest.raises(errors.WakeChanged, match="declare wake=False again, or start the operator under another uid"):
+    with pytest.raises(errors.WakeChanged, match="declare wake=False, or start the operator under another uid"):
         again.start("q", applied(declare(again, Teller()), stream))
+
+
+def test_an_offset_belongs_to_an_operator_and_wakes_only_subtasks_that_exist(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    gateway: Any = spark.sparkContext._gateway
+    loader = compiled(spark, wake_source._SOURCE, wake_source._prepare)
+    [constructor] = loader.loadClass("coordcontrol.wake.WakeSource$Stream").getDeclaredConstructors()
+    constructor.setAccessible(True)
+    arguments = gateway.new_array(jvm.java.lang.Object, 3)
+    arguments[0], arguments[1], arguments[2] = "op", "key", 2
+    source = constructor.newInstance(arguments)
+    text = '{"wake":1,"operator":"op","number":3,"subtasks":[0,1,3]}'
+    offset = source.deserializeOffset(text)
+    assert offset.json() == text
+    [partition] = source.planInputPartitions(source.initialOffset(), offset)
+    assert [row.getInt(0) for row in partition.records()] == [2, 3], "a restore has left two of four subtasks"
+    gone = source.deserializeOffset(text.replace("0,1,3", "3"))
+    assert list(source.planInputPartitions(offset, gone)) == []
+    for other in (text.replace('"op"', '"other"'), '{"logOffset":3}'):
+        with pytest.raises(Py4JJavaError, match="the sources of this query have changed"):
+            source.deserializeOffset(other)

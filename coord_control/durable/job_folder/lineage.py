@@ -327,6 +327,8 @@ def _begin(
     checkpoint = checkpoint_location or join(lineage, "spark")
     if checkpoint_location is not None:
         _check_adoptable(files, query, checkpoint)
+        if spark_position(files, checkpoint)[1] != NO_EPOCH:
+            _check_wake(query, {}, operators)
     return LineageRecord(
         query=query,
         query_id=_query_id(files, checkpoint),
@@ -414,9 +416,9 @@ def _check_restored(
         recorded, declared = restored.operators[uid], operators[OperatorUid(uid)]
         if recorded.parallelism != declared.parallelism and uid not in rescalable:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism, is_restored=True)
-        if recorded.wake != declared.wake:
-            raise WakeChanged(uid, query, declared.wake)
         _check_events(uid, recorded, declared)
+    if restored.epoch != NO_EPOCH or restored.has_planned:
+        _check_wake(query, restored.operators, operators)
 
 
 def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperator]) -> None:
@@ -426,9 +428,17 @@ def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperato
         recorded = record.operators[uid]
         if recorded.parallelism != declared.parallelism:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism)
-        if recorded.wake != declared.wake:
-            raise WakeChanged(uid, record.query, declared.wake)
         _check_events(uid, recorded, declared)
+    _check_wake(record.query, record.operators, operators)
+
+
+def _check_wake(
+    query: str, recorded: Mapping[str, LineageOperator], declared: Mapping[OperatorUid, LineageOperator]
+) -> None:
+    """Compare which operators have a source, also where operators may come and go."""
+    before, now = ({str(uid) for uid, one in each.items() if one.wake} for each in (recorded, declared))
+    for uid in sorted(before ^ now):
+        raise WakeChanged(uid, query, uid in now)
 
 
 def _check_events(uid: str, recorded: LineageOperator, declared: LineageOperator) -> None:

@@ -52,6 +52,7 @@ def check_declared(
         Check("query", declared.query, Verdict.OK, f"at epoch {snapshot.epoch}"),
         *_check_operators(operator_records(metadata, declared.query), declared, allow_non_restored_state),
         *_check_planned(metadata, declared),
+        *_check_wake(snapshot, operator_records(metadata, declared.query), declared),
         *_check_sources(snapshot, declared),
         *_check_state(snapshot, declared),
     ]
@@ -68,11 +69,11 @@ def _check_operators(
         yield Check("operator", uid, verdict, found, way_out)
     for uid, now in declared.operators.items():
         if (before := recorded.get(uid)) is not None:
-            yield from _check_operator(declared.query, uid, before, now, uid in declared.rescalable)
+            yield from _check_operator(uid, before, now, uid in declared.rescalable)
 
 
 def _check_operator(
-    query: QueryName, uid: OperatorUid, before: LineageOperator, now: LineageOperator, is_rescalable: bool
+    uid: OperatorUid, before: LineageOperator, now: LineageOperator, is_rescalable: bool
 ) -> Iterable[Check]:
     if before.parallelism == now.parallelism:
         yield Check("parallelism", uid, Verdict.OK, str(now.parallelism))
@@ -83,9 +84,6 @@ def _check_operator(
         found = f"{before.parallelism} before, {now.parallelism} now"
         way_out = f"declare {before.parallelism}, or give job.operator() a rescale function"
         yield Check("parallelism", uid, Verdict.REFUSED, found, way_out)
-    if before.wake != now.wake:
-        error = WakeChanged(uid, query, now.wake)
-        yield Check("wake", uid, Verdict.REFUSED, error.problem, error.way_out)
     if before.state == now.state:
         yield Check("state model", uid, Verdict.OK, now.state)
     else:
@@ -107,6 +105,17 @@ def _check_planned(metadata: CheckpointMetadata, declared: DeclaredQuery) -> Ite
         if before is not None and before.parallelism != now.parallelism and not before.is_rescalable:
             error = ParallelismFixed(uid, before.parallelism, now.parallelism)
             yield Check("planned epoch", uid, Verdict.REFUSED, error.problem, error.way_out)
+
+
+def _check_wake(
+    snapshot: QuerySnapshot, recorded: Mapping[str, LineageOperator], declared: DeclaredQuery
+) -> Iterable[Check]:
+    if snapshot.planned < 0:
+        return
+    before, now = ({str(uid) for uid, one in each.items() if one.wake} for each in (recorded, declared.operators))
+    for uid in sorted(before ^ now):
+        error = WakeChanged(uid, declared.query, uid in now)
+        yield Check("wake", uid, Verdict.REFUSED, error.problem, error.way_out)
 
 
 def _check_sources(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[Check]:

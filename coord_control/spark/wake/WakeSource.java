@@ -74,6 +74,10 @@ public final class WakeSource implements TableProvider {
         }
     }
 
+    private static String nameOf(String operator) {
+        return "coord_control.wake(" + operator + ")";
+    }
+
     private static StructType rows() {
         return new StructType().add("subtask", DataTypes.IntegerType, false);
     }
@@ -95,7 +99,7 @@ public final class WakeSource implements TableProvider {
         }
 
         public String name() {
-            return "coord_control.wake(" + operator + ")";
+            return nameOf(operator);
         }
 
         public StructType schema() {
@@ -107,18 +111,18 @@ public final class WakeSource implements TableProvider {
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return new Reading(name(), options.get("key"), Integer.parseInt(options.get("parallelism")));
+            return new Reading(operator, options.get("key"), Integer.parseInt(options.get("parallelism")));
         }
     }
 
     /** Makes the stream of a run. */
     public static final class Reading implements ScanBuilder, Scan {
-        private final String name;
+        private final String operator;
         private final String key;
         private final int parallelism;
 
-        Reading(String name, String key, int parallelism) {
-            this.name = name;
+        Reading(String operator, String key, int parallelism) {
+            this.operator = operator;
             this.key = key;
             this.parallelism = parallelism;
         }
@@ -132,40 +136,40 @@ public final class WakeSource implements TableProvider {
         }
 
         public String description() {
-            return name;
+            return nameOf(operator);
         }
 
         public MicroBatchStream toMicroBatchStream(String checkpoint) {
-            return new Stream(name, key, parallelism);
+            return new Stream(operator, key, parallelism);
         }
     }
 
     /** The source in one run of a query. */
     public static final class Stream implements MicroBatchStream, SupportsTriggerAvailableNow {
-        private final String name;
+        private final String operator;
         private final String key;
         private final int parallelism;
         private boolean isFirst = true;
         private boolean isLimited = false;
         private boolean hasWoken = false;
 
-        Stream(String name, String key, int parallelism) {
-            this.name = name;
+        Stream(String operator, String key, int parallelism) {
+            this.operator = operator;
             this.key = key;
             this.parallelism = parallelism;
         }
 
         /** What Spark's progress calls it. */
         public String toString() {
-            return name;
+            return nameOf(operator);
         }
 
         public Offset initialOffset() {
-            return new Woken(0, "");
+            return new Woken(operator, 0, "");
         }
 
         public Offset deserializeOffset(String json) {
-            return Woken.of(json);
+            return Woken.of(operator, json);
         }
 
         /** A run over what is available wakes at most once: what its epochs cause is for the next run. */
@@ -202,7 +206,7 @@ public final class WakeSource implements TableProvider {
                 return null;
             }
             hasWoken = true;
-            return new Woken(((Woken) before).number + 1, subtasks);
+            return new Woken(operator, ((Woken) before).number + 1, subtasks);
         }
 
         public InputPartition[] planInputPartitions(Offset before, Offset woken) {
@@ -235,24 +239,27 @@ public final class WakeSource implements TableProvider {
     /** Who is woken in an epoch, and a number that makes it differ from the epoch before. */
     public static final class Woken extends Offset {
         private static final Pattern FORM =
-                Pattern.compile("\\{\"wake\":1,\"number\":(\\d{1,18}),\"subtasks\":\\[([0-9,]*)\\]\\}");
+                Pattern.compile(
+                        "\\{\"wake\":1,\"operator\":\"([^\"]+)\",\"number\":(\\d{1,18}),\"subtasks\":\\[([0-9,]*)\\]\\}");
 
         final long number;
+        private final String operator;
         private final String subtasks;
 
-        Woken(long number, String subtasks) {
+        Woken(String operator, long number, String subtasks) {
+            this.operator = operator;
             this.number = number;
             this.subtasks = subtasks;
         }
 
-        static Woken of(String json) {
+        static Woken of(String operator, String json) {
             Matcher found = FORM.matcher(json);
-            if (!found.matches()) {
+            if (!found.matches() || !found.group(1).equals(operator)) {
                 throw new IllegalStateException(
-                        "an offset of a source that wakes an operator was expected, and found was " + json
-                                + ": the sources of this query have changed");
+                        "the sources of this query have changed: " + json + " is the offset of another source than "
+                                + nameOf(operator) + "; read the same sources in the same order");
             }
-            return new Woken(Long.parseLong(found.group(1)), found.group(2));
+            return new Woken(operator, Long.parseLong(found.group(2)), found.group(3));
         }
 
         String[] subtasks() {
@@ -260,7 +267,7 @@ public final class WakeSource implements TableProvider {
         }
 
         public String json() {
-            return "{\"wake\":1,\"number\":" + number + ",\"subtasks\":[" + subtasks + "]}";
+            return "{\"wake\":1,\"operator\":\"" + operator + "\",\"number\":" + number + ",\"subtasks\":[" + subtasks + "]}";
         }
     }
 

@@ -68,6 +68,21 @@ def test_an_existing_checkpoint_keeps_its_id(files: MemoryFiles) -> None:
         opened(files, location="/elsewhere")
 
 
+def test_a_checkpoint_that_has_run_gets_no_source_that_wakes_an_operator(files: MemoryFiles) -> None:
+    files.create("/old/metadata", b'{"id":"6f1c"}')
+    files.create("/old/offsets/0", b"v1")
+    before = files.paths()
+    with pytest.raises(WakeChanged, match=r"query 'q' has run without the source .* declare wake=False, or start"):
+        opened(files, location="/old", wake=True)
+    assert files.paths() == before
+    assert opened(files, location="/old").query_id == "6f1c"
+
+
+def test_a_checkpoint_that_has_never_run_gets_one(files: MemoryFiles) -> None:
+    files.create("/old/metadata", b'{"id":"6f1c"}')
+    assert opened(files, location="/old", wake=True).query_id == "6f1c"
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"not json"])
 def test_a_checkpoint_whose_id_cannot_be_read_is_not_adopted(files: MemoryFiles, content: bytes) -> None:
     files.create("/old/metadata", content)

@@ -299,7 +299,7 @@ def test_each_source_is_looked_at_for_itself(files: MemoryFiles) -> None:
 
 def test_a_source_that_wakes_an_operator_has_nothing_to_be_looked_for(files: MemoryFiles) -> None:
     read_by(files, 1, {"0/0": log([0])})
-    offsets = '{"logOffset":0}\n{"wake":1,"number":3,"subtasks":[0,2]}\n-'
+    offsets = '{"logOffset":0}\n{"wake":1,"operator":"op","number":3,"subtasks":[0,2]}\n-'
     checks = checked(files, cut(files, {"0/0": log([0])}, offsets))
     assert [(check.subject, check.verdict) for check in checks] == [("q/0", Verdict.OK), ("q/2", Verdict.OK)]
 
