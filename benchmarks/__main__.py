@@ -12,6 +12,7 @@ NAMES: Final = (
     "overhead",
     "live",
     "shuffle",
+    "wake",
     "recovery",
     "checkpoints",
     "history",

@@ -4,9 +4,9 @@
     - InvalidTransition              a machine was given an input that its state does not allow (a bug, nothing changed)
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
-        - OperatorsChanged, ParallelismChanged, ParallelismFixed, EventTypesChanged, LineageMismatch, AssetKeyTaken
-        - NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused, RestoreRefused,
-          ForkNameTaken, RescaleFailed, PartitioningMissing
+        - OperatorsChanged, ParallelismChanged, ParallelismFixed, WakeChanged, EventTypesChanged, LineageMismatch
+        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused
+        - RestoreRefused, ForkNameTaken, RescaleFailed, PartitioningMissing
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
         - LiveModelInvalid

@@ -47,6 +47,7 @@ __all__ = [
     "UndeclaredRequest",
     "UnsupportedOption",
     "UserDataError",
+    "WakeChanged",
 ]
 
 
@@ -207,6 +208,22 @@ class ParallelismChanged(DeclarationError):
             f"operator {operator!r} has run with parallelism {recorded} and now declares {declared}: its states are "
             f"kept per subtask; declare {recorded} again, or {way_out}"
         )
+
+
+class WakeChanged(DeclarationError):
+    """An operator that has run was declared with ``wake``, or without it, unlike before."""
+
+    def __init__(self, operator: str, query: str, declared: bool) -> None:
+        self.operator, self.query, self.declared = operator, query, declared
+        self.problem = (
+            f"query {query!r} has run {'without' if declared else 'with'} the source that wake=True makes; Spark keeps "
+            "the offsets of sources by their position"
+        )
+        self.way_out = (
+            f"declare wake={not declared}, or start the operator under another uid in "
+            "a query of another name, which begins with empty states at the beginning of its sources"
+        )
+        super().__init__(f"operator {operator!r}: {self.problem}; {self.way_out}")
 
 
 class ParallelismFixed(DeclarationError):

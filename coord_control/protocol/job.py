@@ -11,9 +11,7 @@ compared there, once, before any other code sees the attempt. Older ones are ref
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from coord_control.errors import (
     CommittedElsewhere,
@@ -25,7 +23,6 @@ from coord_control.errors import (
 )
 from coord_control.ids import (
     NO_CHECKPOINT,
-    NO_EPOCH,
     AttemptId,
     BarrierId,
     CheckpointId,
@@ -43,7 +40,8 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.live_epochs import JobLive, QueryLive
 from coord_control.protocol.messages import Acknowledge, AttemptEnded, Batch, Hello, Token
 from coord_control.protocol.operator import OperatorRun, OperatorSpec, OperatorStates, Totals
-from coord_control.protocol.records import EventBatch, LiveInForce, LiveValue, RunStarted
+from coord_control.protocol.query_in_core import QueryInCore
+from coord_control.protocol.records import EventBatch, LiveInForce, LiveValue
 from coord_control.protocol.recovery import Facts, recover, recovery_marker, rerun_marker
 from coord_control.protocol.statistics import QueryStatistics
 
@@ -51,24 +49,6 @@ __all__ = ["JobCore", "first_barrier"]
 
 # Barrier ids grow strictly across generations without being written down: the generation is their upper half (rule C9).
 _BARRIERS_PER_GENERATION = 1 << 32
-# Of a query, whose names are remembered.
-_ENDED_RUNS = 100
-
-
-@dataclass(slots=True)
-class _Query:
-    """A query of the job and, while it runs, its operators."""
-
-    name: QueryName
-    query_id: str
-    specs: dict[OperatorUid, OperatorSpec]
-    running: bool = False
-    committed: Epoch = NO_EPOCH
-    starts: int = 0
-    # The newest will do: the older ones' task attempts are below the floor.
-    ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
-    attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
-    rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered
 
 
 def first_barrier(generation: Generation) -> BarrierId:
@@ -88,8 +68,8 @@ class JobCore:
         self.generation = generation
         self._job = job
         self._batch = Batch()
-        self._queries: dict[QueryName, _Query] = {}
-        self._query_of: dict[OperatorUid, _Query] = {}
+        self._queries: dict[QueryName, QueryInCore] = {}
+        self._query_of: dict[OperatorUid, QueryInCore] = {}
         self._operators: dict[OperatorUid, OperatorRun] = {}
         self._totals: dict[OperatorUid, Totals] = {}
         self._incarnations: dict[OperatorUid, int] = {}  # 1: the coordinator as it was made
@@ -119,7 +99,7 @@ class JobCore:
 
     def add_query(self, name: QueryName, query_id: str, specs: Iterable[OperatorSpec]) -> None:
         """Declare a query and its operators; nothing runs before :meth:`start_run`."""
-        query = _Query(name, query_id, {spec.uid: spec for spec in specs})
+        query = QueryInCore(name, query_id, {spec.uid: spec for spec in specs})
         self._queries[name] = query
         for uid in query.specs:
             self._query_of[uid] = query
@@ -161,6 +141,7 @@ class JobCore:
             for outbox in recovered.undelivered:
                 events = messages.DeliverEvents(uid, outbox.subtask, outbox.attempt, outbox.events)
                 self._batch.notices.append(events)
+            self._operators[uid].say_waiting(map(SubtaskIndex, range(spec.parallelism)), self._batch)
         self._live.start_run(name, facts)
         query.committed = facts.committed
         query.starts += 1
@@ -275,7 +256,11 @@ class JobCore:
             NoSuchSubtask: there is no such subtask.
         """
         operator = self._current(uid, incarnation)
-        if operator is not None and (error := operator.send(subtask, event, now)) is not None:
+        if operator is None:
+            return
+        error = operator.send(subtask, event, now)
+        operator.say_waiting((subtask,), self._batch)
+        if error is not None:
             self._fail(operator.query, error)
 
     def snapshot_completed(
@@ -325,6 +310,15 @@ class JobCore:
     def may_have_finished(self, name: QueryName, committed: Epoch) -> bool:
         """Return whether an interrupted run may have made a commit that it did not report: all its tasks were over."""
         return not any(self._operators[uid].is_unfinished(committed) for uid in self._queries[name].specs)
+
+    # Epochs without rows.
+
+    def to_wake(self, uid: OperatorUid, run: RunId) -> tuple[SubtaskIndex, ...]:
+        """Return the subtasks of an operator to which the epoch brings events that a run of its query plans now.
+
+        The answer may be used once the batch was executed: then this driver has been checked to be the current one.
+        """
+        return self._operators[uid].to_wake() if self._runs(uid) and run not in self._query_of[uid].ended_runs else ()
 
     # Live values.
 
@@ -440,7 +434,7 @@ class JobCore:
         is_current = operator is not None and operator.channel.is_current(incarnation) and self._query_of[uid].running
         return operator if is_current else None
 
-    def _boundary(self, query: _Query) -> Epoch:
+    def _boundary(self, query: QueryInCore) -> Epoch:
         # All operators of a query are cut at the same epoch, whichever of them has begun it already.
         epochs = [epoch.epoch for uid in query.specs if (epoch := self._operators[uid].epoch) is not None]
         return max([query.committed, *epochs])
@@ -473,7 +467,7 @@ class JobCore:
             totals.stale_refused += 1
         self._batch.answers.append(messages.Answered(token, messages.Refused(reason)))
 
-    def _settle(self, query: _Query, committed: Epoch, run: RunId | None, now: float) -> bool:
+    def _settle(self, query: QueryInCore, committed: Epoch, run: RunId | None, now: float) -> bool:
         operators = [self._operators[uid] for uid in query.specs]
         # Where another driver has committed what this one runs, "not acknowledged" does not mean "no rows".
         if run is None or any(operator.is_run_by_another(run, committed) for operator in operators):

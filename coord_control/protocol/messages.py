@@ -32,6 +32,7 @@ __all__ = [
     "DeliverEvents",
     "EpochSettled",
     "EventsDurable",
+    "EventsWait",
     "FailQuery",
     "HandleRequests",
     "Hello",
@@ -172,6 +173,17 @@ class EventsDurable:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsWait:
+    """A subtask has events that its next epoch brings, and rows are not needed for one: :meth:`.JobCore.to_wake` says
+    which.
+
+    Said once; the next call of ``to_wake`` allows the next one.
+    """
+
+    operator: OperatorUid
+
+
+@dataclass(frozen=True, slots=True)
 class HandleRequests:
     """Call ``handle_request`` for the requests from outside that wait, until the next reset."""
 
@@ -272,6 +284,7 @@ Notice: TypeAlias = (
     | SubtaskReset
     | EpochSettled
     | EventsDurable
+    | EventsWait
     | FailQuery
 )
 

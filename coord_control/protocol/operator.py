@@ -19,7 +19,7 @@ Single-threaded; owned by the protocol core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,6 +51,7 @@ class OperatorSpec:
     observes_attempts: bool = False  #: the coordinator wants ready/failed/reset calls; they cost one call per hello
     snapshot_timeout_seconds: float = 60.0
     channel_bytes: int = MAX_CHANNEL_BYTES  #: what may wait for one subtask
+    wake: bool = False  #: events that wait for a subtask without rows get an epoch
 
 
 @dataclass(slots=True)
@@ -126,6 +127,7 @@ class OperatorRun:
         # Of the newest begin record; None until there is one, so the first epoch is always recorded.
         self._recorded_state = recovered.coordinator_state
         self._delivered_since = bool(recovered.undelivered)
+        self._is_waiting_said = False
         self.channel.put_back(recovered.mailboxes)
         if recovered.replay is not None:
             self._replay(recovered)
@@ -189,6 +191,7 @@ class OperatorRun:
         for cut in self.cuts.values():
             cut.acknowledged(attempt.subtask, epoch.epoch, now)
         self._open(epoch, attempt.subtask, now)
+        self.say_waiting((attempt.subtask,), batch)
         return None
 
     def attempt_ended(self, attempt: AttemptId, reason: str, batch: Batch) -> None:
@@ -226,6 +229,29 @@ class OperatorRun:
         to it if it turns out to have no rows."""
         frozen = 0 if self.epoch is None else self.epoch.unclaimed_bytes.get(subtask, 0)
         return self.channel.gateways[subtask].waiting_bytes + frozen
+
+    def say_waiting(self, subtasks: Iterable[SubtaskIndex], batch: Batch) -> None:
+        """Say that some of these subtasks have events that their next epoch brings; once, until :meth:`to_wake`."""
+        if self.spec.wake and not self._is_waiting_said and any(self._has_mail(subtask) for subtask in subtasks):
+            self._is_waiting_said = True
+            batch.notices.append(messages.EventsWait(self.spec.uid))
+
+    def to_wake(self) -> tuple[SubtaskIndex, ...]:
+        """Return the subtasks to which an epoch that is being planned brings events, also without rows.
+
+        The epoch before it is committed, though perhaps not settled: inputs that no attempt has taken are about to
+        return.
+        """
+        self._is_waiting_said = False
+        returning = {} if self.epoch is None else self.epoch.returned()
+        return tuple(subtask for subtask in self._all if self._has_mail(subtask) or subtask in returning)
+
+    @property
+    def _all(self) -> Iterator[SubtaskIndex]:
+        return map(SubtaskIndex, range(self.spec.parallelism))
+
+    def _has_mail(self, subtask: SubtaskIndex) -> bool:
+        return bool(self.channel.gateways[subtask].mailbox)
 
     def control_event(self, number: int, refused: tuple[int, ...] = ()) -> None:
         """Count an event from outside from here on: the coordinator's next state contains it."""
@@ -282,6 +308,7 @@ class OperatorRun:
         cut = self.cuts.pop(barrier, None)
         if cut is not None:
             self.channel.abort(barrier, now)
+            self.say_waiting(self._all, batch)
             self._catch_up(batch)
         if cut is None or cut.asked_at is not None:
             self._tell(messages.CheckpointAborted(self.spec.uid, barrier), batch)
@@ -319,6 +346,7 @@ class OperatorRun:
         self.committed = committed
         for cut in list(self.cuts.values()):
             self._pass_late(cut, now)
+        self.say_waiting(self._all, batch)
 
     def _settle(self, epoch: OperatorEpoch, now: float, batch: Batch) -> None:
         epoch.step(PhaseInput.SETTLE)

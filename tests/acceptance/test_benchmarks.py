@@ -29,6 +29,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
         pytest.param("overhead", marks=pytest.mark.slow),
         pytest.param("live", marks=[pytest.mark.slow, pytest.mark.kill]),
         pytest.param("shuffle", marks=pytest.mark.slow),
+        pytest.param("wake", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
         pytest.param("recovery", marks=[pytest.mark.slow, pytest.mark.kill]),
     ],

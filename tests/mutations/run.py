@@ -33,6 +33,7 @@ from tests.mutations.live_mutations import LIVE_MUTATIONS
 from tests.mutations.mutation import Mutation
 from tests.mutations.request_mutations import REQUEST_MUTATIONS
 from tests.mutations.tested import TESTED_MUTATIONS, fails, passes
+from tests.mutations.wake_mutations import WAKE_MUTATIONS
 from tests.simulation.histories import Failure, explain, run_seed, shorten
 
 __all__ = ["MUTATIONS", "Mutation", "catch", "main"]
@@ -335,6 +336,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     *CONTROL_MUTATIONS,
     *REQUEST_MUTATIONS,
     *LIVE_MUTATIONS,
+    *WAKE_MUTATIONS,
 )
 
 

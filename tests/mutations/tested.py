@@ -33,6 +33,7 @@ from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
 from tests.mutations.sink_mutations import SINK_MUTATIONS
 from tests.mutations.storage_mutations import STORAGE_MUTATIONS
+from tests.mutations.wake_mutations import TESTED_WAKE_MUTATIONS
 from tests.patience import SECONDS
 
 __all__ = ["TESTED_MUTATIONS", "fails", "main", "passes"]
@@ -63,6 +64,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *SENDING_MUTATIONS,
     *TESTED_REQUEST_MUTATIONS,
     *TESTED_LIVE_MUTATIONS,
+    *TESTED_WAKE_MUTATIONS,
 )
 
 

@@ -10,6 +10,7 @@ import random
 from typing import Final
 
 from coord_control.errors import CommittedElsewhere, StoreUnavailable
+from tests.simulation import waking
 from tests.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
 from tests.simulation.choices import Action, early_death, is_spared, some_driver
 from tests.simulation.driver import Driver, DriverStage
@@ -17,7 +18,7 @@ from tests.simulation.items import ITEM_ACTIONS
 from tests.simulation.live import LIVE_ACTIONS, open_live
 from tests.simulation.network import Connection
 from tests.simulation.request_actions import REQUEST_ACTIONS
-from tests.simulation.spark import AttemptStage, Run, RunStage, Task
+from tests.simulation.spark import AttemptStage, Plan, Run, RunStage, Task
 from tests.simulation.values import Violation
 from tests.simulation.world import World
 
@@ -153,9 +154,24 @@ def _plan(world: World, rng: random.Random) -> bool:
     driver = world.driver
     runs = [run for run in _runs(world, driver) if run.epoch is None] if driver is not None else []
     runs = [run for run in runs if not run.is_pausing]
-    if not runs:
+    if driver is None or not runs:
         return False
-    world.plan(rng.choice(runs), rng)
+    first = rng.choice(runs)
+    return any(_plan_epoch(world, driver, run, rng) for run in (first, *(run for run in runs if run is not first)))
+
+
+def _plan_epoch(world: World, driver: Driver, run: Run, rng: random.Random) -> bool:
+    # False: there is nothing to do for Spark.
+    if run.next_is_planned():
+        world.plan(run, None)
+        return True
+    if (woken := waking.ask(world, driver, run)) is None:
+        return True
+    silent = waking.is_silent(world, run.query, rng)
+    if silent and not woken:
+        return False
+    plan = Plan({}, salt=rng.getrandbits(20), is_idle=world.is_calm) if silent else world.draw_plan(run.query, rng)
+    world.plan(run, waking.with_woken(world, plan, woken))
     return True
 
 

@@ -115,6 +115,7 @@ class Driver:
     observed: dict[QueryName, Epoch] = field(default_factory=dict)  #: the newest commit that it was told of
     live_version: int = 0  #: 0: the log of live values was not read yet
     live_pending: LiveChanged | None = None  #: it is not known whether it is durable
+    flags: set[OperatorUid] = field(default_factory=set)  #: operators whose source asks before the next epoch
     checked_records: int = 0  #: of the batch that the core is filling
 
     def __post_init__(self) -> None:
@@ -169,6 +170,7 @@ class Driver:
 
     def _new_run(self, query: QueryName) -> Run:
         self.run_number += 1
+        self.flags |= {spec.uid for spec in self.specs[query] if spec.wake}  # a stream asks when it is new
         return Run(query, RunId(f"run-{self.core.generation}.{self.run_number}"), self.logs[query])
 
     def is_stale(self, attempt: AttemptId, run: Run) -> bool:
@@ -404,6 +406,8 @@ class Driver:
             case messages.AskSnapshot():
                 self.invariants.asked(self.core.generation, notice)
                 self.calls.append(notice)
+            case messages.EventsWait():
+                self.flags.add(notice.operator)
             case messages.EventsDurable():
                 self._durable(notice)
             case messages.QueryCaptured():

@@ -21,12 +21,15 @@ from tests.simulation.live import ask_all
 from tests.simulation.requests import check_requests
 from tests.simulation.spark import RunStage
 from tests.simulation.values import CoordinatorState, SubtaskState, Violation
+from tests.simulation.waking import check_silent, send_to_all
 from tests.simulation.world import World
 
 __all__ = ["come_to_rest"]
 
 _MAX_ROUNDS: Final = 3000
 _LAST_EPOCHS: Final = 4
+#: Epochs that bring what waits: one, and a few more for what is on its way, or was planned by another driver.
+_MAX_WOKEN: Final = 8
 #: A driver that is fenced here has its epoch run again, with empty inputs and without a record: what was to be written
 #: then comes later.
 _MORE_EPOCHS: Final = 2
@@ -86,7 +89,7 @@ def _lift_limits(world: World) -> None:
 
 
 def _rest(world: World, rng: random.Random) -> None:
-    if not _run_until_idle(world, rng):
+    if not _run_until_idle(world, rng) or not _wake_all(world, rng):
         return
     for number in range(_LAST_EPOCHS + _MORE_EPOCHS):
         before = world.statistics.writes
@@ -128,10 +131,37 @@ def _check_idle_checkpoint(world: World, driver: Driver, rng: random.Random) -> 
                 raise Violation(f"I6: events of {cut.operator} are on their way in an idle job")
 
 
-def plan_all(world: World, rng: random.Random) -> None:
-    """Begin an epoch in every query."""
+def _wake_all(world: World, rng: random.Random) -> bool:
+    """Let sources that wake subtasks do what there is to do, while no other has rows; False: the job has ended.
+
+    Then the same for one more event to each subtask, when nothing has happened for a while.
+    """
+    world.is_silent = True
+    for is_last in (False, True):
+        for _ in range(_MAX_WOKEN):
+            if not plan_all(world, rng):
+                break
+            if not _run_until_idle(world, rng):
+                return False
+        else:
+            raise Violation("wake: subtasks are woken again and again")
+        driver = world.driver
+        assert driver is not None, "it was started on the way"
+        check_silent(driver)
+        if not is_last:
+            send_to_all(world, driver)
+            if not _run_until_idle(world, rng):
+                return False
+    world.is_silent = False
+    return True
+
+
+def plan_all(world: World, rng: random.Random) -> bool:
+    """Begin an epoch in every query; return whether any had something to do."""
+    is_any = False
     while ACTIONS["plan"][1](world, rng):
-        pass
+        is_any = True
+    return is_any
 
 
 def _run_until_idle(world: World, rng: random.Random) -> bool:

@@ -58,6 +58,8 @@ class Statistics:
     live_changes: int = 0
     live_answers: int = 0  #: that epochs have seen
     live_records: int = 0
+    woken: int = 0  #: epochs that have woken subtasks
+    woken_alone: int = 0  #: and that no other source had rows for
     pauses: int = 0  #: of queries, between two epochs
 
     def add(self, other: Statistics) -> None:

@@ -30,6 +30,7 @@ def test_no_history_breaks_a_rule(start: int) -> None:
     assert min(statistics.cut_at_rest, statistics.late_pins) > 0
     assert _CHUNK < statistics.live_records < statistics.live_answers
     assert statistics.live_changes > _CHUNK
+    assert min(statistics.woken, statistics.woken_alone) > _CHUNK
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

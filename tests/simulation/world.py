@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coord_control.durable.job_folder.generations import Claim
 from coord_control.errors import OutputNotConsumed, StoreError, StoreUnavailable
@@ -69,6 +69,7 @@ class World:
     is_flaky: bool = False
     is_hostile: bool = False  #: the network changes the order of messages and doubles them
     is_deaf: bool = False
+    is_silent: bool = False  #: no source has rows, but for those that wake
     is_gentle: bool = False  #: fewer faults, so that a run gets far
     max_segments: int = 256
     items_limit: int = 0  #: how many items may be applied and not durable
@@ -101,6 +102,8 @@ class World:
                 for _ in range(self.shape.choice((1, 2, 2)) if number == 0 else 1)
             ]
         self.disk = MemoryFiles(torn_writes=True, creates_atomically=self.shape.random() < 0.5)
+        for query, specs in self.specs.items():
+            self.specs[query] = [replace(spec, wake=self.shape.random() < 0.4) for spec in specs]
         self.add_lineage(logs)
 
     def say(self, line: str) -> None:
@@ -278,12 +281,16 @@ class World:
 
     # Spark.
 
-    def plan(self, run: Run, rng: random.Random) -> None:
-        """Fix the rows of the next epoch, unless an earlier run has done it."""
+    def plan(self, run: Run, plan: Plan | None) -> None:
+        """Run the next epoch.
+
+        Args:
+            plan: fixed for it; None: an earlier run has planned it.
+        """
         log = run.log
-        if not run.next_is_planned():
+        if plan is not None:
             log.planned = Epoch(log.committed + 1)
-            log.plans[log.planned] = self._draw_plan(run.query, rng)
+            log.plans[log.planned] = plan
             self.lineage.live.plan(run.query, log.planned, run.id)
         run.begin()
         plan = run.plan
@@ -292,7 +299,7 @@ class World:
             f"Spark runs epoch {run.epoch} of {run.query} with rows for {rows}{', cut off' if plan.is_cut else ''}"
         )
 
-    def _draw_plan(self, query: QueryName, rng: random.Random) -> Plan:
+    def draw_plan(self, query: QueryName, rng: random.Random) -> Plan:
         salt = rng.randrange(1 << 20)
         if self.is_calm:
             everything = {spec.uid: tuple(map(SubtaskIndex, range(spec.parallelism))) for spec in self.specs[query]}

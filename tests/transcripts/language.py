@@ -256,6 +256,8 @@ def _notice(notice: Notice) -> str:
             return f"reset b={_barrier(notice.barrier)} state={_text(notice.state)}{applied}"
         case messages.HandleRequests():
             return f"requests i={notice.incarnation}"
+        case messages.EventsWait():
+            return "events wait"
         case messages.EventsDurable():
             return f"durable n={notice.number}"
         case messages.DeliverEvents():

@@ -23,6 +23,7 @@ EXPECTED: Final = [
     *(f"I{number}" for number in range(1, 8)),
     *(f"S{number}" for number in range(1, 7)),
     *(f"L{number}" for number in range(1, 10)),
+    *(f"W{number}" for number in range(1, 8)),
     *map(str, range(1, 82)),
 ]
 

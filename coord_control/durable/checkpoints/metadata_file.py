@@ -17,7 +17,8 @@ The checksum covers all bytes before its own line: a flipped bit in a coordinato
 before anything else is read. A field is never added without a new version, so nothing is ever ignored. Files of all
 versions that were ever released are in ``tests/unit/durable/golden``. Version 2 keeps the epoch that Spark had planned
 behind the boundary, and how far the query has run in all its lineages. Version 3 keeps the sink of each query, and the
-log of a file sink among its files. Version 4 keeps the job's live values.
+log of a file sink among its files. Version 4 keeps the job's live values, and which operators have a source that wakes
+them.
 
 A manifest can name a hundred thousand files: its entries are arrays of three or four values, read and written by
 msgspec; the rest goes through pydantic.
@@ -293,6 +294,7 @@ class OperatorSnapshot(_Model):
         down: events in transit to the subtasks, behind the inputs of the planned epoch.
         up: events in transit to the coordinator, in order.
         planned: its part of the planned epoch, if there is one.
+        wake: one of the query's sources wakes it; False before version 4.
     """
 
     query: QueryName
@@ -305,6 +307,7 @@ class OperatorSnapshot(_Model):
     down: dict[SubtaskIndex, tuple[EventBatch, ...]] = {}
     up: tuple[OutboxEntry, ...] = ()
     planned: PlannedEpoch | None = None
+    wake: bool = False
 
     @classmethod
     def of(cls, query: QueryName, declared: LineageOperator, cut: OperatorCut) -> OperatorSnapshot:
@@ -320,12 +323,15 @@ class OperatorSnapshot(_Model):
             down=dict(cut.down),
             up=tuple(OutboxEntry.of(outbox) for outbox in cut.up),
             planned=None if cut.replay is None else PlannedEpoch.of(cut.replay),
+            wake=declared.wake,
         )
 
     @property
     def declared(self) -> LineageOperator:
         """Return its declaration, as a lineage remembers it."""
-        return LineageOperator(parallelism=self.parallelism, state=self.state, down=self.down_types, up=self.up_types)
+        return LineageOperator(
+            parallelism=self.parallelism, state=self.state, down=self.down_types, up=self.up_types, wake=self.wake
+        )
 
     @property
     def is_rescalable(self) -> bool:

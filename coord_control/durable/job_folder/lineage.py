@@ -48,6 +48,7 @@ from coord_control.errors import (
     NotACheckpoint,
     OperatorsChanged,
     ParallelismChanged,
+    WakeChanged,
 )
 from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName
 
@@ -125,9 +126,9 @@ def open_lineage(
 
     Raises:
         NotACheckpoint: there is no Spark checkpoint to adopt; nothing was written.
-        OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the declaration does
-        not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat: what was recorded
-        cannot be used.
+        OperatorsChanged, ParallelismChanged, WakeChanged, EventTypesChanged, LineageMismatch, NonRestoredState: the
+        declaration does not fit what has run, or what was restored. DamagedRecord, MissingRecord, UnsupportedFormat:
+        what was recorded cannot be used.
     """
     name, recorded = _current(files, folder, query)
     lineage = join(folder, name)
@@ -326,6 +327,8 @@ def _begin(
     checkpoint = checkpoint_location or join(lineage, "spark")
     if checkpoint_location is not None:
         _check_adoptable(files, query, checkpoint)
+        if spark_position(files, checkpoint)[1] != NO_EPOCH:
+            _check_wake(query, {}, operators)
     return LineageRecord(
         query=query,
         query_id=_query_id(files, checkpoint),
@@ -414,6 +417,8 @@ def _check_restored(
         if recorded.parallelism != declared.parallelism and uid not in rescalable:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism, is_restored=True)
         _check_events(uid, recorded, declared)
+    if restored.epoch != NO_EPOCH or restored.has_planned:
+        _check_wake(query, restored.operators, operators)
 
 
 def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperator]) -> None:
@@ -424,6 +429,16 @@ def _check(record: LineageRecord, operators: Mapping[OperatorUid, LineageOperato
         if recorded.parallelism != declared.parallelism:
             raise ParallelismChanged(uid, recorded.parallelism, declared.parallelism)
         _check_events(uid, recorded, declared)
+    _check_wake(record.query, record.operators, operators)
+
+
+def _check_wake(
+    query: str, recorded: Mapping[str, LineageOperator], declared: Mapping[OperatorUid, LineageOperator]
+) -> None:
+    """Compare which operators have a source, also where operators may come and go."""
+    before, now = ({str(uid) for uid, one in each.items() if one.wake} for each in (recorded, declared))
+    for uid in sorted(before ^ now):
+        raise WakeChanged(uid, query, uid in now)
 
 
 def _check_events(uid: str, recorded: LineageOperator, declared: LineageOperator) -> None:

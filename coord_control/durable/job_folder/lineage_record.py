@@ -41,7 +41,11 @@ _NAME: Final = re.compile(r"lineage-(\d{6,})")
 
 
 class LineageOperator(BaseModel):
-    """What a lineage remembers of an operator."""
+    """What a lineage remembers of an operator.
+
+    Attributes:
+        wake: one of the query's sources wakes it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,6 +53,7 @@ class LineageOperator(BaseModel):
     state: str
     down: tuple[str, ...]
     up: tuple[str, ...]
+    wake: bool = False
 
 
 class Reached(BaseModel):

@@ -15,7 +15,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.job_folder.lineage_record import LineageOperator
 from coord_control.durable.restore.checks import ALLOW, Check, Verdict
 from coord_control.durable.restore.lineage_builder import operator_records
-from coord_control.errors import ParallelismFixed
+from coord_control.errors import ParallelismFixed, WakeChanged
 from coord_control.ids import OperatorUid, QueryName
 
 __all__ = ["DeclaredQuery", "check_declared"]
@@ -52,6 +52,7 @@ def check_declared(
         Check("query", declared.query, Verdict.OK, f"at epoch {snapshot.epoch}"),
         *_check_operators(operator_records(metadata, declared.query), declared, allow_non_restored_state),
         *_check_planned(metadata, declared),
+        *_check_wake(snapshot, operator_records(metadata, declared.query), declared),
         *_check_sources(snapshot, declared),
         *_check_state(snapshot, declared),
     ]
@@ -104,6 +105,17 @@ def _check_planned(metadata: CheckpointMetadata, declared: DeclaredQuery) -> Ite
         if before is not None and before.parallelism != now.parallelism and not before.is_rescalable:
             error = ParallelismFixed(uid, before.parallelism, now.parallelism)
             yield Check("planned epoch", uid, Verdict.REFUSED, error.problem, error.way_out)
+
+
+def _check_wake(
+    snapshot: QuerySnapshot, recorded: Mapping[str, LineageOperator], declared: DeclaredQuery
+) -> Iterable[Check]:
+    if snapshot.planned < 0:
+        return
+    before, now = ({str(uid) for uid, one in each.items() if one.wake} for each in (recorded, declared.operators))
+    for uid in sorted(before ^ now):
+        error = WakeChanged(uid, declared.query, uid in now)
+        yield Check("wake", uid, Verdict.REFUSED, error.problem, error.way_out)
 
 
 def _check_sources(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[Check]:

@@ -28,6 +28,7 @@ from coord_control.durable.spark_layout.query_logs import (
     SourceFile,
     file_source_log,
     file_source_offset,
+    is_wake_offset,
     parse_offsets,
     parse_source_files,
     read_file,
@@ -115,7 +116,8 @@ def _check_query(
         newest = file_source_offset(offset)
         other = Check(_NAME, subject, Verdict.WARNING, _OTHER_SOURCE, _REPORTED)
         if offset is not None and newest is None:
-            yield other
+            if not is_wake_offset(offset):  # that of our own source has nothing to be read again
+                yield other
             continue
         try:
             needed = _read_after(-1 if newest is None else newest, kept.log(name), [place.log(name) for place in later])

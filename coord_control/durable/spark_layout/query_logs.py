@@ -35,6 +35,7 @@ __all__ = [
     "SourceFile",
     "file_source_log",
     "file_source_offset",
+    "is_wake_offset",
     "parse_commit",
     "parse_offsets",
     "parse_source_files",
@@ -46,6 +47,7 @@ __all__ = [
 Read = Callable[[str], bytes]
 
 _NO_OFFSET: Final = "-"
+_WAKE_OFFSET: Final = '{"wake":'
 _SOURCE_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 
 
@@ -150,6 +152,11 @@ def file_source_offset(offset: str | None) -> int | None:
         return None
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None
+
+
+def is_wake_offset(offset: str) -> bool:
+    """Return whether an offset is that of a source of ours, which wakes subtasks and reads nothing."""
+    return offset.startswith(_WAKE_OFFSET)
 
 
 def file_source_log(names: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ safe from any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ from coord_control.spark.job.rescale import RescaleFunction, rescaling
 from coord_control.spark.job.saved_checks import OperatorModels
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.request_types import RequestTypes
+from coord_control.spark.wake.waking_rows import WakingRows
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
@@ -36,6 +38,7 @@ class Declarations:
     Args:
         bind: makes the driver's side of a coordinator.
         plan: makes what an operator's tasks need.
+        waking: makes the rows that wake an operator.
         snapshot_timeout_seconds: how long a coordinator may take to give its state.
     """
 
@@ -43,10 +46,12 @@ class Declarations:
         self,
         bind: Callable[[DeclaredCoordinator], BoundCoordinator],
         plan: Callable[[OperatorUid, int, StateType[Any], EventTypes, EventTypes], TaskPlan],
+        waking: Callable[[OperatorUid, int], WakingRows],
         snapshot_timeout_seconds: float,
     ) -> None:
         self._bind = bind
         self._plan = plan
+        self._waking = waking
         self._snapshot_timeout = snapshot_timeout_seconds
         self._operators: dict[OperatorUid, Operator] = {}
         self.coordinators: dict[OperatorUid, BoundCoordinator] = {}
@@ -63,6 +68,8 @@ class Declarations:
         up: Sequence[type[BaseModel]],
         rescale: RescaleFunction | None = None,
         requests: Sequence[type[Request[Any]]] = (),
+        *,
+        wake: bool = False,
     ) -> Operator:
         """Declare an operator; see :meth:`coord_control.Job.operator`."""
         if not is_valid_name(uid):
@@ -84,9 +91,11 @@ class Declarations:
             parallelism=parallelism,
             observes_attempts=bound.observes_attempts,
             snapshot_timeout_seconds=self._snapshot_timeout,
+            wake=wake,
         )
-        plan = self._plan(operator_uid, parallelism, state_type, down_types, up_types)
-        operator = self._operators[operator_uid] = Operator(spec, plan)
+        plan = replace(self._plan(operator_uid, parallelism, state_type, down_types, up_types), wake=wake)
+        waking = self._waking(operator_uid, parallelism) if wake else None
+        operator = self._operators[operator_uid] = Operator(spec, plan, waking)
         self.coordinators[operator_uid] = bound
         if rescale is not None:
             self.rescales[operator_uid] = rescaling(uid, state_type, down_types, parallelism, rescale)
@@ -127,6 +136,7 @@ class Declarations:
             state=plan.state.model.__qualname__,
             down=tuple(model.__qualname__ for model in plan.down.models),
             up=tuple(model.__qualname__ for model in plan.up.models),
+            wake=plan.wake,
         )
 
     def state(self, uid: OperatorUid) -> StateType[Any]:

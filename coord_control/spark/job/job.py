@@ -208,6 +208,7 @@ class Job:
         up: Sequence[type[BaseModel]] = (),
         requests: Sequence[type[Request[Any]]] = (),
         rescale: RescaleFunction | None = None,
+        wake: bool = False,
     ) -> Operator:
         """Declare an operator.
 
@@ -222,6 +223,7 @@ class Job:
             rescale: ``rescale(subtasks, parallelism)`` makes a list of ``parallelism`` :class:`SubtaskSnapshot` (state,
                 waiting events) of those of the old subtasks, when a restored operator gets another parallelism. Events
                 in transit from an old subtask arrive as events of subtask ``old % parallelism``.
+            wake: events that wait for a subtask without rows get an epoch of their own. Fixed once it has run.
 
         Raises:
             DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).
@@ -230,7 +232,7 @@ class Job:
         """
         self._life.check_open()
         require_operators(uid, self._spark.version)
-        return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale, requests)
+        return self._declared.operator(uid, coordinator, parallelism, state, down, up, rescale, requests, wake=wake)
 
     def live(self, name: str, default: Model) -> Live[Model]:
         """Declare a live value: its fields are columns whose values can be changed while queries run (:class:`Live`).
@@ -267,7 +269,7 @@ class Job:
 
         Raises:
             InvalidName, DuplicateOperator, OperatorReused: the declaration is invalid.
-            OperatorsChanged, ParallelismChanged, EventTypesChanged, LineageMismatch: it differs from what has run.
+            OperatorsChanged, ParallelismChanged, WakeChanged, EventTypesChanged, LineageMismatch: it has run otherwise.
             RestoreRefused, NonRestoredState, RescaleFailed: it does not match the restored checkpoint; no query of the
                 job has run, and the restore was not applied or can be undone.
             PlanRefused: Spark rejects its plan, in a restored job whose other queries have run.

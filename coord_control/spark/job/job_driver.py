@@ -70,6 +70,8 @@ from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import advertised_host, is_local
 from coord_control.spark.session import bind_address as spark_address
+from coord_control.spark.wake.waker import Waker
+from coord_control.spark.wake.waking_rows import WakingRows
 from coord_control.spark.worker.model_codec import EventTypes, StateType
 from coord_control.spark.worker.subtask import TaskPlan
 
@@ -135,7 +137,8 @@ class JobDriver:
         self.generation = self.claim.generation
         self.news = News()
         self.recoveries = RecoveryLog(self.generation, cause_of(self.claim), self.news)
-        self.declared = Declarations(self._bind, self._plan, settings.snapshot_timeout_seconds)
+        self._waker = Waker()
+        self.declared = Declarations(self._bind, self._plan, self._waking, settings.snapshot_timeout_seconds)
         with contextlib.ExitStack() as opened:
             opened.callback(self._release)
             if restore is not None:
@@ -151,6 +154,7 @@ class JobDriver:
             bind, host = settings.bind_address or spark_address(spark), advertised_host(spark)
             self.runtime.endpoint.start(bind, settings.port, advertise=host, advertised_port=settings.advertised_port)
             self.runtime.start()
+            opened.callback(self._waker.close, CLOSE_SECONDS)
             opened.callback(self.runtime.writer.close, CLOSE_SECONDS)
             self.thread = CoordinatorThread(settings.slow_callback_seconds)
             self.thread.start()
@@ -306,6 +310,9 @@ class JobDriver:
     ) -> TaskPlan:
         return TaskPlan(self.runtime.endpoint.address, self.generation, uid, parallelism, state, down, up)
 
+    def _waking(self, uid: OperatorUid, parallelism: int) -> WakingRows:
+        return self._waker.declare(uid, parallelism, self.runtime)
+
     def _release(self) -> None:
         # A query that has not ended may still commit an epoch, which a driver that recovers meanwhile would not see.
         if self.queries.is_any_active:
@@ -403,6 +410,9 @@ class JobDriver:
 
     def checkpoint_failed(self, failed: CheckpointFailed) -> None:
         self.checkpoints.core_failed(failed)
+
+    def events_wait(self, operator: OperatorUid) -> None:
+        self._waker.events_wait(operator)
 
     def _watch(self) -> None:
         outage = Outage(WATCH_SECONDS, WATCH_SECONDS)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from coord_control.errors import NotStreaming, OperatorReused, PartitioningMissing
 from coord_control.protocol.operator import OperatorSpec
+from coord_control.spark.wake.waking_rows import WakingRows
 from coord_control.spark.worker.chunks import ArrowChunks, PandasChunks
 from coord_control.spark.worker.row_function import RowFunction
 from coord_control.spark.worker.subtask import (
@@ -40,9 +41,10 @@ _NODES: Final = ("MapInArrow", "MapInPandas")
 class Operator:
     """One coordinated step of one query; made by :meth:`Job.operator`."""
 
-    def __init__(self, spec: OperatorSpec, plan: TaskPlan) -> None:
+    def __init__(self, spec: OperatorSpec, plan: TaskPlan, waking: WakingRows | None = None) -> None:
         self.spec = spec
         self.plan = plan  #: without the function, which apply() adds
+        self.waking = waking  #: of an operator with ``wake``
         self.is_applied = False
 
     @property
@@ -132,6 +134,8 @@ class Operator:
         keys = [sf.col(key) if isinstance(key, str) else key for key in partition_by]
         subtask = sf.pmod(sf.hash(*keys), sf.lit(parallelism)) if keys else sf.lit(0)
         numbered = frame.withColumn(SUBTASK_COLUMN, subtask)
+        if self.waking is not None:
+            numbered = self.waking.with_rows(numbered)
         return numbered.repartitionById(parallelism, sf.col(SUBTASK_COLUMN))
 
 

@@ -130,7 +130,8 @@ class PendingRestore(abc.ABC):
         """Open the new lineage of a query, which nothing uses yet; None if the checkpoint lacks it.
 
         Raises:
-            LineageMismatch, NonRestoredState, ParallelismChanged, EventTypesChanged: the declaration does not fit.
+            LineageMismatch, NonRestoredState, ParallelismChanged, WakeChanged, EventTypesChanged: the declaration does
+                not fit.
         """
         if query not in self.metadata.queries:
             return None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from coord_control.errors import CoordControlError, LiveModelInvalid
+from coord_control.spark.compiled_java import compiled
 
 __all__ = ["CHECK_RUN", "Question", "connect", "forget", "install", "register"]
 
@@ -34,7 +34,6 @@ _USE: Final = "coordcontrol.live.LiveRule$Use"
 Question: TypeAlias = Callable[[str, int], Mapping[str, str | None]]
 
 _lock: Final = threading.Lock()
-_loaders: Final[dict[Any, Any]] = {}  # by JVM
 _owners: Final[dict[str, tuple[str, str]]] = {}  # of functions, in lower case: live value and field
 _queries: Final[dict[str, Question]] = {}  # by Spark's id
 
@@ -94,19 +93,7 @@ def forget(query_id: str) -> None:
 
 
 def _loader(spark: SparkSession) -> Any:
-    gateway: Any = spark.sparkContext._gateway
-    with _lock:
-        if gateway not in _loaders:
-            jvm: Any = spark._jvm
-            session: Any = spark._jsparkSession
-            compiler = jvm.org.codehaus.janino.SimpleCompiler()
-            compiler.setParentClassLoader(session.getClass().getClassLoader())
-            compiler.cook(_SOURCE.read_text(encoding="utf-8"))
-            loader = compiler.getClassLoader()
-            ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-            loader.loadClass(_RULE).getField("source").set(None, _Answering())
-            _loaders[gateway] = loader
-        return _loaders[gateway]
+    return compiled(spark, _SOURCE, lambda loader: loader.loadClass(_RULE).getField("source").set(None, _Answering()))
 
 
 def _form(values: Mapping[str, str | None]) -> str:

@@ -69,6 +69,9 @@ class RuntimeOwner(EpochLog, Protocol):
     def checkpoint_failed(self, failed: messages.CheckpointFailed) -> None:
         """The core has aborted a checkpoint."""
 
+    def events_wait(self, operator: OperatorUid) -> None:
+        """An epoch is to be planned for events that wait."""
+
 
 class JobRuntime:
     """Connects the core with the endpoint (to be started before this), the writer and the coordinators.
@@ -304,6 +307,8 @@ class JobRuntime:
                 )
             case messages.HandleRequests():
                 self._coordinators[notice.operator].handle_requests()
+            case messages.EventsWait():
+                self._owner.events_wait(notice.operator)
             case messages.EventsDurable():
                 self._coordinators[notice.operator].durable(notice.number)
             case messages.AttemptReady():

@@ -83,11 +83,12 @@ class Chunks(Protocol):
     def subtask(self, chunk: Any) -> int:
         """Return the subtask id of the first row."""
 
-    def own_rows(self, chunk: Any, subtask: int) -> Any:
+    def own_rows(self, chunk: Any, subtask: int, waking: int | None = None) -> Any:
         """Return the chunk without the column of subtask ids; None if it has rows of another subtask.
 
         Args:
             chunk: with at least one row; not to be used afterwards.
+            waking: what rows have there that only wake the subtask: they are left out, so no row may be left.
         """
 
     def is_chunk(self, item: Any) -> bool:
@@ -110,15 +111,21 @@ class ArrowChunks:
     def subtask(self, chunk: pa.RecordBatch) -> int:
         return int(chunk.column(chunk.num_columns - 1)[0].as_py())
 
-    def own_rows(self, chunk: pa.RecordBatch, subtask: int) -> pa.RecordBatch | None:
+    def own_rows(self, chunk: pa.RecordBatch, subtask: int, waking: int | None = None) -> pa.RecordBatch | None:
         compute = importlib.import_module("pyarrow.compute")
         last = chunk.num_columns - 1
-        column = chunk.column(last)
-        # All with the first one, an Arrow value: to compare with a Python int, pyarrow imports pandas. That takes
-        # longer than an epoch, and PySpark's collection of garbage after each task then takes half as long again.
-        if self.subtask(chunk) != subtask or not compute.all(compute.equal(column, column[0])).as_py():
+        column, rows = chunk.column(last), chunk.select(list(range(last)))
+        # Arrow values are compared: for a Python int, pyarrow imports pandas. That takes longer than an epoch, and
+        # PySpark's collection of garbage after each task then takes half as long again.
+        is_first = compute.equal(column, column[0])
+        if (first := column[0].as_py()) not in (subtask, waking):
             return None
-        return chunk.select(list(range(last)))
+        if compute.all(is_first).as_py():
+            return rows if first == subtask else rows.slice(0, 0)
+        others = column.filter(compute.invert(is_first))
+        if {first, others[0].as_py()} != {subtask, waking} or not compute.all(compute.equal(others, others[0])).as_py():
+            return None
+        return rows.filter(is_first if first == subtask else compute.invert(is_first))
 
     def is_chunk(self, item: Any) -> bool:
         return isinstance(item, importlib.import_module("pyarrow").RecordBatch)
@@ -148,10 +155,13 @@ class PandasChunks:
     def subtask(self, chunk: pd.DataFrame) -> int:
         return int(chunk.iloc[0, -1])
 
-    def own_rows(self, chunk: pd.DataFrame, subtask: int) -> pd.DataFrame | None:
+    def own_rows(self, chunk: pd.DataFrame, subtask: int, waking: int | None = None) -> pd.DataFrame | None:
         # In place: of a slice of a DataFrame pandas would warn when the user's function sets a column.
         subtasks = chunk.pop(chunk.columns[-1])
-        return chunk if bool((subtasks == subtask).all()) else None
+        is_own = subtasks == subtask
+        if bool(is_own.all()):
+            return chunk
+        return chunk[is_own].reset_index(drop=True) if bool((is_own | (subtasks == waking)).all()) else None
 
     def is_chunk(self, item: Any) -> bool:
         return isinstance(item, importlib.import_module("pandas").DataFrame)

@@ -105,6 +105,7 @@ class TaskPlan:
     up: EventTypes
     function: UserFunction | None = None  #: known when the operator is applied, as is the next
     chunks: Chunks | None = None
+    wake: bool = False  #: rows whose subtask id is higher by the parallelism only wake the subtask
 
     def with_function(self, function: UserFunction, chunks: Chunks) -> TaskPlan:
         return replace(self, function=function, chunks=chunks)
@@ -136,7 +137,7 @@ def operator_function_name(operator: str) -> str:
 def _run_attempt(
     plan: TaskPlan, function: UserFunction, chunks: Chunks, first: Any, rest: Iterator[Any]
 ) -> Iterator[Any]:
-    rows = _Rows(plan.operator, chunks, first)
+    rows = _Rows(plan, chunks, first)
     index = rows.subtask
     attempt = _attempt(plan, index)
     driver = connection.shared(plan.address)
@@ -167,22 +168,27 @@ def _run_attempt(
 class _Rows:
     """The rows of one attempt: checked and counted, those that come in without the subtask column."""
 
-    def __init__(self, operator: str, chunks: Chunks, first: Any) -> None:
-        self._operator = operator
+    def __init__(self, plan: TaskPlan, chunks: Chunks, first: Any) -> None:
+        self._operator = plan.operator
         self._chunks = chunks
         self.subtask = chunks.subtask(first)
+        self._waking: int | None = None
+        if plan.wake:
+            self.subtask %= plan.parallelism
+            self._waking = self.subtask + plan.parallelism
         self.seen = 0
         self.written = 0
 
     def read(self, first: Any, rest: Iterator[Any]) -> Iterator[Any]:
         """Yield what the user's function reads."""
         for chunk in itertools.chain([first], rest):
-            if count := self._chunks.rows(chunk):
-                own_rows = self._chunks.own_rows(chunk, self.subtask)
+            if self._chunks.rows(chunk):
+                own_rows = self._chunks.own_rows(chunk, self.subtask, self._waking)
                 if own_rows is None:
                     raise SubtaskMixed(self._operator, self.subtask)
-                self.seen += count
-                yield own_rows
+                if count := self._chunks.rows(own_rows):
+                    self.seen += count
+                    yield own_rows
 
     def write(self, result: Any) -> Iterator[Any]:
         """Yield what Spark gets of the function's result.

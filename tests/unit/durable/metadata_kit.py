@@ -85,7 +85,9 @@ def full_metadata() -> CheckpointMetadata:
         operators={
             OperatorUid("threshold"): OperatorSnapshot.of(
                 QueryName("delays"),
-                LineageOperator(parallelism=4, state="Threshold", down=("SetThreshold", "Forget"), up=("Late",)),
+                LineageOperator(
+                    parallelism=4, state="Threshold", down=("SetThreshold", "Forget"), up=("Late",), wake=True
+                ),
                 OperatorCut(
                     OperatorUid("threshold"),
                     coordinator_state=b"\x00\xff{}",

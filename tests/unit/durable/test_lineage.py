@@ -18,6 +18,7 @@ from coord_control.errors import (
     OperatorsChanged,
     ParallelismChanged,
     UnsupportedFormat,
+    WakeChanged,
 )
 from coord_control.ids import OperatorUid, QueryName
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
@@ -65,6 +66,21 @@ def test_an_existing_checkpoint_keeps_its_id(files: MemoryFiles) -> None:
     assert opened(files, location="/old/checkpoint/") == lineage
     with pytest.raises(LineageMismatch, match="at /old/checkpoint, not at /elsewhere; leave checkpoint_location out"):
         opened(files, location="/elsewhere")
+
+
+def test_a_checkpoint_that_has_run_gets_no_source_that_wakes_an_operator(files: MemoryFiles) -> None:
+    files.create("/old/metadata", b'{"id":"6f1c"}')
+    files.create("/old/offsets/0", b"v1")
+    before = files.paths()
+    with pytest.raises(WakeChanged, match=r"query 'q' has run without the source .* declare wake=False, or start"):
+        opened(files, location="/old", wake=True)
+    assert files.paths() == before
+    assert opened(files, location="/old").query_id == "6f1c"
+
+
+def test_a_checkpoint_that_has_never_run_gets_one(files: MemoryFiles) -> None:
+    files.create("/old/metadata", b'{"id":"6f1c"}')
+    assert opened(files, location="/old", wake=True).query_id == "6f1c"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"not json"])
@@ -130,6 +146,7 @@ def test_the_newest_lineage_with_a_record_counts(files: MemoryFiles) -> None:
         ({"down": ("B", "A")}, EventTypesChanged),
         ({"up": ()}, EventTypesChanged),
         ({"up": ("D", "C")}, EventTypesChanged),
+        ({"wake": True}, WakeChanged),
     ],
 )
 def test_what_must_not_change_is_refused_and_nothing_is_written(

@@ -42,9 +42,10 @@ def test_the_golden_file_can_be_read() -> None:
 
 
 def without_live_values(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """What a release wrote that knew no live values."""
+    """What a release wrote that knew no live values, and woke no operators."""
     queries = {name: query.model_copy(update={"planned_live": None}) for name, query in metadata.queries.items()}
-    return metadata.model_copy(update={"queries": queries, "live": {}})
+    operators = {uid: operator.model_copy(update={"wake": False}) for uid, operator in metadata.operators.items()}
+    return metadata.model_copy(update={"queries": queries, "operators": operators, "live": {}})
 
 
 def test_the_third_format_can_be_read_and_knows_no_live_values() -> None:

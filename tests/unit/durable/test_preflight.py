@@ -134,6 +134,12 @@ def test_operators_that_came_or_went(source: CheckpointSource, allow: bool) -> N
     assert found["operator", OP] is verdict
 
 
+def test_operators_with_a_source_of_their_own_do_not_come(source: CheckpointSource) -> None:
+    now = {OP: RECORD, OperatorUid("new"): RECORD.model_copy(update={"wake": True})}
+    found = declared_checks(source, allow=True, operators=now)
+    assert (found["operator", "new"], found["wake", "new"]) == (WARNING, REFUSED)
+
+
 @pytest.mark.parametrize(
     ("record", "rescalable", "check", "verdict"),
     [
@@ -143,6 +149,7 @@ def test_operators_that_came_or_went(source: CheckpointSource, allow: bool) -> N
         ({"down": ("A", "More")}, (), "events down", OK),
         ({"down": ()}, (), "events down", REFUSED),
         ({"up": ("Other", "B")}, (), "events up", REFUSED),
+        ({"wake": True}, (), "wake", REFUSED),
     ],
 )
 def test_what_changed_about_an_operator(

@@ -297,6 +297,13 @@ def test_each_source_is_looked_at_for_itself(files: MemoryFiles) -> None:
     assert (third.subject, third.verdict) == ("q/2", Verdict.REFUSED)
 
 
+def test_a_source_that_wakes_an_operator_has_nothing_to_be_looked_for(files: MemoryFiles) -> None:
+    read_by(files, 1, {"0/0": log([0])})
+    offsets = '{"logOffset":0}\n{"wake":1,"operator":"op","number":3,"subtasks":[0,2]}\n-'
+    checks = checked(files, cut(files, {"0/0": log([0])}, offsets))
+    assert [(check.subject, check.verdict) for check in checks] == [("q/0", Verdict.OK), ("q/2", Verdict.OK)]
+
+
 def test_named_sources_are_found_by_their_names(files: MemoryFiles) -> None:
     read_by(files, 1, {"clicks/1": log([0, 1]), "clicks/2": log([2])})
     source = cut(files, {"clicks/1": log([0, 1])}, f'clicks:{{"logOffset":1}}\nviews:{KAFKA}', version="v2")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult, SubtaskGateway
 from coord_control.coordinators.requests import Request
 from coord_control.errors import CoordControlError, CoordinatorFailed, Fenced
-from coord_control.ids import NO_EPOCH, Epoch, QueryName, RunId
+from coord_control.ids import NO_EPOCH, Epoch, OperatorUid, QueryName, RunId
 from coord_control.protocol.job import JobCore
 from coord_control.protocol.messages import (
     Acknowledge,
@@ -169,6 +169,8 @@ class CoordinatorRig:
         self.runtime.call(lambda core, now: core.add_query(QUERY, QUERY_ID, [spec]))
 
     # The owner of the runtime.
+
+    def events_wait(self, operator: OperatorUid) -> None: ...
 
     def append(self, query: QueryName, records: Sequence[Record]) -> None:
         self.records.extend(records)

@@ -83,6 +83,7 @@ class RuntimeDriver:
         self.fencings: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
         self.aborted: queue.SimpleQueue[CheckpointFailed] = queue.SimpleQueue()
         self.epochs: queue.SimpleQueue[EpochSettled] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[OperatorUid] = queue.SimpleQueue()  # operators whose events wait
         self.defect: Exception | None = None  # of the one who is told of settled epochs
         coordinators: dict[OperatorUid, BoundCoordinator] = {}
         self.runtime = JobRuntime(
@@ -185,6 +186,9 @@ class RuntimeDriver:
 
     def checkpoint_failed(self, failed: CheckpointFailed) -> None:
         self.aborted.put(failed)
+
+    def events_wait(self, operator: OperatorUid) -> None:
+        self.waiting.put(operator)
 
     def verify(self) -> None:
         self.verified.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Final
 
 import pandas as pd
@@ -34,6 +35,31 @@ def test_the_subtask_is_read_from_the_last_column_which_is_dropped(kind: Chunks)
 @pytest.mark.parametrize("subtasks", [[3, 4], [4, 3], [4, 4]])
 def test_rows_of_another_subtask_are_noticed(kind: Chunks, subtasks: list[int]) -> None:
     assert kind.own_rows(chunk_of(kind, key=["a", "b"], subtask=subtasks), 3) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("subtasks", "keys"), [([3, 3], "ab"), ([7, 7], ""), ([3, 7], "a"), ([7, 3], "b"), ([3, 7, 3, 7], "ac")]
+)
+def test_rows_that_only_wake_the_subtask_are_left_out(kind: Chunks, subtasks: list[int], keys: str) -> None:
+    chunk = chunk_of(kind, key=list("abcd")[: len(subtasks)], subtask=subtasks)
+    rest = kind.own_rows(chunk, 3, waking=7)
+    assert pa.table(rest).to_pydict() == {"key": list(keys)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("subtasks", [[3, 4], [7, 4], [4, 7], [4, 4], [3, 7, 4], [7, 3, 4], [8, 8]])
+def test_rows_of_another_subtask_are_noticed_among_those_that_wake(kind: Chunks, subtasks: list[int]) -> None:
+    chunk = chunk_of(kind, key=list("abc")[: len(subtasks)], subtask=subtasks)
+    assert kind.own_rows(chunk, 3, waking=7) is None
+
+
+def test_of_a_part_of_a_chunk_pandas_does_not_warn() -> None:
+    rest = PandasChunks(SCHEMA).own_rows(pd.DataFrame({"value": [1, 0], "subtask": [3, 7]}), 3, waking=7)
+    assert rest is not None
+    with warnings.catch_warnings(action="error"):
+        rest["value"] = 2
+    assert (list(rest.index), str(rest["value"].dtype)) == ([0], "int64")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,1 @@
+"""Epochs for events that wait on a silent stream: a source that has an offset when something waits."""
