@@ -172,7 +172,7 @@ class Demo:
         self._feeder.join()
         for name in _QUERIES:
             while not self._stop.is_set():
-                query = next((query for query in spark.streams.active if query.name == f"{JOB}.{name}"), None)
+                query = next((query for query in spark.streams.active if query.name == f"{JOB}:{name}"), None)
                 try:
                     if query is not None:
                         query.processAllAvailable()

@@ -56,7 +56,7 @@ ADOPTION_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         _LINEAGES,
     ),
     (
-        Mutation("give the queries of two jobs one name", writers.spark_name, 'f"{job}.{query}"', "query"),
+        Mutation("give the queries of two jobs one name", writers.spark_name, 'f"{job}:{query}"', "query"),
         _STARTS,
     ),
 )

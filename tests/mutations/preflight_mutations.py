@@ -146,8 +146,13 @@ PREFLIGHT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         "tests/spark/test_restore_refusals.py::test_a_refused_fork_leaves_nothing",
     ),
     (
-        Mutation("propose the folder that was named", Catalog._at, " if other != name", ""),
-        f"{_COMMANDS}::test_a_folder_without_a_checkpoint_is_not_proposed_instead_of_itself",
+        Mutation(
+            "propose a folder without a checkpoint",
+            Catalog._beside,
+            " if files.exists(join(path, METADATA_NAME))",
+            "",
+        ),
+        f"{_COMMANDS}::test_what_is_proposed_for_a_folder_without_a_checkpoint_is_one",
     ),
     (
         Mutation(

@@ -245,7 +245,7 @@ def test_a_query_that_cannot_start_after_the_restore_says_how_to_go_on(
     """Bug: a way back was offered when queries had started, and their handles were called missing."""
     with make_job(restore_from=savepoint, allow_non_restored_state=True) as job:
         plain = write(source.read()).option("checkpointLocation", str(tmp_path / "plain"))
-        taken = plain.queryName(f"job.{failing}").start()  # Spark refuses a second query of its name
+        taken = plain.queryName(f"job:{failing}").start()  # Spark refuses a second query of its name
         try:
             handles = {"a": first(job, source), "c": job.start("c", write(other.read()))}
             with pytest.raises(Exception, match=r"already active") as refused:

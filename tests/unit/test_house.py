@@ -23,7 +23,10 @@ PROTOCOL: Final = CHECKOUT / "coord_control" / "protocol"
 MAX_SOURCE_LINES: Final = 500
 
 #: Modules of the core without a test module of their own, and the reason.
-NOT_MIRRORED: Final = {"job_facts": "values without a rule of their own"}
+NOT_MIRRORED: Final = {
+    "job_facts": "values without a rule of their own",
+    "query_in_core": "what test_job.py and its neighbours look at; a value without a rule",
+}
 
 #: Folders whose modules are each tested by name, or imported by a test module; "" is the top level. Elsewhere tests
 #: are grouped by what users see (docs/decisions/0031).
@@ -53,6 +56,7 @@ TESTED_THROUGH: Final = {
     "durable/files/one_by_one": "spark/test_hadoop_files.py",
     "durable/restore/lineage_builder": "unit/durable/test_prepared_restore.py",
     "durable/restore/reached": "unit/durable/test_preflight.py",
+    "protocol/query_in_core": "unit/protocol/test_job_runs.py",
 }
 
 #: Names that two modules of different folders share, and the reason. Those of cli/ are named after their commands.

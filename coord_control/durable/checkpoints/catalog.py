@@ -29,6 +29,10 @@ __all__ = ["LATEST", "Catalog"]
 #: The reference that means another checkpoint with every new one.
 LATEST: Final = "latest"
 
+#: How many names like a wrong one an error proposes, and in how many folders it looks for a checkpoint to find them.
+_PROPOSED: Final = 3
+_LOOKS: Final = 10
+
 _WHY: Final = {
     StoredState.UNFINISHED: "it is not complete: it is being made, or its driver died",
     StoredState.VOID: "it was aborted before it was complete",
@@ -124,11 +128,15 @@ class Catalog:
         with contextlib.suppress(FileNotFoundError):
             metadata = read_metadata(self._storage(folder), folder)
         if metadata is None:
-            parent, _, name = folder.rpartition("/")
-            others = [other for other in self._storage(parent).list(parent) if other != name]
-            siblings = [join(parent, sibling) for sibling in _near(name, others)]
-            raise CheckpointNotFound(path, f"there is no {METADATA_NAME} in {folder}", siblings)
+            raise CheckpointNotFound(path, f"there is no {METADATA_NAME} in {folder}", self._beside(folder))
         return CheckpointEntry.of(folder, metadata)
+
+    def _beside(self, folder: str) -> list[str]:
+        """Return the checkpoints next to a folder whose names are like its own."""
+        parent, _, name = folder.rpartition("/")
+        files = self._storage(parent)
+        near = [join(parent, other) for other in _near(name, files.list(parent), _LOOKS)]
+        return [path for path in near if files.exists(join(path, METADATA_NAME))][:_PROPOSED]
 
     def _of_id(self, checkpoint: CheckpointId) -> CheckpointEntry:
         found = look(self._files, self._folder, checkpoint, self._storage)
@@ -137,7 +145,7 @@ class Catalog:
         if found is not None:
             self._refuse(str(checkpoint), found[0])
         completed = [entry.checkpoint for entry in self.entries() if entry.is_completed]
-        near = sorted(completed, key=lambda other: (abs(other - checkpoint), -other))[:3]
+        near = sorted(completed, key=lambda other: (abs(other - checkpoint), -other))[:_PROPOSED]
         raise CheckpointNotFound(str(checkpoint), "there is none of that number", map(str, sorted(near)))
 
     def _of_label(self, label: str, entries: Sequence[CheckpointEntry]) -> CheckpointEntry:
@@ -159,5 +167,5 @@ class Catalog:
         raise CheckpointNotFound(reference, _WHY[entry.state])
 
 
-def _near(name: str, others: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(name, others, n=3)
+def _near(name: str, others: Sequence[str], most: int = _PROPOSED) -> list[str]:
+    return difflib.get_close_matches(name, others, n=most)

@@ -116,7 +116,7 @@ def _check_query(
         newest = file_source_offset(offset)
         other = Check(_NAME, subject, Verdict.WARNING, _OTHER_SOURCE, _REPORTED)
         if offset is not None and newest is None:
-            if not is_wake_offset(offset):  # that of our own source has nothing to be read again
+            if not is_wake_offset(offset):  # the source that wakes subtasks has nothing to be read again
                 yield other
             continue
         try:

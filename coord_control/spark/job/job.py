@@ -223,7 +223,7 @@ class Job:
             rescale: ``rescale(subtasks, parallelism)`` makes a list of ``parallelism`` :class:`SubtaskSnapshot` (state,
                 waiting events) of those of the old subtasks, when a restored operator gets another parallelism. Events
                 in transit from an old subtask arrive as events of subtask ``old % parallelism``.
-            wake: events that wait for a subtask without rows get an epoch of their own. Fixed once it has run.
+            wake: events that wait for a subtask without rows get a separate epoch. Fixed once it has run.
 
         Raises:
             DeclarationError: the declaration is invalid (InvalidName, DuplicateOperator, InvalidModel).

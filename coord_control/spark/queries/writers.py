@@ -48,8 +48,11 @@ def output_mode(writer: DataStreamWriter) -> str:
 
 
 def spark_name(job: str, query: QueryName, writer: DataStreamWriter) -> str:
-    """Return the name that Spark gives a query of a job: unlike that of any other job's query in the session."""
-    return query if str(_field(writer, "source")).lower() == _MEMORY else f"{job}.{query}"
+    """Return the name that Spark gives a query of a job: unlike that of any other job's query in the session.
+
+    Names of jobs and queries may contain dots, and no colons (:func:`.is_valid_name`).
+    """
+    return query if str(_field(writer, "source")).lower() == _MEMORY else f"{job}:{query}"
 
 
 def place(writer: DataStreamWriter, name: str, location: str) -> DataStreamWriter:

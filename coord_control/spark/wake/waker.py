@@ -8,7 +8,7 @@ core: events wait -> flag up -> Spark's next trigger asks -> core: these subtask
                      flag down: nothing asks, nothing is planned
 ```
 
-Threads: the core's loop says that events wait; the flag is put up on a thread of our own, because the JVM may take its
+Threads: the core's loop says that events wait; the flag is put up on a separate thread, because the JVM may take its
 time; streams ask on their threads, and wait there until the answer rests on a check of the generation.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -265,8 +266,13 @@ def test_what_is_damaged_ends_with_one_code_and_leaves_nothing(
     assert not Path(root, "copy").exists()
 
 
-def test_a_folder_without_a_checkpoint_is_not_proposed_instead_of_itself(root: str, tmp_path: Path) -> None:
+def test_what_is_proposed_for_a_folder_without_a_checkpoint_is_one(root: str, tmp_path: Path) -> None:
     for name in ("backup-1", "backup-2"):
         (tmp_path / name).mkdir()
     said = run("restore", "flights", str(tmp_path / "backup-1"), "--root", root, code=78)
-    assert f"did you mean {tmp_path}/backup-2?" in said
+    assert "did you mean" not in said
+    assert "see coordctl savepoint list" in said
+    made = run_json("savepoint", "create", "flights", "--root", root)
+    shutil.copytree(made["path"], tmp_path / "backup-3")
+    said = run("restore", "flights", str(tmp_path / "backup-1"), "--root", root, code=78)
+    assert f"did you mean {tmp_path}/backup-3?" in said

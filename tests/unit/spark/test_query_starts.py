@@ -65,5 +65,6 @@ def test_a_state_that_the_writer_or_the_session_names_is_not_left_behind(
 
 def test_queries_of_one_name_in_two_jobs_have_two_names_in_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "_field", lambda writer, name: "parquet")
-    names = {spark_name(job, QUERY, cast(Any, None)) for job in ("flights", "trains")}
-    assert names == {"flights.q", "trains.q"}
+    pairs = [("flights", "q"), ("trains", "q"), ("a.b", "c"), ("a", "b.c")]
+    names = [spark_name(job, QueryName(query), cast(Any, None)) for job, query in pairs]
+    assert names == ["flights:q", "trains:q", "a.b:c", "a:b.c"]
