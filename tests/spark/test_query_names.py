@@ -15,7 +15,7 @@ def test_two_jobs_of_one_session_have_queries_of_one_name(make_job: MakeJob, sou
     queries = [make_job(name).start("q", write(source.read())) for name in ("one", "two")]
     for query in queries:
         query.processAllAvailable()
-    assert [query.name for query in queries] == ["one.q", "two.q"]
+    assert [query.name for query in queries] == ["one:q", "two:q"]
 
 
 def test_a_memory_sink_makes_the_table_that_the_query_is_named_after(

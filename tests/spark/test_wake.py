@@ -253,7 +253,10 @@ def test_a_savepoint_holds_what_waits_and_the_restored_job_and_a_fork_wake_for_i
     def stop() -> None:
         teller.context.broadcast(Number(number=3))  # behind the epoch, so it waits for the next one
         stopping.start()
-        eventually(lambda: job._driver.queries.all()[0]._wish is Wish.PAUSE)
+        query: Any = job._driver.queries.all()[0]
+        eventually(lambda: query._wish is Wish.PAUSE)
+        # The stop holds the lock at which the stream will find out; before that the stream may begin one epoch more.
+        eventually(query._query._jsq.streamingQuery().awaitProgressLock().isLocked)
 
     stream.add([row("a")])
     hold(job, declare(job, teller).apply(stream.read(), take, schema=OUT, partition_by=["key"]), stop)
