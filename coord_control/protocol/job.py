@@ -143,7 +143,7 @@ class JobCore:
                 self._batch.notices.append(events)
             self._operators[uid].say_waiting(map(SubtaskIndex, range(spec.parallelism)), self._batch)
         self._live.start_run(name, facts)
-        query.committed = facts.committed
+        query.committed, query.unfinished = facts.committed, None
         query.starts += 1
         query.running = True
 
@@ -157,6 +157,8 @@ class JobCore:
         self._checkpoints.run_ended(name, query.specs, now, self._batch)
         for uid in query.specs:
             if (operator := self._operators.pop(uid, None)) is not None:
+                if (unfinished := operator.unfinished()) is not None:
+                    query.unfinished = unfinished
                 operator.fail(self._batch)
                 operator.retire(now)
         self._open_attempts = {
@@ -309,7 +311,9 @@ class JobCore:
 
     def may_have_finished(self, name: QueryName, committed: Epoch) -> bool:
         """Return whether an interrupted run may have made a commit that it did not report: all its tasks were over."""
-        return not any(self._operators[uid].is_unfinished(committed) for uid in self._queries[name].specs)
+        query = self._queries[name]
+        running = {self._operators[uid].unfinished() for uid in query.specs if uid in self._operators}
+        return not any(epoch is not None and epoch <= committed for epoch in running | {query.unfinished})
 
     # Epochs without rows.
 

@@ -334,9 +334,9 @@ class OperatorRun:
         subtasks = self.epoch.unconsumed()
         return OutputNotConsumed(self.spec.uid, list(subtasks), self.epoch.epoch) if subtasks else None
 
-    def is_unfinished(self, committed: Epoch) -> bool:
-        """Return whether subtasks are in the middle of an epoch up to ``committed``."""
-        return self.epoch is not None and self.epoch.epoch <= committed and self.epoch.is_unfinished()
+    def unfinished(self) -> Epoch | None:
+        """Return the epoch that subtasks are in the middle of, if they are."""
+        return self.epoch.epoch if self.epoch is not None and self.epoch.is_unfinished() else None
 
     def settle(self, committed: Epoch, now: float, batch: Batch) -> None:
         """Settle an epoch that Spark has committed: states advance, unconsumed inputs return, outboxes are

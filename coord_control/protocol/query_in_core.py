@@ -32,4 +32,5 @@ class QueryInCore:
     # The newest will do: the older ones' task attempts are below the floor.
     ended_runs: deque[RunId] = field(default_factory=lambda: deque(maxlen=_ENDED_RUNS))
     attempt_floor: int = -1  #: task attempts up to this one belong to ended runs
+    unfinished: Epoch | None = None  #: in the middle of which the run before, that has ended, had subtasks
     rerun: RunStarted | None = None  #: to be durable before an attempt of the epoch that is run again is answered

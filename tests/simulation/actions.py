@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from coord_control.errors import CommittedElsewhere, StoreUnavailable
+from coord_control.errors import StoreUnavailable
 from tests.simulation import waking
 from tests.simulation.checkpoint_actions import CHECKPOINT_ACTIONS
-from tests.simulation.choices import Action, early_death, is_spared, some_driver
+from tests.simulation.choices import Action, early_death, is_spared, running, some_driver
+from tests.simulation.commit_actions import COMMIT_ACTIONS
 from tests.simulation.driver import Driver, DriverStage
 from tests.simulation.items import ITEM_ACTIONS
 from tests.simulation.live import LIVE_ACTIONS, open_live
@@ -25,13 +26,9 @@ from tests.simulation.world import World
 __all__ = ["ACTIONS"]
 
 
-def _runs(world: World, driver: Driver) -> list[Run]:
-    return [run for run in driver.runs.values() if run.stage is RunStage.RUNNING]
-
-
 def _some_run(world: World, rng: random.Random) -> tuple[Driver, Run] | None:
     driver = some_driver(world, rng)
-    runs = _runs(world, driver) if driver is not None else []
+    runs = running(driver) if driver is not None else []
     return (driver, rng.choice(runs)) if driver is not None and runs else None
 
 
@@ -152,7 +149,7 @@ def _send(world: World, rng: random.Random) -> bool:
 
 def _plan(world: World, rng: random.Random) -> bool:
     driver = world.driver
-    runs = [run for run in _runs(world, driver) if run.epoch is None] if driver is not None else []
+    runs = [run for run in running(driver) if run.epoch is None] if driver is not None else []
     runs = [run for run in runs if not run.is_pausing]
     if driver is None or not runs:
         return False
@@ -185,7 +182,7 @@ def _some_task(world: World, rng: random.Random, alive: int) -> tuple[Driver, Ru
     driver = some_driver(world, rng)
     if driver is None:
         return None
-    fitting = [(run, task) for run in _runs(world, driver) for task in _open_tasks(run) if len(task.alive) == alive]
+    fitting = [(run, task) for run in running(driver) for task in _open_tasks(run) if len(task.alive) == alive]
     return (driver, *rng.choice(fitting)) if fitting else None
 
 
@@ -245,53 +242,6 @@ def _fail_batch(world: World, rng: random.Random) -> bool:
     return True
 
 
-def _commit(world: World, rng: random.Random) -> bool:
-    driver = world.driver
-    runs = [run for run in _runs(world, driver) if run.may_commit()] if driver is not None else []
-    if driver is None or not runs:
-        return False
-    world.commit(driver, rng.choice(runs))
-    return True
-
-
-def _commit_elsewhere(world: World, rng: random.Random) -> bool:
-    # An older driver that has not noticed yet commits an epoch that its own subtasks have finished. The owner must not
-    # take the commit for its own. Nothing tells whose acks the next driver should believe, so the history ends here.
-    owner = world.driver
-    older = [driver for driver in world.alive if driver is not owner and owner and driver.lineage is owner.lineage]
-    runs = [
-        run
-        for driver in older
-        for run in _runs(world, driver)
-        if run.may_commit() and run.epoch is not None and run.epoch > run.log.committed
-    ]
-    runs = [run for run in runs if owner is not None and run.query in owner.runs]
-    if owner is None or not runs:
-        return False
-    run = rng.choice(runs)
-    world.statistics.foreign_commits += 1
-    world.say(f"an older driver commits epoch {run.commit()} of {run.query}")
-    if rng.random() < 0.5:
-        owner.observe(run.query)
-    owner.runs[run.query].stage = RunStage.STOPPED  # Spark finds the commit when it comes to its own
-    owner.end_run(run.query)
-    if owner.stage is DriverStage.ALIVE and not isinstance(owner.finished.get(run.query), CommittedElsewhere):
-        raise Violation(f"settle: {owner} runs {run.query} on although another driver has committed its epoch")
-    world.has_ended = True
-    return True
-
-
-def _write_sink(world: World, rng: random.Random) -> bool:
-    driver = world.driver
-    runs = [run for run in _runs(world, driver) if run.may_commit()] if driver is not None else []
-    runs = [run for run in runs if run.log.sink != run.epoch]
-    if not runs:
-        return False
-    run = rng.choice(runs)
-    world.say(f"the sink of {run.query} has epoch {run.write_sink()}")
-    return True
-
-
 def _observe(world: World, rng: random.Random) -> bool:
     found = _some_run(world, rng)
     if found is None:
@@ -313,7 +263,7 @@ def _pause(world: World, rng: random.Random) -> bool:
 
 def _go_on(world: World, rng: random.Random) -> bool:
     driver = some_driver(world, rng)
-    pausing = [run for run in _runs(world, driver) if run.is_pausing] if driver is not None else []
+    pausing = [run for run in running(driver) if run.is_pausing] if driver is not None else []
     if driver is None or not pausing:
         return False
     unsettled = [run for run in pausing if driver.observed.get(run.query) != run.log.committed]
@@ -458,9 +408,6 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "plan": (6, _plan),
     "launch": (16, _launch),
     "finish": (14, _finish_function),
-    "commit elsewhere": (10, _commit_elsewhere),
-    "write sink": (4, _write_sink),
-    "commit": (8, _commit),
     "observe": (2, _observe),
     "pause": (0.3, _pause),
     "go on": (0.5, _go_on),
@@ -482,6 +429,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "pass a moment": (1, _pass_a_moment),
     "set back": (0.4, _set_back),
     "damage": (0.1, _damage),
+    **COMMIT_ACTIONS,
     **CHECKPOINT_ACTIONS,
     **ITEM_ACTIONS,
     **REQUEST_ACTIONS,

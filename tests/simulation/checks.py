@@ -99,11 +99,20 @@ def _durable_soon(driver: Driver, query: QueryName) -> View:
 def tell_committed(driver: Driver, query: QueryName, run: Run) -> None:
     """Tell the core of Spark's newest commit, with what Spark's progress says: whether it is the run's own.
 
+    Where an interrupt has left no progress, the core decides whether the commit can be the run's own; then durable
+    facts count, as after a crash.
+
     Raises:
-        Violation: a commit of another driver is settled.
+        Violation: a commit of another driver is settled, or the run's own is taken for one.
     """
     log, before = driver.logs[query], _committed(driver, query)
     is_own = log.committed_by == run.id
+    if run.is_interrupted and log.committed > driver.core._queries[query].committed:
+        driver.lineage.statistics.unreported_commits += 1
+        if run.begun >= log.committed and driver.core.may_have_finished(query, log.committed):
+            return
+        if is_own and not log.plans[log.committed].is_cut:  # Spark can commit before a subtask whose output it cut off
+            raise Violation(f"settle: {driver} takes its own epoch {log.committed} of {query} for another driver's")
     driver.core.committed(query, log.committed, driver.now, run.id if is_own else None)
     if not is_own and _committed(driver, query) != before:
         raise Violation(f"settle: {driver} settles epoch {log.committed} of {query}, which it has not committed")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tests.simulation.driver import Driver
+from tests.simulation.spark import Run, RunStage
 from tests.simulation.world import World
 
-__all__ = ["Action", "early_death", "is_spared", "some_driver"]
+__all__ = ["Action", "early_death", "is_spared", "running", "some_driver"]
 
 #: Does something and returns True, or does nothing.
 Action: TypeAlias = Callable[[World, random.Random], bool]
@@ -21,6 +22,11 @@ def some_driver(world: World, rng: random.Random) -> Driver | None:
     if not alive:
         return None
     return alive[0] if len(alive) == 1 or rng.random() < 0.6 else rng.choice(alive)
+
+
+def running(driver: Driver) -> list[Run]:
+    """What Spark runs in a driver."""
+    return [run for run in driver.runs.values() if run.stage is RunStage.RUNNING]
 
 
 def is_spared(world: World, rng: random.Random) -> bool:

@@ -98,6 +98,8 @@ def check_shown(driver: Driver, shown: Shown) -> None:
                 "durable"
             )
     begins = [record for record in view.records if isinstance(record, Begin) and record.operator == shown.operator]
-    states = {unseal(shown.operator, begin.state).data for begin in begins} or {None}
+    states = {unseal(shown.operator, begin.state).data for begin in begins}
+    if all(begin.epoch > shown.epoch for begin in begins):
+        states.add(None)  # it had none at the epoch that is shown
     if shown.coordinator not in states:
         raise Violation(f"requests: {shown.coordinator!r} is shown of {shown.operator}, and is in no begin record")

@@ -132,7 +132,9 @@ class Run:
     stage: RunStage = RunStage.RUNNING
     epoch: Epoch | None = None
     tasks: list[Task] = field(default_factory=list)
+    begun: Epoch = NO_EPOCH  #: the newest epoch of it
     shall_pause: bool = False  #: its epoch may end, no other may begin
+    is_interrupted: bool = False  #: in a moment in which its progress may not have reached the driver
 
     @property
     def is_pausing(self) -> bool:
@@ -150,7 +152,7 @@ class Run:
 
     def begin(self) -> Epoch:
         """Run the planned epoch from its start."""
-        self.epoch = self.log.planned
+        self.epoch = self.begun = self.log.planned
         plan = self.plan
         if self.log.skips and self.log.sink >= self.epoch:
             self.tasks = []
@@ -167,6 +169,17 @@ class Run:
     def current_action(self) -> int:
         """The action that runs; later ones wait for it."""
         return min((task.action for task in self.tasks if not task.is_finished), default=0)
+
+    def is_unfinished(self) -> bool:
+        """Whether some subtask runs that has not come to its end in this epoch."""
+        stages: dict[tuple[OperatorUid, SubtaskIndex], set[AttemptStage]] = {}
+        for task in self.tasks:
+            alive = {attempt.stage for attempt in task.alive} | {
+                each.stage for each in task.attempts if each.stage is AttemptStage.DONE
+            }
+            stages.setdefault((task.operator, task.subtask), set()).update(alive)
+        ended = {AttemptStage.ACKING, AttemptStage.DONE}
+        return any(AttemptStage.RUNNING in each and not each & ended for each in stages.values())
 
     def may_commit(self) -> bool:
         if self.epoch is None or self.stage is not RunStage.RUNNING:

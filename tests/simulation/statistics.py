@@ -24,6 +24,7 @@ class Statistics:
     refused: int = 0  #: messages of zombies and other stale attempts
     fenced: int = 0  #: drivers that stopped themselves
     foreign_commits: int = 0  #: of drivers that did not know that they were replaced
+    unreported_commits: int = 0  #: that may be the run's own or another driver's
     full_channels: int = 0  #: more waited for a subtask than its mailbox takes
     epochs: int = 0
     epochs_without_rows: int = 0  #: for any operator

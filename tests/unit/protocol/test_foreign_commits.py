@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from coord_control.errors import CommittedElsewhere
+from coord_control.errors import CommittedElsewhere, StoreUnavailable
 from coord_control.ids import Epoch, RunId
 from coord_control.protocol.epoch import OperatorEpoch
 from coord_control.protocol.job import JobCore
@@ -79,6 +79,16 @@ def test_a_run_that_was_interrupted_in_the_middle_of_an_epoch_has_not_committed_
     assert begun().core.may_have_finished(QUERY, Epoch(0))
 
 
+def test_what_was_in_the_middle_is_known_when_the_records_were_lost() -> None:
+    """Bug: the operators were gone by then, and the query's thread ended with a KeyError."""
+    for acked, may_have_finished in ((None, False), (0, True)):
+        stage = begun(acked)
+        stage.core.fail_all(StoreUnavailable("/log", "write", "it is full"), stage.now)
+        assert stage.core.may_have_finished(QUERY, Epoch(0)) is may_have_finished
+        stage.start()
+        assert stage.core.may_have_finished(QUERY, Epoch(0)), "another run is in the middle of nothing"
+
+
 def test_what_is_known_already_needs_no_evidence() -> None:
     stage = begun()
     stage.commit(0)
@@ -100,6 +110,7 @@ RULES: Final = (
     test_the_next_epochs_hello_is_evidence_of_its_own_run,
     test_another_run_is_no_evidence_for_an_epoch_that_this_one_has_begun,
     test_a_run_that_was_interrupted_in_the_middle_of_an_epoch_has_not_committed_it,
+    test_what_was_in_the_middle_is_known_when_the_records_were_lost,
 )
 
 BUGS: Final = (
@@ -107,8 +118,15 @@ BUGS: Final = (
     Mutation("another run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "False"),
     Mutation("no run vouches", OperatorRun.is_run_by_another, "epoch.run not in (None, run)", "True"),
     Mutation("an interrupted run has finished", OperatorEpoch.is_unfinished, "participant.ack is None", "False"),
+    Mutation("what is not committed is unfinished", JobCore.may_have_finished, " and epoch <= committed", ""),
     Mutation(
-        "what is not committed is unfinished", OperatorRun.is_unfinished, "self.epoch.epoch <= committed and ", ""
+        "a run that has ended was in the middle of nothing", JobCore.may_have_finished, "{query.unfinished}", "set()"
+    ),
+    Mutation(
+        "a new run is where the last one was",
+        JobCore.start_run,
+        "facts.committed, None",
+        "facts.committed, query.unfinished",
     ),
 )
 
