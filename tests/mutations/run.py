@@ -51,12 +51,6 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "batch, self._batch = self._batch, Batch()\n    batch.persist, self._batch.persist = [], batch.persist",
     ),
     Mutation(
-        "an interrupted run can have made any commit",
-        JobCore.may_have_finished,
-        "return not any(",
-        "return True or any(",
-    ),
-    Mutation(
         "an interrupted run has made no commit",
         JobCore.may_have_finished,
         "return not any(",
