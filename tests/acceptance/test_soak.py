@@ -208,6 +208,14 @@ def _check_retention(world: Soak) -> None:
     assert left == {record.id for record in savepoints if record.path and Path(record.path).exists()}
     found = world.client.checkpoints(JOB, requested_by=f"dagster:schedule:{SAVES}", state=CheckpointState.COMPLETED)
     assert [record.id for record in found] == [record.id for record in scheduled[:KEPT]]
+    # Checkpoints belong to the job: it keeps its newest, whoever asked for them.
+    newest, *older = [record for record in _records(world, "checkpoint") if record.state in _OVER]
+    assert newest.state is CheckpointState.COMPLETED
+    assert Path(str(newest.path)).exists()
+    assert older, "there is one for the job to remove"
+    for record in older:
+        assert record.state is CheckpointState.DISCARDED, record
+        assert not (record.path and Path(record.path).exists()), record
 
 
 def _records(world: Soak, purpose: str) -> list[CheckpointRecord]:

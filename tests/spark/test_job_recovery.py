@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import DataFrame
 
@@ -75,6 +76,50 @@ def test_a_failed_task_is_tried_again_by_spark(make_job: MakeJob, source: FileSt
     assert checkpoint > 0  # the epoch before it
     assert coordinator.reasons == ["Trouble: the first try"]
     assert [what for what, subtask, _ in coordinator.told if subtask == 1] == ["ready"] * 3
+
+
+class WorkerKiller(Observer):
+    """Kills Spark's Python workers while a hello waits for its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_killed = False
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: cc.SnapshotResult) -> None:
+        if self.state.heard and not self.has_killed:
+            self.has_killed = True
+            workers = python_workers()
+            for worker in workers:
+                worker.kill()
+            psutil.wait_procs(workers, SECONDS)
+        super().checkpoint_coordinator(checkpoint_id, result)
+
+
+def python_workers() -> list[psutil.Process]:
+    """Those that Spark's daemon in this session has forked."""
+
+    def is_daemons(process: psutil.Process | None) -> bool:
+        return process is not None and "pyspark.daemon" in process.cmdline()
+
+    return [
+        each for each in psutil.Process().children(recursive=True) if is_daemons(each) and is_daemons(each.parent())
+    ]
+
+
+def test_a_worker_that_dies_while_its_hello_waits_is_told_and_tried_again(
+    make_job: MakeJob, source: FileStream
+) -> None:
+    coordinator = WorkerKiller()
+    with make_job() as job:
+        drain(job, write(apply(talk(job, coordinator), source.read())))
+        assert query_status(job).restarts == 0
+    assert coordinator.has_killed
+    coordinator.check(range(24))
+    lost = {subtask for what, subtask, _ in coordinator.told if what == "failed"}
+    assert lost
+    for subtask in lost:
+        told = [what for what, of, _ in coordinator.told if of == subtask]
+        assert told == ["ready", "ready", "failed", "reset", "ready", "ready"]
 
 
 # Failed batches.
