@@ -33,9 +33,9 @@ OnProgress = Callable[[CommandRecord], None]
 #: The progress of a command that no driver has claimed yet.
 WAITING: Final = "waiting for the job's driver"
 
-_FIRST_PAUSE_SECONDS: Final = 0.005
+_FIRST_PAUSE_SECONDS: Final = 0.003
 _LONGEST_PAUSE_SECONDS: Final = 0.5
-_GROWTH: Final = 1.3
+_GROWTH: Final = 1.1
 _NO_ERROR: Final = CommandError(code=Refusal.INTERNAL, message="the driver gave no reason", fault="internal")
 _ERRORS: Final[dict[CommandState, type[CommandFailed]]] = {
     CommandState.FAILED: CommandFailed,

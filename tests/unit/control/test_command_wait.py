@@ -40,10 +40,10 @@ def _ended(state: CommandState, **error: Any) -> CommandRecord:
 def test_it_looks_often_at_first_and_less_often_later() -> None:
     wait = CommandWait(None, None, now=0.0)
 
-    pauses = [wait.pause_after(_PENDING, 0.0) for _ in range(30)]
+    pauses = [wait.pause_after(_PENDING, 0.0) for _ in range(60)]
 
     found = [pause for pause in pauses if pause is not None]
-    assert (found[0], found[-1]) == (0.005, 0.5)
+    assert (found[0], found[-1]) == (0.003, 0.5)
     assert found == sorted(found)
     assert wait.pause_after(_DONE, 0.0) is None
 
