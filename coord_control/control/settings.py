@@ -71,7 +71,7 @@ class ControlSettings(BaseSettings):
     lease_seconds: _Seconds = 10.0
     sample_seconds: _Seconds = 5.0
     poll_min_seconds: _Seconds = 0.025
-    poll_max_seconds: _Seconds = 0.1
+    poll_max_seconds: _Seconds = 0.05
     expiry_seconds: _Seconds = 600.0
     retry_seconds: _Seconds = 15.0
     history_days: _Seconds = 90.0

@@ -25,7 +25,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, func, literal, select, update
 
 from coord_control.errors import CommandNotCancellable, CommandNotFound, KeyReused
 from coord_control.storage import tables
@@ -83,9 +83,9 @@ class Commands:
             values = _new_row(transaction, job, request)
             insert = transaction.insert(tables.commands).values(values)
             insert = insert.on_conflict_do_nothing(index_elements=["job_id", "key"])
-            if transaction.execute(insert.returning(_commands.id)).first() is None:
+            row = transaction.execute(insert.returning(*_commands, literal(job.name).label("job_name"))).one_or_none()
+            if row is None:
                 return _same(transaction, job, request, values["key"])
-            row = transaction.execute(selected().where(_commands.id == values["id"])).one()
             write_audit(transaction, row, request.requested_by, "requested", {"operator": request.operator})
             if row.state == CommandState.REFUSED:
                 write_audit(transaction, row, DATABASE, CommandState.REFUSED, {"code": row.error["code"]})
@@ -164,7 +164,6 @@ class Commands:
         """
         with self._database.transaction() as transaction:
             job_id = locked_generation(transaction, job, generation, self._database.display_url)
-            _expire(transaction, job_id)
             now = transaction.now
             oldest = (
                 selected()
@@ -174,6 +173,9 @@ class Commands:
                 .with_for_update(of=tables.commands)
             )
             claimed = tuple(record(row) for row in transaction.execute(oldest))
+            if any(each.expires_at <= now for each in claimed):
+                _expire(transaction, job_id)
+                claimed = tuple(record(row) for row in transaction.execute(oldest))
             if claimed:
                 ids = [each.id for each in claimed]
                 values = {"state": CommandState.CLAIMED, "generation": generation, "claimed_at": now}

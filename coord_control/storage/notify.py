@@ -103,7 +103,9 @@ class SqliteSignal(CommandSignal):
         poll_max_seconds: interval otherwise.
     """
 
-    def __init__(self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.1) -> None:
+    def __init__(
+        self, file: Path, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.05
+    ) -> None:
         super().__init__()
         self._file, self._job = file, job
         self._poll_min, self._poll_max = poll_min_seconds, poll_max_seconds
@@ -231,7 +233,7 @@ class PostgresqlSignal(CommandSignal):
 
 
 def for_database(
-    database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.1
+    database: Database, job: str, *, poll_min_seconds: float = 0.025, poll_max_seconds: float = 0.05
 ) -> CommandSignal:
     """Return the signal for new commands and for requested cancellations."""
     if database.file is None:
