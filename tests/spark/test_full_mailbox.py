@@ -71,7 +71,7 @@ def test_a_mailbox_that_is_full_ends_the_job_and_can_be_dropped(
 
     for epoch in range(_EPOCHS):
         stream.add([{"key": "one key has one subtask", "value": epoch}])
-    with pytest.raises(errors.QueryFailed, match="events that wait for subtask . take .*coordctl mailbox drop"):
+    with pytest.raises(errors.QueryFailed, match=r"events that wait for subtask . take .*coordctl mailbox drop"):
         run(Sender())
     folder = join(str(tmp_path), "jobs", "job")
     found = [drop_mailbox(LocalFiles(), folder, OperatorUid("op"), SubtaskIndex(subtask)) for subtask in (0, 1)]
