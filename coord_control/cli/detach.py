@@ -9,17 +9,28 @@ Threads: the command's thread, before any other is started.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import typer
 
+from coord_control.cli.output import plain, say, warn
+from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import state_folder
+from coord_control.errors import CoordControlError
+from coord_control.storage.records import JobState
 
 __all__ = ["default_log_file", "detach"]
+
+
+_POLL_SECONDS: Final = 0.2
+_SHOWN_LINES: Final = 20
 
 
 def default_log_file(script: Path) -> Path:
@@ -28,8 +39,12 @@ def default_log_file(script: Path) -> Path:
     return state_folder() / "logs" / f"{script.stem}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
 
 
-def detach(log_file: Path) -> None:
-    """Continue in the background; the foreground process prints how to watch the job, and exits with 0.
+def detach(log_file: Path, wait_seconds: float) -> None:
+    """Continue in the background; the foreground process prints how to watch the job, waits for it, and exits.
+
+    Args:
+        wait_seconds: how long the foreground process waits until the job runs. It exits with 0, or with the exit code
+            of a background process that ends meanwhile.
 
     Raises:
         typer.BadParameter: the log file cannot be written.
@@ -45,7 +60,7 @@ def detach(log_file: Path) -> None:
     if child:
         os.close(log)
         _tell(child, log_file)
-        raise typer.Exit
+        raise typer.Exit(_await_job(child, log_file, wait_seconds) if wait_seconds else 0)
     os.setsid()
     _redirect(log)
 
@@ -64,3 +79,31 @@ def _tell(child: int, log_file: Path) -> None:
     typer.echo("watch:   coordctl jobs; coordctl watch JOB; coordctl logs JOB -f")
     typer.echo(f"         tail -f {shlex.quote(str(log_file))}")
     typer.echo(f"stop:    coordctl stop JOB, or: kill {child}")
+
+
+def _await_job(child: int, log_file: Path, seconds: float) -> int:
+    """Wait until the control database has a running job with this log; return the exit code of the command."""
+    began, deadline = datetime.now(UTC), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            lines = log_file.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+            warn("\n".join([f"it has ended with exit code {code}; the end of its log:", *map(plain, lines)]))
+            return code if code >= 0 else 128 - code
+        if job := _job_of(log_file, began):
+            say(f"job {job} runs")
+            return 0
+        time.sleep(_POLL_SECONDS)
+    warn(f"no job of it runs after {seconds:g} s; see its log, and coordctl jobs")
+    return 0
+
+
+def _job_of(log_file: Path, began: datetime) -> str | None:
+    # Without a database there may be one soon, or the job uses none.
+    with contextlib.suppress(CoordControlError), ControlClient() as client:
+        for job in client.jobs():
+            is_ours = job.log_file == str(log_file) and job.heartbeat_at >= began
+            if is_ours and job.is_alive and job.state is JobState.RUNNING:
+                return job.name
+    return None

@@ -119,6 +119,15 @@ def run(
         bool,
         typer.Option("--detach", envvar="COORD_DETACH", help="Run in the background, with a log file."),
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="DURATION",
+            envvar="COORD_WAIT_FOR_JOB",
+            help="With --detach: how long to wait until the job runs, or has failed; 0s: do not wait.",
+        ),
+    ] = 90.0,
     log_file: Annotated[
         Path | None,
         typer.Option(
@@ -139,8 +148,9 @@ def run(
     A restore is applied once: a driver that is restarted, or run again with the same REF, resumes where the job stands.
     To go back to the same checkpoint again, use coordctl restore.
 
-    With --detach coordctl runs in the background, in its own session, and prints how to watch and stop the job. Its log
-    file is not rotated.
+    With --detach coordctl runs in the background, in its own session, prints how to watch and stop the job, and waits
+    until the job runs. If the driver fails for good meanwhile, it shows the end of the log and exits with that code.
+    The log file is not rotated.
 
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
@@ -151,7 +161,7 @@ def run(
     log = None
     if detached:
         log = (log_file or default_log_file(script)).resolve()
-        detach(log)
+        detach(log, wait)
     _log_to_stderr()
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()

@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         script = tmp_path / "my job.py"
         script.write_text(textwrap.dedent(source))
         state = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(CHECKOUT)}
-        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", *options, str(script)]
+        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--wait", "0s", *options, str(script)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **state})
         pid = re.search(r"process (\d+)", done.stdout)
         log = re.search(r"its log: (.*)", done.stdout)
@@ -116,6 +116,17 @@ def test_a_driver_that_asks_for_it_is_started_again_and_one_that_has_stopped_lea
     assert not any(map(is_running, drivers))
     assert "the driver requested a restart; starting it in 0 s" in found.log.read_text()
     assert "the job is finished (exit code 0)" in found.log.read_text()
+
+
+def test_it_waits_for_the_job_and_shows_why_there_is_none(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import sys; print('no such thing', flush=True); sys.exit(78)")
+    command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", str(script)]
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **state})
+    assert done.returncode == 78
+    assert "it has ended with exit code 78; the end of its log:" in done.stderr
+    assert "no such thing" in done.stderr
 
 
 def test_the_log_file_may_be_named_and_is_appended_to(run: Run, tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ class LaunchPlace:
             os.close(descriptor)  # the supervisor that has inherited it keeps the lock
 
     def _run(self, spec: StartSpec, log_file: str, descriptor: int) -> int | None:
-        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--log-file", log_file]
-        command += ["--", spec.script, *spec.args]
+        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--wait", "0s", "--log-file"]
+        command += [log_file, "--", spec.script, *spec.args]
         try:
             done = subprocess.run(
                 command,

@@ -17,7 +17,7 @@ from coord_control.coordinators.requests import MAX_ANSWER_BYTES, CommittedState
 from coord_control.coordinators.saved_state import problems_of
 from coord_control.errors import InvalidModel, RequestFailed, RequestNotValid, UndeclaredRequest
 from coord_control.protocol.job_facts import RequestSchema
-from coord_control.spark.worker.model_codec import fields_of, json_schema
+from coord_control.spark.worker.model_codec import fields_of, in_words, json_schema, unknown_fields
 
 __all__ = ["RequestTypes"]
 
@@ -46,9 +46,12 @@ class RequestTypes:
             declared = self._declared()
             raise UndeclaredRequest(self._operator, name, declared, difflib.get_close_matches(name, self._models, n=3))
         try:
-            return model.model_validate_json(json.dumps(payload, allow_nan=False), by_alias=False, by_name=True)
+            request = model.model_validate_json(json.dumps(payload, allow_nan=False), by_alias=False, by_name=True)
         except ValidationError as error:
             raise RequestNotValid(self._operator, name, problems_of(error), fields_of(error)) from error
+        if unknown := unknown_fields(model, payload):
+            raise RequestNotValid(self._operator, name, in_words(unknown), unknown)
+        return request
 
     def answer(self, request: Request[Any], answer: BaseModel) -> JsonValue:
         """Return an answer as JSON, as its model writes and reads it.

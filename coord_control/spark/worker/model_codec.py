@@ -7,7 +7,8 @@ parsed once for it. The receiver checks again: its class may be newer than the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,7 +28,16 @@ from coord_control.errors import (
 from coord_control.protocol.records import EventBatch, count
 from coord_control.spark.worker.plain_models import plain_validator
 
-__all__ = ["MAX_EVENT_BYTES", "MAX_STATE_BYTES", "EventTypes", "StateType", "fields_of", "json_schema"]
+__all__ = [
+    "MAX_EVENT_BYTES",
+    "MAX_STATE_BYTES",
+    "EventTypes",
+    "StateType",
+    "fields_of",
+    "in_words",
+    "json_schema",
+    "unknown_fields",
+]
 
 # Control data travels in every begin record, hello and ack; a megabyte is far above any control message and far below
 # what would stall an epoch.
@@ -128,9 +138,12 @@ class EventTypes:
         if model is None:
             raise UndeclaredEvent(self.operator, self.direction, name, [known.__name__ for known in self.models])
         try:
-            return model.model_validate_json(payload, by_alias=False, by_name=True)
+            event = model.model_validate_json(payload, by_alias=False, by_name=True)
         except ValidationError as error:
             raise EventInvalid(self.operator, name, problems_of(error), fields_of(error)) from error
+        if unknown := unknown_fields(model, json.loads(payload)):
+            raise EventInvalid(self.operator, name, in_words(unknown), unknown)
+        return event
 
     def schemas(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the name and JSON schema of every event that :meth:`parse` takes; those that have no schema take any
@@ -234,6 +247,23 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
         return model.model_json_schema(by_alias=False)
     except PydanticUserError:  # a field with a custom validator that does not describe its JSON
         return {"title": model.__name__, "type": "object"}
+
+
+def unknown_fields(model: type[BaseModel], payload: Any) -> list[dict[str, Any]]:
+    """Return the fields that a user has written and the model does not have, as :func:`fields_of` does.
+
+    Pydantic drops them, so a misspelled field would silently have its default. A model that says what becomes of them
+    (``extra`` in its configuration) has none.
+    """
+    if not isinstance(payload, dict) or model.model_config.get("extra") is not None:
+        return []
+    problem = f"there is no such field; the fields are: {', '.join(sorted(model.model_fields)) or 'none'}"
+    return [{"loc": [name], "msg": problem} for name in sorted(payload.keys() - model.model_fields.keys())]
+
+
+def in_words(fields: Sequence[Mapping[str, Any]]) -> str:
+    """Describe fields that do not fit, as :func:`.problems_of` does."""
+    return "; ".join(f"field {field['loc'][0]}: {field['msg']}" for field in fields)
 
 
 def fields_of(error: ValidationError) -> list[dict[str, Any]]:

@@ -139,6 +139,21 @@ def test_what_arrives_is_checked_and_the_field_is_named() -> None:
         EVENTS.decode([EventBatch(0, 1, b"3")])
 
 
+def test_a_misspelled_field_of_a_user_is_refused_and_named() -> None:
+    class Limit(BaseModel):
+        minutes: int = 10
+
+    class Open(BaseModel, extra="ignore"):
+        minutes: int = 10
+
+    events = EventTypes("op", "down", [Limit, Open])
+    with pytest.raises(EventInvalid, match="field minuts: there is no such field; the fields are: minutes") as refused:
+        events.parse("Limit", b'{"minuts": 22}')
+    assert [field["loc"] for field in refused.value.fields] == [["minuts"]]
+    assert events.parse("Limit", b'{"minutes": 22}') == Limit(minutes=22)
+    assert events.parse("Open", b'{"minuts": 22}') == Open()
+
+
 def test_a_long_run_is_parsed_without_the_collector_and_leaves_it_as_it_was() -> None:
     states: list[bool] = []
 
