@@ -78,7 +78,8 @@ def send(
     """Send a control event to OPERATOR of JOB, exactly once.
 
     Accepted, it takes effect exactly once, whatever fails. In an idle job it is applied at once and durable with the
-    next epoch, which new input begins; so do not wait for that there.
+    next epoch. New input begins one; where the operator is declared with wake=True, the event does. Without that, do
+    not wait for it in an idle job.
     """
     value = parsed_json(payload, "event")
     with connected(control, as_json) as client:

@@ -122,6 +122,7 @@ def run(
     wait: Annotated[
         float,
         typer.Option(
+            "--wait-for-job",
             parser=parse_seconds,
             metavar="DURATION",
             envvar="COORD_WAIT_FOR_JOB",

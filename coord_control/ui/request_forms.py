@@ -173,6 +173,10 @@ class RequestForm:
         fields = {name.removeprefix(_FIELD): text for name, text in texts.items() if name.startswith(_FIELD)}
         nulls = [name.removeprefix(_NULL) for name in texts if name.startswith(_NULL)]
         values, problems = self.model.read(fields, nulls)
+        for each in self.model.fields:
+            shown = ("", each.text(self.values.get(each.name)))
+            if each.name in nulls and fields.get(each.name, "") not in shown:
+                problems[each.name] = "Clear the box “no value”, or empty the text."
         subtask = texts.get("subtask", "").strip()
         if self.subtasks is not None and subtask and not (subtask.isascii() and subtask.isdigit()):
             problems[""] = "Enter the number of a subtask, or nothing for all."

@@ -66,7 +66,17 @@ def run(tmp_path: Path) -> Iterator[Run]:
         script = tmp_path / "my job.py"
         script.write_text(textwrap.dedent(source))
         state = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(CHECKOUT)}
-        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--wait", "0s", *options, str(script)]
+        command = [
+            sys.executable,
+            "-m",
+            "coord_control.cli",
+            "run",
+            "--detach",
+            "--wait-for-job",
+            "0s",
+            *options,
+            str(script),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **state})
         pid = re.search(r"process (\d+)", done.stdout)
         log = re.search(r"its log: (.*)", done.stdout)

@@ -250,6 +250,21 @@ def test_each_kind_of_field_can_be_changed_and_taken_away(tmp_path: Path) -> Non
     assert command.payload["expect"] == 7
 
 
+def test_a_text_that_was_written_next_to_the_box_for_no_value_is_not_dropped(tmp_path: Path) -> None:
+    put_rules(tmp_path, Rules().model_dump(mode="json"))
+    fields = {"field__minutes": "45", "field__mode": "0", "field__since": "", "field__names": "[]", "null__note": "on"}
+    with ControlClient(settings=settings(tmp_path)) as client:
+        visitor = Visitor(make_app(client, token=TOKEN))
+        answer = visitor.post(ACTIONS, data=form("set:rules", field__note="us", **fields))
+        assert (answer.status_code, "Clear the box" in html.unescape(answer.text)) == (422, True)
+        assert client.commands(JOB) == ()
+        # The text that was there before says nothing.
+        answer = visitor.post(ACTIONS, data=form("set:rules", field__note=Rules().note or "", **fields))
+        assert answer.status_code == 303
+        [command] = client.commands(JOB)
+    assert command.payload["fields"]["note"] is None
+
+
 def test_a_form_shown_again_has_everything_that_was_entered(tmp_path: Path) -> None:
     put_rules(tmp_path, Rules().model_dump(mode="json"))
     fields = {"field__minutes": "0", "field__mode": "0", "field__since": "2026-02-30", "null__note": "on"}

@@ -35,8 +35,8 @@ from coord_control.storage.store import ControlStore
 
 __all__ = ["EventDesk"]
 
-_ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch, which new input begins"
-_APPLIED: Final = "applied by the coordinator, durable with the next epoch, which new input begins"
+_ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch"
+_APPLIED: Final = "applied by the coordinator, durable with the next epoch"
 _WAITING: Final = "waiting for the operator's query to start"
 _REFUSED_BEFORE: Final = "the driver that delivered it to the coordinator has ended; its log has the error"
 

@@ -53,7 +53,7 @@ class SendEventResult(CommandResult):
 
     def text(self, job: str) -> str:
         if self.stage is EventStage.ACCEPTED:
-            return f"event {self.number} is accepted: it takes effect with the next epoch, which new input begins"
+            return f"event {self.number} is accepted: it takes effect with the next epoch"
         done = "has taken effect" if self.stage is EventStage.DURABLE else "is applied, and durable with the next epoch"
         return f"event {self.number} {done}{self._recipients()}"
 
@@ -62,7 +62,7 @@ class SendEventResult(CommandResult):
             return ""
         if not self.sent_to:
             return "; nothing was sent to subtasks"
-        return f"; subtasks {_ranges(self.sent_to)} get it with their next rows"
+        return f"; subtasks {_ranges(self.sent_to)} get it with their next epoch"
 
 
 class SendEvent(Command[SendEventResult]):

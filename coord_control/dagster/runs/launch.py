@@ -126,7 +126,7 @@ class LaunchPlace:
             os.close(descriptor)  # the supervisor that has inherited it keeps the lock
 
     def _run(self, spec: StartSpec, log_file: str, descriptor: int) -> int | None:
-        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--wait", "0s", "--log-file"]
+        command = [sys.executable, "-m", "coord_control.cli", "run", "--detach", "--wait-for-job", "0s", "--log-file"]
         command += [log_file, "--", spec.script, *spec.args]
         try:
             done = subprocess.run(

@@ -97,7 +97,7 @@ def test_only_events_have_stages(rig: AgentRig, client: ControlClient) -> None:
         (SendEventResult(number=3, stage=APPLIED, sent_to=()), "is applied, .*; nothing was sent to subtasks"),
         (
             SendEventResult(number=3, sent_to=(0, 1, 2, 5)),
-            "has taken effect; subtasks 0-2, 5 get it with their next rows",
+            "has taken effect; subtasks 0-2, 5 get it with their next epoch",
         ),
         (SendEventResult(number=3), "has taken effect$"),
     ],
