@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import urllib.request
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -220,6 +222,55 @@ def test_a_function_of_foreach_batch_and_its_own_frames_see_the_value_of_the_epo
         seen.wait(epoch)
     assert seen.values() == {0: {30.0}, 1: {31.0}}
     assert found == [(0, {30.0}, {30.0}, 8), (1, {31.0}, {31.0}, 8)]
+
+
+def test_a_frame_that_was_made_outside_of_the_epoch_is_refused_because_it_would_keep_a_value(
+    job: cc.Job, stream: FileStream, own_session: SparkSession
+) -> None:
+    limits = job.live("limits", Limits())
+    outside = [
+        own_session.range(1).select(limits.minutes),
+        own_session.range(40).where(F.col("id") < limits.minutes),
+        own_session.sql("SELECT live_limits_minutes() AS minutes"),
+    ]
+    said: list[str] = []
+
+    def look(frame: DataFrame, epoch: int) -> None:
+        for each in [*outside, *(frame.crossJoin(each) for each in outside)]:
+            try:
+                said.append(str(each.collect()))
+            except Exception as error:
+                said.append(str(error))
+        said.append(str(own_session.sql("SELECT live_limits_minutes() AS minutes").collect()))
+
+    seen = Seen(look)
+    job.start("q", seen.writer(with_limit(stream.read(own_session), limits)))
+    stream.add(rows(0))
+    seen.wait(0)
+    *refused, inside = said
+    assert len(refused) == 6
+    assert all("make the frame inside of the foreachBatch function" in each for each in refused), refused
+    assert inside == "[Row(minutes=30.0)]"
+
+
+def test_days_before_the_gregorian_calendar_are_what_was_set(
+    job: cc.Job, stream: FileStream, own_session: SparkSession
+) -> None:
+    class Since(BaseModel):
+        day: datetime.date = datetime.date(1582, 10, 10)
+        time: datetime.datetime = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
+
+    since = job.live("since", Since())
+    found: list[Any] = []
+
+    def look(frame: DataFrame, epoch: int) -> None:
+        found.append(tuple(frame.select(since.day.cast("string"), F.unix_micros(since.time)).first() or ()))
+
+    seen = Seen(look)
+    job.start("q", seen.writer(stream.read(own_session)))
+    stream.add(rows(0))
+    seen.wait(0)
+    assert found == [("1582-10-10", -62135596800000000)]
 
 
 def test_two_queries_see_a_change_each_in_its_next_epoch(

@@ -2,6 +2,8 @@ package coordcontrol.live;
 
 import java.io.NotSerializableException;
 import java.io.ObjectOutputStream;
+import java.io.Serializable;
+import java.lang.reflect.Method;
 import java.net.URLDecoder;
 import java.time.Instant;
 import java.time.LocalDate;
@@ -12,13 +14,20 @@ import java.util.function.Function;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.api.java.UDF0;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.ScalaUDF;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.types.DataType;
+import scala.Function0;
 import scala.Function1;
+import scala.collection.Iterator;
+import scala.runtime.AbstractFunction0;
+import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractPartialFunction;
 
 /**
@@ -53,8 +62,26 @@ public final class LiveRule extends Rule {
         return ((LogicalPlan) plan).transformAllExpressions(new Replacement());
     }
 
-    /** Returns the value of a live value in the epoch that this thread plans, as Spark's own types. */
-    static Object value(String name, DataType type) {
+    /** Lets each use of a function in a plan know the epoch in which it was made. */
+    public static void noteEpochs(FunctionRegistry registry, String name) {
+        Iterator identifiers = registry.listFunction().iterator();
+        while (identifiers.hasNext()) {
+            FunctionIdentifier identifier = (FunctionIdentifier) identifiers.next();
+            if (identifier.funcName().equalsIgnoreCase(name)) {
+                Function1 builder = (Function1) registry.lookupFunctionBuilder(identifier).get();
+                ExpressionInfo info = (ExpressionInfo) registry.lookupFunction(identifier).get();
+                registry.dropFunction(identifier); // Spark warns of one that is replaced
+                registry.registerFunction(identifier, info, new Builder(name, builder));
+            }
+        }
+    }
+
+    /**
+     * Returns the value of a live value in the epoch that this thread plans, as Spark's own types.
+     *
+     * @param made the question of the epoch in which its frame was made; empty: in none; null: not known
+     */
+    static Object value(String name, DataType type, String made) {
         SparkContext context = SparkContext.getOrCreate();
         String epoch = context.getLocalProperty(EPOCH);
         String run = context.getLocalProperty(RUN);
@@ -68,7 +95,12 @@ public final class LiveRule extends Rule {
         }
         refuseToKeep(name);
         String query = context.getLocalProperty(QUERY);
-        String question = query + " " + run + " " + epoch;
+        String question = question(context);
+        if (made != null && !made.equals(question) && !isPlannedByStream()) {
+            throw new IllegalStateException(
+                    name + ": this frame was made outside of the epoch, and Spark would keep the value of the first epoch"
+                            + " in it; make the frame inside of the foreachBatch function");
+        }
         Answer answer = (Answer) ANSWERS.get(query);
         if (answer == null || !answer.question.equals(question)) {
             answer = new Answer(question, (String) source.apply(question));
@@ -78,6 +110,27 @@ public final class LiveRule extends Rule {
             throw new IllegalStateException(name + ": the job of this query has no such live value");
         }
         return typed((String) answer.values.get(name), type, name);
+    }
+
+    /** Returns what tells the epoch of this thread from all others; empty outside of epochs. */
+    private static String question(SparkContext context) {
+        String epoch = context.getLocalProperty(EPOCH);
+        String run = context.getLocalProperty(RUN);
+        return epoch == null || run == null ? "" : context.getLocalProperty(QUERY) + " " + run + " " + epoch;
+    }
+
+    /** Whether Spark plans the query itself, whose frame was made before it was started, and not a frame of a function. */
+    private static boolean isPlannedByStream() {
+        StackTraceElement[] frames = Thread.currentThread().getStackTrace();
+        boolean isStream = false;
+        for (int index = 0; index < frames.length; index++) {
+            String owner = frames[index].getClassName();
+            if (owner.indexOf("ForeachBatch") >= 0) {
+                return false;
+            }
+            isStream |= owner.indexOf("MicroBatchExecution") >= 0;
+        }
+        return isStream;
     }
 
     private static Object typed(String text, DataType type, String name) {
@@ -92,9 +145,9 @@ public final class LiveRule extends Rule {
             case "double":
                 return Double.valueOf(text);
             case "date":
-                return java.sql.Date.valueOf(LocalDate.parse(text));
+                return LocalDate.parse(text); // not java.sql's, which count in the Julian calendar before 1582
             case "timestamp":
-                return java.sql.Timestamp.from(Instant.parse(text));
+                return Instant.parse(text);
             case "string":
                 return text;
             default:
@@ -148,8 +201,9 @@ public final class LiveRule extends Rule {
             if (name == null) {
                 return otherwise.apply(expression);
             }
-            DataType type = ((ScalaUDF) expression).dataType();
-            return Literal.create(value(name, type), type);
+            ScalaUDF use = (ScalaUDF) expression;
+            String made = use.function() instanceof Made ? ((Made) use.function()).made : null;
+            return Literal.create(value(name, use.dataType(), made), use.dataType());
         }
 
         private static String nameOf(Object expression) {
@@ -158,6 +212,70 @@ public final class LiveRule extends Rule {
             }
             String name = (String) ((ScalaUDF) expression).udfName().get();
             return NAMES.containsKey(name) ? name : null;
+        }
+    }
+
+    /**
+     * Makes the uses of a live value in plans, and notes in which epoch each was made. A frame keeps its plan, and with it
+     * the literal of the epoch that has planned it first; so no later epoch may use it.
+     */
+    public static final class Builder extends AbstractFunction1 {
+        private final String name;
+        private final Function1 builder;
+
+        public Builder(String name, Function1 builder) {
+            this.name = name;
+            this.builder = builder;
+        }
+
+        public Object apply(Object children) {
+            ScalaUDF use = (ScalaUDF) builder.apply(children);
+            try {
+                Method[] methods = ScalaUDF.class.getMethods();
+                for (int index = 0; index < methods.length; index++) {
+                    if (methods[index].getName().equals("copy")) {
+                        return methods[index].invoke(use, parts(use, methods[index].getParameterCount()));
+                    }
+                }
+                throw new NoSuchMethodException("copy");
+            } catch (ReflectiveOperationException error) {
+                throw new IllegalStateException(
+                        "live values do not work with Spark " + SparkContext.getOrCreate().version(), error);
+            }
+        }
+
+        private Object[] parts(ScalaUDF use, int count) throws ReflectiveOperationException {
+            Object[] parts = new Object[count];
+            parts[0] = new Made(name, use.function(), question(SparkContext.getOrCreate()));
+            for (int index = 1; index < count; index++) {
+                parts[index] = ScalaUDF.class.getMethod("copy$default$" + (index + 1)).invoke(use);
+            }
+            return parts;
+        }
+    }
+
+    /** What a use evaluates, with the epoch in which it was made; two of the same epoch are the same to Spark. */
+    public static final class Made extends AbstractFunction0 implements Serializable {
+        private final String name;
+        private final Object function;
+        final String made;
+
+        Made(String name, Object function, String made) {
+            this.name = name;
+            this.function = function;
+            this.made = made;
+        }
+
+        public Object apply() {
+            return ((Function0) function).apply();
+        }
+
+        public boolean equals(Object other) {
+            return other instanceof Made && ((Made) other).name.equals(name) && ((Made) other).made.equals(made);
+        }
+
+        public int hashCode() {
+            return name.hashCode() * 31 + made.hashCode();
         }
     }
 
@@ -184,7 +302,7 @@ public final class LiveRule extends Rule {
             if (TaskContext.get() != null) {
                 throw new IllegalStateException(name + NOT_REPLACED);
             }
-            return LiveRule.value(name, type);
+            return LiveRule.value(name, type, null);
         }
 
         private void writeObject(ObjectOutputStream out) throws NotSerializableException {

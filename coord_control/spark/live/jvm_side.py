@@ -62,6 +62,9 @@ def register(spark: SparkSession, function: str, value: str, field: str, type_na
     arguments[0], arguments[1] = function, type_
     session: Any = spark._jsparkSession
     session.udf().register(function, use.newInstance(arguments), type_)
+    note = next(method for method in loader.loadClass(_RULE).getMethods() if method.getName() == "noteEpochs")
+    arguments[0], arguments[1] = session.sessionState().functionRegistry(), function
+    note.invoke(None, arguments)
     loader.loadClass(_RULE).getField("NAMES").get(None).put(function, True)
 
 

@@ -119,8 +119,10 @@ class LiveModel(Generic[Model]):
         whole = json.loads(data) | dict(fields)
         try:
             return self.dump(self.load(json.dumps(whole, allow_nan=False).encode()))
-        except (ValueError, TypeError) as error:  # what is not JSON
-            raise LiveValueInvalid(self.name, str(error)) from error
+        except LiveValueInvalid:
+            raise
+        except Exception as error:  # what is not JSON, and whatever a validator of the model raises
+            raise LiveValueInvalid(self.name, f"{type(error).__name__}: {error}") from error
 
     def texts(self, data: bytes) -> dict[str, str | None]:
         """Return each field of a value as Spark's side reads it; None for a null.
