@@ -327,7 +327,7 @@ class AgentPort:
             OperatorNotFound, UndeclaredEvent, EventInvalid: the operator cannot take it any more.
         """
         bound = self._bound(event.operator)
-        batch = bound.down.encode(bound.down.parse(event.event_type, event.payload))
+        batch = bound.down.encode(bound.down.parse(event.event_type, event.payload, is_accepted=True))
         return bound.accept(number, WaitingEvent(batch, event.subtask))
 
     def forget_refusals(self, operator: OperatorUid, numbers: Collection[int]) -> None:

@@ -127,8 +127,11 @@ class EventTypes:
         form = self._forms[model] = _Form.of(index, model)
         return form
 
-    def parse(self, name: str, payload: bytes) -> BaseModel:
+    def parse(self, name: str, payload: bytes, *, is_accepted: bool = False) -> BaseModel:
         """Parse an event from JSON that a user has written, by the name of its model.
+
+        Args:
+            is_accepted: it is not lost because a later program's model has lost a field.
 
         Raises:
             UndeclaredEvent: no event of this name is declared.
@@ -141,7 +144,7 @@ class EventTypes:
             event = model.model_validate_json(payload, by_alias=False, by_name=True)
         except ValidationError as error:
             raise EventInvalid(self.operator, name, problems_of(error), fields_of(error)) from error
-        if unknown := unknown_fields(model, json.loads(payload)):
+        if not is_accepted and (unknown := unknown_fields(model, json.loads(payload))):
             raise EventInvalid(self.operator, name, in_words(unknown), unknown)
         return event
 

@@ -151,6 +151,8 @@ def test_a_misspelled_field_of_a_user_is_refused_and_named() -> None:
         events.parse("Limit", b'{"minuts": 22}')
     assert [field["loc"] for field in refused.value.fields] == [["minuts"]]
     assert events.parse("Limit", b'{"minutes": 22}') == Limit(minutes=22)
+    # The program that accepted it had the field.
+    assert events.parse("Limit", b'{"minutes": 22, "unit": "m"}', is_accepted=True) == Limit(minutes=22)
     assert events.parse("Open", b'{"minuts": 22}') == Open()
 
 
