@@ -324,7 +324,9 @@ class ScriptedDriver:
         with self._lock:
             return self._live.history(name)
 
-    def check_event(self, operator: str, event_type: str, payload: Any, subtask: int | None) -> ControlEvent:
+    def check_event(
+        self, operator: str, event_type: str, payload: Any, subtask: int | None, *, is_accepted: bool = False
+    ) -> ControlEvent:
         self._bound(operator)
         if event_type != "Threshold":
             raise UndeclaredEvent(operator, "down", event_type, ["Threshold"])

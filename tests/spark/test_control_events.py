@@ -331,5 +331,9 @@ def test_what_an_operator_cannot_take_is_refused_before_it_is_accepted(make_job:
                 assert [field["loc"] for field in caught.value.fields] == [["number"]]
             if isinstance(caught.value, errors.OperatorNotFound):
                 assert caught.value.near == ["op"]
+        # An earlier version of the program had a field more, and has accepted this.
+        assert port.check_event("op", "Command", {"number": 2, "more": 1}, None, is_accepted=True).payload
+        with pytest.raises(errors.EventInvalid, match="field more: there is no such field"):
+            port.check_event("op", "Command", {"number": 2, "more": 1}, None)
         event = port.check_event("op", "Command", {"number": 2}, None)
         assert not port.feed(1, event)  # nobody knows how far the coordinator is

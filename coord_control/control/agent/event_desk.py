@@ -267,7 +267,9 @@ class EventDesk(JobListener):
             self._end(command.id, outcome_of(error))
 
     def _event(self, payload: SendEvent) -> ControlEvent:
-        return self._port.check_event(payload.operator, payload.event_type, payload.payload, payload.subtask)
+        return self._port.check_event(
+            payload.operator, payload.event_type, payload.payload, payload.subtask, is_accepted=True
+        )
 
     def _end(self, command: str, outcome: Outcome) -> None:
         self._said.pop(command, None)

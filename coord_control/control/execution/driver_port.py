@@ -205,8 +205,13 @@ class DriverPort(Protocol):
 
     # Control events.
 
-    def check_event(self, operator: str, event_type: str, payload: JsonValue, subtask: int | None) -> ControlEvent:
+    def check_event(
+        self, operator: str, event_type: str, payload: JsonValue, subtask: int | None, *, is_accepted: bool = False
+    ) -> ControlEvent:
         """Validate an event and return it.
+
+        Args:
+            is_accepted: it was accepted, perhaps by an earlier version of the program.
 
         Raises:
             OperatorNotFound, UndeclaredEvent, EventInvalid, NoSuchSubtask: the operator cannot accept it.

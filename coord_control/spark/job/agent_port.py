@@ -289,11 +289,14 @@ class AgentPort:
 
     # Events from outside.
 
-    def check_event(self, operator: str, event_type: str, payload: object, subtask: int | None) -> ControlEvent:
+    def check_event(
+        self, operator: str, event_type: str, payload: object, subtask: int | None, *, is_accepted: bool = False
+    ) -> ControlEvent:
         """Return the event, if the operator can take it.
 
         Args:
             payload: of JSON: what the event's model is to be made of.
+            is_accepted: it was accepted, perhaps by an earlier version of the program, whose model had other fields.
 
         Raises:
             OperatorNotFound: no operator of this name is declared.
@@ -302,7 +305,7 @@ class AgentPort:
             NoSuchSubtask, SubtaskNotAllowed: it cannot go there.
         """
         bound = self._bound(operator)
-        event = bound.down.parse(event_type, json.dumps(payload, allow_nan=False).encode())
+        event = bound.down.parse(event_type, json.dumps(payload, allow_nan=False).encode(), is_accepted=is_accepted)
         batch = bound.down.encode(event)
         if subtask is not None and not 0 <= subtask < bound.parallelism:
             raise NoSuchSubtask(operator, subtask, bound.parallelism)
