@@ -3,7 +3,7 @@
 Its query has an operator of four subtasks. The coordinator sends them something all the time, so a gateway that is
 closed holds events back. From outside they are sent thresholds, which are in force from the next epoch on. While the
 file FOLDER/hold exists, the last subtask does not end its epoch, and a checkpoint is under way for as long as the test
-wants to look at it; FOLDER/held says that it has come to that.
+wants to look at it; FOLDER/held says that it has come to that. While FOLDER/wait exists, the job does not start.
 
 Threads: the coordinator's, and one that wakes it; the subtasks are Spark's.
 """
@@ -34,6 +34,8 @@ SUBTASKS: Final = 4
 #: In the job's folder: asks the last subtask to wait, and says that it does.
 HOLD: Final = "hold"
 HELD: Final = "held"
+#: In the job's folder: asks the next driver to wait before it starts the job.
+WAIT: Final = "wait"
 
 _TICK_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 0.05
@@ -127,6 +129,8 @@ class Clerk:
 
 def main(folder: Path, seconds: float = 0.0) -> None:
     """Run until it is stopped."""
+    while (folder / WAIT).exists():
+        time.sleep(_LOOK_SECONDS)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,13 @@ class Soak:
         """The Python process; its supervisor ends what is left of it, and starts the next one."""
         os.kill(self.job().pid, signal.SIGKILL)
 
+    def hold_next_driver(self) -> None:
+        """A driver that starts from now on waits, before it registers, until it is released."""
+        (self.folder / delays_job.WAIT).touch()
+
+    def release_driver(self) -> None:
+        (self.folder / delays_job.WAIT).unlink()
+
     def kill_supervisor(self) -> None:
         """Its driver notices and stops; what manages services starts the next supervisor."""
         assert self._supervisor is not None, "it was started"
@@ -143,6 +150,12 @@ class Soak:
             return False
         return job.is_alive and job.state is JobState.RUNNING
 
+    def stop_schedules(self, names: Iterable[str]) -> None:
+        """Let no more ticks come."""
+        for state in self.dagster.all_instigator_state():
+            if state.name in names:
+                self.dagster.stop_schedule(state.instigator_origin_id, state.selector_id, None)
+
     def ticks(self, schedule: str) -> list[InstigatorTick]:
         """Of a schedule, the oldest first; none before the daemon has seen it."""
         for state in self.dagster.all_instigator_state():
@@ -172,11 +185,18 @@ class Soak:
         told = [_plain(each.metadata) for each in made if each is not None]
         return [metadata for metadata in told if "failed_checkpoint_id" in metadata]
 
-    def wait(self, condition: Callable[[], object], seconds: float = SECONDS, *, pause: float = 1.0) -> None:
-        """Wait until it is true, with a pause between two looks; it must become so."""
+    def wait(
+        self,
+        condition: Callable[[], object],
+        seconds: float = SECONDS,
+        *,
+        pause: float = 1.0,
+        trouble: Callable[[], str] = str,
+    ) -> None:
+        """Wait until it is true, with a pause between two looks; if it does not become so, say what is left."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"this did not happen in time\n{self.tail()}"
+            assert time.monotonic() < deadline, f"this did not happen in time\n{trouble()}\n{self.tail()}"
             time.sleep(pause)
 
     def tail(self) -> str:
