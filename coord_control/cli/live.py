@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from coord_control.cli.options import Control, JobName, Json, Key, Timeout, Wait
+from coord_control.cli.output import print_json, say
 from coord_control.cli.requests import connected, finish
+from coord_control.control.commands import LiveResult
 
 __all__ = ["get", "set_"]
 
@@ -51,10 +53,33 @@ def set_(
         finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
 
 
-def get(job: JobName, name: _Name, timeout: Timeout = None, control: Control = None, as_json: Json = False) -> None:
-    """Show a live value of JOB: who has set it, and since which epoch each query has seen it."""
+def get(
+    job: JobName,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The live value. Default: all.", show_default=False)
+    ] = None,
+    timeout: Timeout = None,
+    control: Control = None,
+    as_json: Json = False,
+) -> None:
+    """Show a live value of JOB: who has set it, and since which epoch each query has seen it.
+
+    Without NAME, all of them as the control database knows them, also those of a job that does not run.
+    """
     with connected(control, as_json) as client:
-        finish(client, client.get(job, name), wait=True, timeout=timeout, as_json=as_json)
+        if name is not None:
+            finish(client, client.get(job, name), wait=True, timeout=timeout, as_json=as_json)
+            return
+        found = client.job(job)
+        if as_json:
+            print_json([value.to_json() for value in found.live_values])
+            return
+        if not found.live_values:
+            say(f"job {job} has no live values")
+        elif not found.is_alive:
+            say("as of the driver's last heartbeat:")
+        for value in found.live_values:
+            say(LiveResult.recorded(value).text(job))
 
 
 def _parsed(text: str) -> tuple[str, Any]:

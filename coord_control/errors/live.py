@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,8 +43,7 @@ class LiveValueNotFound(CoordControlError):
 
     def __init__(self, name: str, job: str, known: Iterable[str]) -> None:
         self.name, self.job, self.known = name, job, sorted(known)
-        has = f"it has: {', '.join(self.known)}" if self.known else "it has none"
-        super().__init__(f"job {job!r} has no live value {name!r}; {has}")
+        super().__init__(f"job {job!r} has no live value {name!r}; {known_names(name, self.known)}")
 
 
 class LiveVersionChanged(CoordControlError):
@@ -65,3 +65,10 @@ class LiveValuesRefused(CoordControlError):
     def __init__(self, query: str, epoch: int, why: str) -> None:
         self.query, self.epoch = query, epoch
         super().__init__(f"epoch {epoch} of query {query!r} has no live values: {why}")
+
+
+def known_names(name: str, known: list[str]) -> str:
+    """Say which names there are instead of an unknown one, and which is the nearest."""
+    near = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"; did you mean {near[0]}?" if near else ""
+    return f"it has: {', '.join(known)}{suggestion}" if known else "it has none"

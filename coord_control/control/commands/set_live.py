@@ -18,8 +18,8 @@ from coord_control.control.execution.command import Command, Name
 from coord_control.control.execution.execution import Execution, Workplace, job_closed
 from coord_control.control.execution.outcomes import CommandResult, completed, outcome_of
 from coord_control.errors import Fenced, JobClosed
-from coord_control.protocol.job_facts import LiveFacts
-from coord_control.storage.records import CommandKind, CommandRecord, Outcome
+from coord_control.protocol.job_facts import LiveFacts, LiveUse
+from coord_control.storage.records import CommandKind, CommandRecord, LiveValueRecord, Outcome
 
 __all__ = ["LiveExecution", "LiveInQuery", "LiveResult", "SetLive"]
 
@@ -50,17 +50,25 @@ class LiveResult(CommandResult):
     @classmethod
     def of(cls, facts: LiveFacts) -> LiveResult:
         """Return the result for what a driver knows."""
-        uses = facts.uses.items()
         return cls(
             name=facts.name,
             version=facts.version,
             value=json.loads(facts.value),
             by=facts.by,
             at=datetime.datetime.fromtimestamp(facts.at_seconds, datetime.UTC),
-            queries={
-                query: LiveInQuery(version=use.version, since=use.since, next_epoch=use.next_epoch)
-                for query, use in uses
-            },
+            queries=_in_queries(facts.uses),
+        )
+
+    @classmethod
+    def recorded(cls, value: LiveValueRecord) -> LiveResult:
+        """Return the result for what the control database knows."""
+        return cls(
+            name=value.name,
+            version=value.version,
+            value=value.value,
+            by=value.by,
+            at=value.at,
+            queries=_in_queries(value.uses),
         )
 
     def text(self, job: str) -> str:
@@ -122,6 +130,13 @@ class LiveExecution(Execution):
     def job_ended(self) -> Outcome | None:
         ending = self._place.ending
         return self.poll() or (None if ending.has_next_driver else job_closed(self._command, ending.by))
+
+
+def _in_queries(uses: Mapping[str, LiveUse]) -> dict[str, LiveInQuery]:
+    return {
+        query: LiveInQuery(version=use.version, since=use.since, next_epoch=use.next_epoch)
+        for query, use in uses.items()
+    }
 
 
 def _shown(value: JsonValue) -> str:

@@ -132,6 +132,8 @@ class _SinkCheck:
                 found = f"the queries {', '.join(same)} write to {_named(self.sink)}, which cannot go back for each"
                 return self._check(Verdict.REFUSED, found, f"{_BY_HAND}; or {_FORK}")
             found = f"{_named(self.sink)} is set back to {_position(self.sink)} before a query starts"
+            if self.sink.kind == FILE_SINK:
+                found += "; files of later epochs stay, and Spark, which reads by the sink's log, does not see them"
             if self.current is None:
                 found += ". What the query writes to now is not known here: it has not run in this job's folder"
                 return self._check(Verdict.WARNING, found, _ELSEWHERE)

@@ -88,7 +88,8 @@ public final class LiveRule extends Rule {
         if (epoch == null || run == null) {
             throw new IllegalStateException(
                     name + ": a live value is known only in an epoch of a query that was started with job.start(), and on"
-                            + " the thread that runs the epoch or one that was made with pyspark.InheritableThread");
+                            + " the thread that runs the epoch or one that was made with pyspark.InheritableThread; elsewhere"
+                            + " in the driver's program read it with job.live(...).get()");
         }
         if (run.equals(CHECK)) {
             return null;

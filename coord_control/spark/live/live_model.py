@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.saved_state import parse_saved, problems_of
 from coord_control.errors import LiveModelInvalid, LiveValueInvalid
+from coord_control.errors.live import known_names
 
 __all__ = ["MAX_BYTES", "LiveModel"]
 
@@ -112,10 +113,9 @@ class LiveModel(Generic[Model]):
             LiveValueInvalid: there is no such field, or the value does not fit the model.
         """
         if unknown := sorted(set(fields) - set(self.fields)):
-            raise LiveValueInvalid(
-                self.name,
-                f"{self.model.__name__} has no field {unknown[0]!r}; it has: {', '.join(sorted(self.fields))}",
-            )
+            field = unknown[0]
+            problem = f"{self.model.__name__} has no field {field!r}; {known_names(field, sorted(self.fields))}"
+            raise LiveValueInvalid(self.name, problem, [{"loc": [field], "msg": problem}])
         whole = json.loads(data) | dict(fields)
         try:
             return self.dump(self.load(json.dumps(whole, allow_nan=False).encode()))

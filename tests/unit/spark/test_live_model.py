@@ -95,6 +95,9 @@ def test_the_fields_of_a_refusal_are_named() -> None:
     with pytest.raises(LiveValueInvalid) as caught:
         model.changed(model.default, {"minutes": "soon"})
     assert [each["loc"] for each in caught.value.fields] == [["minutes"]]
+    with pytest.raises(LiveValueInvalid, match="did you mean minutes") as caught:
+        model.changed(model.default, {"minute": 1})
+    assert [each["loc"] for each in caught.value.fields] == [["minute"]]
 
 
 def test_a_number_that_is_not_finite_has_no_literal() -> None:
