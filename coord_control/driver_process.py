@@ -57,6 +57,7 @@ ACCEPT_SKIPPED_VARIABLE: Final = "COORD_ACCEPT_SKIPPED_EPOCHS"  #: ... and that 
 SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that a supervisor restarts it, and which one
 LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver the file that its output goes to, if any
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
+_PROGRESS_BARS: Final = "spark.ui.showConsoleProgress"
 _LEFTOVER_SECONDS: Final = 10.0  # for the JVM's shutdown hooks after the Python process ended
 _POLL_SECONDS: Final = 0.05
 _REPORT_BYTES: Final = 4096
@@ -65,21 +66,25 @@ _log = logging.getLogger("coord_control.supervisor")
 
 
 def driver_environment(
-    environment: Mapping[str, str], *, master: str | None = None, grace: float | None = None
+    environment: Mapping[str, str], *, master: str | None = None, grace: float | None = None, is_logged: bool = False
 ) -> dict[str, str]:
     """Return the environment of a driver: the given one, and the variables for PySpark and the bootstrap.
 
     Args:
         master: the Spark master for a script that does not set one (PySpark has no variable for it).
         grace: how long a stop may take, in seconds.
+        is_logged: its output goes to a file, where Spark's progress bars would bury all else.
 
     On a local master the Python workers run the driver's interpreter; PySpark alone would take ``python3`` from PATH.
     """
     result = dict(environment)
     if grace is not None:
         result[GRACE_VARIABLE] = str(grace)
+    arguments = environment.get("PYSPARK_SUBMIT_ARGS", _SHELL)
     if master is not None:
-        result["PYSPARK_SUBMIT_ARGS"] = submit_arguments(environment.get("PYSPARK_SUBMIT_ARGS", _SHELL), master)
+        result["PYSPARK_SUBMIT_ARGS"] = arguments = submit_arguments(arguments, master)
+    if is_logged and _PROGRESS_BARS not in arguments:
+        result["PYSPARK_SUBMIT_ARGS"] = f"--conf {_PROGRESS_BARS}=false {arguments}"
     if master is None or master.startswith("local"):
         result.setdefault("PYSPARK_PYTHON", sys.executable)
     return result

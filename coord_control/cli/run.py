@@ -167,7 +167,7 @@ def run(
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()
     command = [sys.executable, "-m", "coord_control.spark.process.bootstrap", str(script), *(args or [])]
-    environment = driver_environment(os.environ, master=master, grace=grace)
+    environment = driver_environment(os.environ, master=master, grace=grace, is_logged=log is not None)
     environment[SUPERVISED_VARIABLE] = secrets.token_hex(8)
     if log is None:
         environment.pop(LOG_FILE_VARIABLE, None)  # the driver must not name a file that is not written

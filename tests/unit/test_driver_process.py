@@ -39,6 +39,24 @@ def test_without_a_master_the_arguments_of_spark_submit_are_left_alone() -> None
 
 
 @pytest.mark.parametrize(
+    ("master", "given", "result"),
+    [
+        (None, {}, "--conf spark.ui.showConsoleProgress=false pyspark-shell"),
+        ("yarn", {}, "--conf spark.ui.showConsoleProgress=false --master yarn pyspark-shell"),
+        (
+            None,
+            {"PYSPARK_SUBMIT_ARGS": "--conf spark.ui.showConsoleProgress=true pyspark-shell"},
+            "--conf spark.ui.showConsoleProgress=true pyspark-shell",
+        ),
+    ],
+)
+def test_a_log_has_no_progress_bars_unless_they_are_asked_for(
+    master: str | None, given: dict[str, str], result: str
+) -> None:
+    assert driver_environment(given, master=master, is_logged=True)["PYSPARK_SUBMIT_ARGS"] == result
+
+
+@pytest.mark.parametrize(
     ("master", "given", "python"),
     [
         (None, {}, sys.executable),
