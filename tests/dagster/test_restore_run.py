@@ -85,7 +85,7 @@ def test_a_job_that_does_not_run_is_restored_on_its_storage(plane: Plane, action
     assert found is not None
     assert (found.path, found.ref, found.checkpoint) == (dead, "latest", 1)
     shown = ended.metadata
-    assert (shown["way"], shown["job"], shown["checkpoint_id"], shown["path"]) == ("storage", "flights", 1, dead)
+    assert (shown["way"], shown["job"], shown["checkpoint_id"], shown["path"]) == ("storage", "flights", "1", dead)
     assert shown["linked_bytes"] + shown["copied_bytes"] > 0
     assert "| ok | files | counts |" in shown["preflight"]
     assert ended.has_said(f"job flights was restored from {dead}: its next driver resumes from there")
@@ -209,7 +209,7 @@ def test_a_repeated_step_does_not_go_back_twice(plane: Plane, actions: Actions, 
     assert again.metadata == {
         "way": "storage",
         "job": "flights",
-        "checkpoint_id": 1,
+        "checkpoint_id": "1",
         "path": dead,
         "was_restored_before": True,
     }
@@ -392,8 +392,8 @@ def test_a_job_that_runs_is_restored_by_its_driver_and_starts_again(plane: Plane
     found = restored(plane)
     assert found is not None
     assert found.path == path
-    assert (ended.metadata["way"], ended.metadata["path"], ended.metadata["checkpoint_id"]) == ("driver", path, 1)
-    assert ended.metadata["generation"] == plane.client().job("flights").generation
+    assert (ended.metadata["way"], ended.metadata["path"], ended.metadata["checkpoint_id"]) == ("driver", path, "1")
+    assert ended.metadata["generation"] == str(plane.client().job("flights").generation)
     assert ended.has_said("job flights was restored, waiting for its next driver")
 
 
