@@ -171,6 +171,7 @@ class ScriptedDriver:
             address="127.0.0.1",
             port=0,
             tls=False,
+            spark_ui="http://127.0.0.1:4040",
         )
 
     # The port.

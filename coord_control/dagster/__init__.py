@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coord_control.dagster.spec import (
         CheckBounds,
         ControlPlaneSpec,
+        MaterializeSpec,
         QuerySpec,
         RetainSpec,
         ScheduleSpec,
@@ -31,6 +32,7 @@ __all__ = [
     "CheckBounds",
     "ControlPlaneResource",
     "ControlPlaneSpec",
+    "MaterializeSpec",
     "QuerySpec",
     "RetainSpec",
     "ScheduleSpec",

@@ -1,7 +1,8 @@
 """Dagster metadata of checkpoints, recoveries and queries: entries under ``coord_control/``, whose names never change.
 
-Numbers are stored as numbers, because Dagster plots every numeric entry over time; durations are in seconds, sizes in
-bytes. Unknown values are left out, so that no plot shows a zero that was never measured.
+What is measured is a number, because Dagster plots every numeric entry over time; durations are in seconds, sizes in
+bytes. Numbers that name something, or are the same each time, are texts: their plots would say nothing. Unknown values
+are left out, so that no plot shows a zero that was never measured.
 
 Text from users (labels, messages, job names) goes into Markdown only as code, where it cannot become a link, an image
 or markup.
@@ -39,6 +40,8 @@ __all__ = [
     "failure_metadata",
     "query_metadata",
     "recovery_metadata",
+    "table_metadata",
+    "written_metadata",
 ]
 
 NAMESPACE: Final = "coord_control/"
@@ -47,6 +50,20 @@ Metadata: TypeAlias = dict[str, dg.MetadataValue[Any]]
 _T = TypeVar("_T")
 
 _SUBTASK_ROWS: Final = 500
+#: Numbers that name something, or are the same each time.
+_NOT_PLOTTED: Final = frozenset(
+    {
+        "checkpoint_id",
+        "failed_checkpoint_id",
+        "from_checkpoint",
+        "from_epoch",
+        "generation",
+        "passed_subtasks",
+        "sequence",
+        "since_epoch",
+        "subtasks",
+    }
+)
 _BACKTICKS: Final = re.compile("`+")
 _Cell: TypeAlias = str | int | float | None
 
@@ -168,6 +185,31 @@ def query_metadata(query: QueryRecord, live_values: Sequence[LiveValueRecord] = 
     )
 
 
+def written_metadata(
+    query: QueryRecord, *, since_epoch: int | None, rows_read: int | None, rows_written: int | None
+) -> Metadata:
+    """Return how far a query has written, and how much since the epoch of the last materialization."""
+    return entries(
+        {
+            "epoch": query.epoch,
+            "since_epoch": since_epoch,
+            "rows_read": rows_read,
+            "rows_written": rows_written,
+        }
+    )
+
+
+def table_metadata(query: QueryRecord) -> Metadata:
+    """Return the table that a query writes to, and its columns, under Dagster's own names."""
+    found: Metadata = {}
+    if query.table:
+        found["dagster/table_name"] = dg.MetadataValue.text(query.table)
+    if query.columns:
+        columns = [dg.TableColumn(name, kind) for name, kind in query.columns.items()]
+        found["dagster/column_schema"] = dg.MetadataValue.table_schema(dg.TableSchema(columns))
+    return found
+
+
 def live_entries(values: Sequence[LiveValueRecord], query: str | None = None) -> dict[str, object]:
     """Return a table of live values, and their versions, numbers and booleans to be plotted: what is accepted.
 
@@ -206,8 +248,12 @@ def _in_force(value: LiveValueRecord, query: str) -> str:
 
 def entries(values: Mapping[str, object]) -> Metadata:
     """Return metadata of the matching types; None, empty strings, infinity and NaN are left out."""
-    made = {f"{NAMESPACE}{name}": _value(value) for name, value in values.items()}
+    made = {f"{NAMESPACE}{name}": _value(_text_of(name, value)) for name, value in values.items()}
     return {name: value for name, value in made.items() if value is not None}
+
+
+def _text_of(name: str, value: object) -> object:
+    return str(value) if name in _NOT_PLOTTED and value is not None else value
 
 
 def _value(value: object) -> dg.MetadataValue[Any] | None:

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 __all__ = [
     "CheckBounds",
     "ControlPlaneSpec",
+    "MaterializeSpec",
     "QuerySpec",
     "RetainSpec",
     "ScheduleSpec",
@@ -24,6 +25,7 @@ __all__ = [
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Label = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+_Page = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")]
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -40,6 +42,9 @@ def _text_by_name(context: dg.ResolutionContext, raw: dict[str, str]) -> dict[st
     return {name: _text(context.at_path(name), each) for name, each in raw.items()}
 
 
+_Texts = Annotated[dict[str, str], dg.Resolver(_text_by_name, model_field_type=dict[str, str])]
+
+
 class StartSpec(dg.Model, dg.Resolvable):
     """How to start a job's driver: ``coordctl run --detach SCRIPT``, on the machine that runs Dagster's code location.
 
@@ -53,9 +58,7 @@ class StartSpec(dg.Model, dg.Resolvable):
 
     script: str
     args: Annotated[list[str], dg.Resolver(_texts, model_field_type=list[str])] = Field(default_factory=list)
-    env: Annotated[dict[str, str], dg.Resolver(_text_by_name, model_field_type=dict[str, str])] = Field(
-        default_factory=dict
-    )
+    env: _Texts = Field(default_factory=dict)
     working_directory: str | None = None
     log_file: str | None = None
 
@@ -147,6 +150,25 @@ class SuperviseSpec(dg.Model, dg.Resolvable):
     delay_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
 
 
+class MaterializeSpec(dg.Model, dg.Resolvable):
+    """When what a query has written is reported as a materialization: after so many epochs or seconds, if there is a
+    new epoch.
+
+    Attributes:
+        every_epochs: Epochs between two materializations.
+        every_seconds: Seconds between two materializations. With both, whatever is over first counts.
+    """
+
+    every_epochs: Annotated[int, Field(ge=1)] | None = None
+    every_seconds: _Positive | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.every_epochs is None and self.every_seconds is None:
+            raise ValueError("set every_epochs, every_seconds, or both; leave materialize out for observations alone")
+        return self
+
+
 class QuerySpec(dg.Model, dg.Resolvable):
     """A streaming query, whose output becomes an external asset.
 
@@ -154,11 +176,24 @@ class QuerySpec(dg.Model, dg.Resolvable):
         name: The name of the query.
         key: The asset key, such as ``analytics/flights``. Defaults to the translator's.
         description: The description of the asset.
+        deps: The keys of the assets that it reads, such as ``kafka/orders``.
+        owners: The owners of the asset. Defaults to the job's.
+        tags: Tags of the asset, in addition to the job's.
+        kinds: Kinds of the asset, such as ``delta``; at most three. Defaults to the job's.
+        group: The group of the asset. Defaults to the job's.
+        materialize: Report what it has written as materializations, for assets downstream. Without it, its progress is
+            only observed.
     """
 
     name: str
     key: str | None = None
     description: str | None = None
+    deps: list[str] = Field(default_factory=list)
+    owners: list[str] = Field(default_factory=list)
+    tags: _Texts = Field(default_factory=dict)
+    kinds: list[str] = Field(default_factory=list, max_length=3)
+    group: str | None = None
+    materialize: MaterializeSpec | None = None
 
 
 class StreamingJobSpec(dg.Model, dg.Resolvable):
@@ -182,7 +217,7 @@ class StreamingJobSpec(dg.Model, dg.Resolvable):
     queries: list[QuerySpec] | None = None
     group: str | None = None
     owners: list[str] = Field(default_factory=list)
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: _Texts = Field(default_factory=dict)
     start: StartSpec | None = None
     schedules: list[ScheduleSpec] = Field(default_factory=list)
     checks: CheckBounds = CheckBounds()
@@ -211,12 +246,14 @@ class ControlPlaneSpec(dg.Model, dg.Resolvable):
 
     Attributes:
         database: The database URL. Defaults to ``COORD_CONTROL``, or else to the user's embedded database.
+        page: The address of ``coordctl ui`` as browsers see it, to which assets link. Without it there are no links.
         jobs: The jobs to configure.
         discover: Whether all other jobs in the database get assets too, configured by ``defaults``.
         defaults: The configuration of discovered jobs; its name is ignored.
     """
 
     database: str | None = None
+    page: _Page | None = None
     jobs: list[StreamingJobSpec] = Field(default_factory=list)
     discover: bool = False
     defaults: StreamingJobSpec = StreamingJobSpec(name="default")

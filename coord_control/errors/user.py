@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from coord_control.errors.base import CoordControlError, Fault
 
@@ -49,6 +49,8 @@ __all__ = [
     "UserDataError",
     "WakeChanged",
 ]
+
+_NAMED_JOBS: Final = 20
 
 
 class DeclarationError(CoordControlError):
@@ -259,10 +261,14 @@ class JobNotFound(CoordControlError):
 
     fault = Fault.USER
 
-    def __init__(self, job: str, root: str, near: list[str], hint: str = "check --root") -> None:
-        self.job, self.root, self.near = job, root, near
+    def __init__(
+        self, job: str, root: str, near: list[str], hint: str = "check --root", known: Sequence[str] = ()
+    ) -> None:
+        self.job, self.root, self.near, self.known = job, root, near, known
         suggestion = f"; did you mean {' or '.join(near)}?" if near else f"; {hint}"
-        super().__init__(f"there is no job {job!r} in {root}{suggestion}")
+        more = f", and {len(known) - _NAMED_JOBS} more" if len(known) > _NAMED_JOBS else ""
+        others = f"; the jobs there are {', '.join(known[:_NAMED_JOBS])}{more}" if known else ""
+        super().__init__(f"there is no job {job!r} in {root}{suggestion}{others}")
 
 
 class UserDataError(CoordControlError):

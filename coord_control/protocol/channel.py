@@ -51,14 +51,17 @@ class OperatorChannel:
             raise NoSuchSubtask(self.operator, subtask, len(self.gateways))
         self.gateways[subtask].send(batch, now)
 
-    def trigger(self, barrier: BarrierId, now: float) -> BarrierId | None:
+    def trigger(self, barrier: BarrierId, now: float, *, is_checkpoint: bool = False) -> BarrierId | None:
         """Mark all gateways for ``barrier``. Returns the barrier whose snapshot must be asked for now, if any.
+
+        Args:
+            is_checkpoint: whether the barrier belongs to a checkpoint; otherwise it starts an epoch.
 
         Raises:
             InvalidTransition: ``barrier`` is not newer than every one before it (C9).
         """
         for gateway in self.gateways:
-            gateway.mark(barrier)
+            gateway.mark(barrier, is_checkpoint=is_checkpoint)
         self._waiting.append(barrier)
         return self._next_phase(now)
 

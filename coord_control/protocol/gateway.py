@@ -63,10 +63,14 @@ class Gateway:
 
     __slots__ = (
         "_barriers",
+        "_checkpoint_holds_since",
+        "_checkpoints",
         "_highest",
         "_holding_since",
         "blocked_seconds",
         "blocked_total",
+        "checkpoint_blocked_seconds",
+        "checkpoint_blocked_total",
         "mailbox",
         "waiting_bytes",
     )
@@ -76,10 +80,14 @@ class Gateway:
         self._barriers: dict[BarrierId, list[EventBatch] | None] = {}
         self._highest = BarrierId(-1)
         self._holding_since: float | None = None
+        self._checkpoints: set[BarrierId] = set()  # those of the barriers that belong to checkpoints
+        self._checkpoint_holds_since: float | None = None
         self.mailbox: list[EventBatch] = []  #: events that wait for the subtask's next epoch
         self.waiting_bytes = 0  #: of all events that wait here, before and behind the valve
         self.blocked_total = 0  #: events that had to wait at this gateway, ever
         self.blocked_seconds = 0.0  #: time during which at least one event waited here
+        self.checkpoint_blocked_total = 0  #: of the events: those that a checkpoint stopped; the others met an epoch
+        self.checkpoint_blocked_seconds = 0.0  #: of the time: while one waited behind a checkpoint
 
     def state(self, barrier: BarrierId) -> State:
         """Return the state of ``barrier`` at this gateway."""
@@ -89,8 +97,11 @@ class Gateway:
             return State.OPENED
         return State.MARKED if self._barriers[barrier] is None else State.CLOSED
 
-    def mark(self, barrier: BarrierId) -> None:
+    def mark(self, barrier: BarrierId, *, is_checkpoint: bool = False) -> None:
         """Mark the point at which the coordinator is asked for its state at ``barrier``; events still pass.
+
+        Args:
+            is_checkpoint: whether the barrier belongs to a checkpoint; otherwise it starts an epoch.
 
         Raises:
             InvalidTransition: ``barrier`` is not newer than every one before it (C9).
@@ -98,6 +109,8 @@ class Gateway:
         self._check(barrier, Input.MARK)
         self._highest = barrier
         self._barriers[barrier] = None
+        if is_checkpoint:
+            self._checkpoints.add(barrier)
 
     def close(self, barrier: BarrierId) -> bool:
         """Let events wait behind ``barrier``, at the coordinator's snapshot point. Return False if it was opened
@@ -122,6 +135,7 @@ class Gateway:
         if barrier not in self._barriers:
             return False
         held = self._barriers.pop(barrier)
+        self._checkpoints.discard(barrier)
         if held:
             self._before(barrier).extend(held)
         self._stop_holding(now)
@@ -130,12 +144,15 @@ class Gateway:
     def send(self, batch: EventBatch, now: float) -> None:
         """Put an event of the coordinator into the mailbox, or behind the newest closed barrier."""
         self.waiting_bytes += len(batch.payload)
-        for held in reversed(self._barriers.values()):
+        for barrier, held in reversed(self._barriers.items()):
             if held is not None:
                 held.append(batch)
                 self.blocked_total += batch.length
                 if self._holding_since is None:
                     self._holding_since = now
+                if barrier in self._checkpoints:
+                    self.checkpoint_blocked_total += batch.length
+                    self._time_checkpoints(now)
                 return
         self.mailbox.append(batch)
 
@@ -162,6 +179,11 @@ class Gateway:
     def blocked_seconds_at(self, now: float) -> float:
         """Time during which at least one event waited here, up to ``now``."""
         return self.blocked_seconds + self.blocked_age(now)
+
+    def checkpoint_blocked_seconds_at(self, now: float) -> float:
+        """Time during which at least one event waited behind a checkpoint here, up to ``now``."""
+        since = self._checkpoint_holds_since
+        return self.checkpoint_blocked_seconds + (0.0 if since is None else now - since)
 
     def blocked_age(self, now: float) -> float:
         """For how long at least one event has been waiting here without a break; 0: none does."""
@@ -196,3 +218,13 @@ class Gateway:
         if self._holding_since is not None and not any(self._barriers.values()):
             self.blocked_seconds += now - self._holding_since
             self._holding_since = None
+        self._time_checkpoints(now)
+
+    def _time_checkpoints(self, now: float) -> None:
+        # An event that a newer barrier hands on may wait behind an older one of the other kind.
+        is_holding = any(self._barriers[each] for each in self._checkpoints)
+        if is_holding and self._checkpoint_holds_since is None:
+            self._checkpoint_holds_since = now
+        elif self._checkpoint_holds_since is not None and not is_holding:
+            self.checkpoint_blocked_seconds += now - self._checkpoint_holds_since
+            self._checkpoint_holds_since = None

@@ -41,6 +41,7 @@ class JobFacts:
         started_at_seconds: when the driver opened the job.
         version: of this package.
         address, port, tls: where subtasks reach the driver, and whether encrypted.
+        spark_ui: the address of Spark's own page; empty if it has none.
     """
 
     name: str
@@ -57,6 +58,7 @@ class JobFacts:
     address: str
     port: int
     tls: bool
+    spark_ui: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

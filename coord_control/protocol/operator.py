@@ -71,6 +71,8 @@ class Totals:
     attempts_failed: int = 0
     blocked_events: int = 0  #: that had to wait at gateways of runs that have ended
     blocked_seconds: float = 0.0  #: ... and for how long, over all gateways
+    checkpoint_blocked_events: int = 0  #: of these, behind checkpoints
+    checkpoint_blocked_seconds: float = 0.0
     begin: Durations = field(default_factory=Durations)  #: from an epoch's first hello to the coordinator's state
     ack: Durations = field(default_factory=Durations)  #: from then to the last ack
     settle: Durations = field(default_factory=Durations)  #: from then to the settled commit
@@ -301,7 +303,7 @@ class OperatorRun:
         """Begin the cut of a checkpoint: the coordinator is asked for its state, now or when it has given earlier
         ones."""
         self.cuts[cut.barrier] = cut
-        self._ask(self.channel.trigger(cut.barrier, now), now, batch)
+        self._ask(self.channel.trigger(cut.barrier, now, is_checkpoint=True), now, batch)
 
     def abort(self, barrier: BarrierId, now: float, batch: Batch) -> None:
         """Abort a checkpoint in which this operator takes part; its events move on in order (C6)."""
@@ -387,6 +389,8 @@ class OperatorRun:
         for gateway in self.channel.gateways:
             self.totals.blocked_events += gateway.blocked_total
             self.totals.blocked_seconds += gateway.blocked_seconds_at(now)
+            self.totals.checkpoint_blocked_events += gateway.checkpoint_blocked_total
+            self.totals.checkpoint_blocked_seconds += gateway.checkpoint_blocked_seconds_at(now)
 
     # Parts.
 

@@ -13,7 +13,7 @@ from coord_control.protocol.job import JobCore
 from coord_control.protocol.operator import OperatorRun, Totals
 from coord_control.protocol.records import count
 
-__all__ = ["GatewayStatus", "JobStatus", "OperatorStatus", "QueryStatus", "operator_statuses"]
+__all__ = ["GatewayStatus", "JobStatus", "OperatorStatus", "QueryStatus", "QueryTarget", "operator_statuses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class GatewayStatus:
     outbox: int = 0  #: events of the subtask that wait for the commit of the running epoch
     waiting_bytes: int = 0  #: of what waits for it: before and behind barriers, and inputs that it has not asked for
     blocked_age_seconds: float = 0.0  #: for how long one has been waiting behind a barrier without a break
+    checkpoint_blocked_total: int = 0  #: of those that had to wait: the ones that a checkpoint stopped
+    checkpoint_blocked_seconds: float = 0.0  #: of the time: while one waited behind a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,39 @@ class OperatorStatus:
         """Time during which at least one event waited since the driver started, over all gateways."""
         return self.totals.blocked_seconds + math.fsum(gateway.blocked_seconds for gateway in self.gateways)
 
+    @property
+    def checkpoint_blocked_events_total(self) -> int:
+        """Events that a checkpoint has stopped since the driver started; epochs have stopped the others."""
+        own = sum(gateway.checkpoint_blocked_total for gateway in self.gateways)
+        return self.totals.checkpoint_blocked_events + own
+
+    @property
+    def checkpoint_blocked_seconds_total(self) -> float:
+        """Time during which an event waited behind a checkpoint since the driver started, over all gateways."""
+        own = math.fsum(gateway.checkpoint_blocked_seconds for gateway in self.gateways)
+        return self.totals.checkpoint_blocked_seconds + own
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTarget:
+    """What a query writes.
+
+    Attributes:
+        table: the name of its table, as for ``toTable``; None if the writer says where.
+        columns: the types of its columns, by name; empty if there are very many.
+    """
+
+    table: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
     """One query.
 
     ``progress`` is Spark's newest progress event, with the newest event time of the last batch that had any; the
-    numbers of batches, rows and seconds are of all since the driver started.
+    numbers of batches, rows and seconds are of all since the driver started. ``output_rows`` is None if its sink does
+    not report them.
     """
 
     name: str
@@ -71,6 +99,8 @@ class QueryStatus:
     batches: int = 0
     rows: int = 0
     batch_seconds: float = 0.0
+    output_rows: int | None = None
+    target: QueryTarget = QueryTarget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +165,8 @@ def _gateways(operator: OperatorRun, now: float) -> tuple[GatewayStatus, ...]:
             outbox=sent.get(SubtaskIndex(subtask), 0),
             waiting_bytes=operator.waiting_bytes(SubtaskIndex(subtask)),
             blocked_age_seconds=gateway.blocked_age(now),
+            checkpoint_blocked_total=gateway.checkpoint_blocked_total,
+            checkpoint_blocked_seconds=gateway.checkpoint_blocked_seconds_at(now),
         )
         for subtask, gateway in enumerate(operator.channel.gateways)
     )

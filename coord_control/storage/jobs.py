@@ -237,10 +237,11 @@ def find(transaction: Transaction, name: str, database: str) -> int:
 
 
 def job_not_found(transaction: Transaction, name: str, database: str) -> JobNotFound:
-    """Return an error that names jobs with similar names."""
-    names = transaction.execute(select(tables.jobs.c.name)).scalars().all()
+    """Return an error that names the jobs that there are, and those with similar names."""
+    names = transaction.execute(select(tables.jobs.c.name).order_by(tables.jobs.c.name)).scalars().all()
     near = difflib.get_close_matches(name, names, n=3)
-    return JobNotFound(name, f"the control database {database}", near, "a job is recorded there when its driver starts")
+    hint = "a job is recorded there when its driver starts"
+    return JobNotFound(name, f"the control database {database}", near, hint, names)
 
 
 def locked_generation(transaction: Transaction, name: str, generation: int, database: str) -> int:

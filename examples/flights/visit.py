@@ -186,7 +186,7 @@ def addresses(url: str, location: Location) -> dict[str, str]:
 def _savepoint_run(run: str, facts: dict[str, Any]) -> SavepointRun:
     prefix = "coord_control/"
     return SavepointRun(
-        id=facts[f"{prefix}checkpoint_id"],
+        id=int(facts[f"{prefix}checkpoint_id"]),
         path=facts[f"{prefix}path"],
         run_id=run,
         seconds=facts[f"{prefix}duration_seconds"],

@@ -118,7 +118,8 @@ class BrowserRig:
     def until_reported(self, savepoint: int) -> None:
         """Wait until a savepoint is a materialization."""
         name = "coord_control/checkpoint_id"
-        self.dagster.wait(lambda: savepoint in [m.metadata[name] for m in self.dagster.materializations(_SAVEPOINT)])
+        made = self.dagster.materializations
+        self.dagster.wait(lambda: str(savepoint) in [each.metadata[name] for each in made(_SAVEPOINT)])
 
     def _runs(self, generation: int) -> bool:
         try:

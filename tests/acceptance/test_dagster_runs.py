@@ -91,7 +91,7 @@ class DeploymentRig:
     def made(self, run: str) -> list[int]:
         """The savepoints that a run has reported."""
         entries = self.dagster.materializations(_SAVEPOINT)
-        return [entry.metadata[_ID] for entry in entries if entry.run_id == run]
+        return [int(entry.metadata[_ID]) for entry in entries if entry.run_id == run]
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +246,14 @@ def test_the_sensor_reports_once_what_no_run_has_reported(rig: DeploymentRig) ->
     eventually(lambda: [record.state for record in rig.savepoints()] == [CheckpointState.COMPLETED])
 
     def reported() -> list[int]:
-        return [entry.metadata[_ID] for entry in rig.dagster.materializations(_SAVEPOINT)]
+        return [int(entry.metadata[_ID]) for entry in rig.dagster.materializations(_SAVEPOINT)]
 
     rig.dagster.wait(lambda: savepoint in reported())
     ticks = _ticks(rig)
     rig.dagster.wait(lambda: _ticks(rig) > ticks)  # one more looks at all of it again
     completed = rig.client.checkpoints(JOB, kind=CheckpointKind.SAVEPOINT, limit=1000)
     assert sorted(reported()) == sorted(each.id for each in completed if each.state is CheckpointState.COMPLETED)
-    [entry] = [each for each in rig.dagster.materializations(_SAVEPOINT) if each.metadata[_ID] == savepoint]
+    [entry] = [each for each in rig.dagster.materializations(_SAVEPOINT) if int(each.metadata[_ID]) == savepoint]
     assert (entry.run_id, entry.metadata["coord_control/reported_by"]) == ("", "sensor")
 
 

@@ -159,7 +159,7 @@ def test_in_a_terminal_dagster_takes_a_savepoint_and_the_job_idles_and_can_be_sa
     run = api.materialize(location, ["flights", "savepoint"], {})
     while api.run_status(run) not in ("SUCCESS", "FAILURE"):
         time.sleep(0.5)
-    assert api.metadata(["flights", "savepoint"], run)["coord_control/checkpoint_id"] == 2
+    assert api.metadata(["flights", "savepoint"], run)["coord_control/checkpoint_id"] == "2"
     process.send_signal(signal.SIGINT)
     screen.await_text("No flight is lost or counted twice.")
     assert process.wait() == 0

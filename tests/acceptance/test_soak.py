@@ -192,13 +192,14 @@ def _label(schedule: str, tick: InstigatorTick) -> str:
 def _check_reports(world: Soak, purpose: str) -> None:
     """Each checkpoint that was complete is one materialization with all metadata, each that failed one observation."""
     reported = world.materializations(purpose)
-    assert Counter(each["checkpoint_id"] for each in reported) == Counter(_ids(world, purpose))
+    assert Counter(int(each["checkpoint_id"]) for each in reported) == Counter(_ids(world, purpose))
     records = {record.id: record for record in _records(world, purpose)}
     for each in reported:
         assert each.keys() >= _ALWAYS, _ALWAYS - each.keys()
-        record = records[each["checkpoint_id"]]
-        assert _facts(each) == (record.label, record.path, record.requested_by, record.sequence, record.state_bytes)
-    told = Counter(each["failed_checkpoint_id"] for each in world.failures(purpose))
+        record = records[int(each["checkpoint_id"])]
+        sequence = str(record.sequence)
+        assert _facts(each) == (record.label, record.path, record.requested_by, sequence, record.state_bytes)
+    told = Counter(int(each["failed_checkpoint_id"]) for each in world.failures(purpose))
     assert told == Counter(_failed(world, purpose))
 
 

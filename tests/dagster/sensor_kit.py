@@ -34,6 +34,7 @@ from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
     CheckpointState,
+    LiveOperator,
     LiveQuery,
     LiveStatus,
     OperatorRecord,
@@ -74,11 +75,20 @@ class Jobs:
         }
         self.store.jobs.register(records.registration(name, **values | changes))
 
-    def live(self, name: str = JOB, *, epoch: int, generation: int = 1) -> None:
-        query = LiveQuery(
-            name=QUERY, state="running", epoch=epoch, rows_per_second=1234.0, backlog=56789, lag_seconds=2.5
-        )
-        self.store.jobs.heartbeat(name, generation, LiveStatus(queries=(query,)))
+    def live(
+        self,
+        name: str = JOB,
+        *,
+        epoch: int | None,
+        generation: int = 1,
+        operators: tuple[LiveOperator, ...] = (),
+        spark_ui: str = "",
+        **query: Any,
+    ) -> None:
+        values: dict[str, Any] = {"rows_per_second": 1234.0, "backlog": 56789, "lag_seconds": 2.5}
+        live = LiveQuery(name=QUERY, state="running", epoch=epoch, **values | query)
+        status = LiveStatus(queries=(live,), operators=operators, spark_ui=spark_ui)
+        self.store.jobs.heartbeat(name, generation, status)
 
     def checkpoint(
         self, job: str = JOB, *, age: timedelta = timedelta(), subtasks: int = 2, **changes: Any
@@ -155,6 +165,7 @@ class SensorRig:
     translator: StreamingJobTranslator = field(default_factory=StreamingJobTranslator)
     limits: TickLimits | None = None
     address: str | None = None  #: of another database
+    page: str | None = None  #: the address of `coordctl ui`
     cursor: str | None = None
     skipped: str | None = None  #: what the last tick has said
 
@@ -171,7 +182,7 @@ class SensorRig:
         return JobAssets.of(self.specs[0], self.translator)
 
     def sensor(self) -> dg.SensorDefinition:
-        return build_sensor(ControlPlaneSpec(), self.specs, self.translator, limits=self.limits)
+        return build_sensor(ControlPlaneSpec(page=self.page), self.specs, self.translator, limits=self.limits)
 
     def look(self) -> Any:
         """Evaluate the sensor; nothing is stored."""
@@ -203,7 +214,7 @@ class SensorRig:
         key = asset or self.assets.checkpoint
         page = self.instance.fetch_materializations(key, 1000, ascending=True)
         events = [record.asset_materialization for record in page.records]
-        return [int(number(event, "checkpoint_id")) for event in events if event is not None]
+        return [int(text(event, "checkpoint_id")) for event in events if event is not None]
 
     def observed(self, asset: dg.AssetKey | None = None) -> list[dg.AssetObservation]:
         """What was observed of an asset, other than how a query fares."""

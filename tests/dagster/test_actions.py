@@ -163,7 +163,7 @@ def test_a_job_is_stopped_with_a_savepoint(plane: Plane, actions: Actions, tmp_p
     ended = actions.run("stop_streaming_job", savepoint=True, label="last", target=target)
 
     assert driver.ended.is_set()
-    assert (ended.metadata["checkpoint_id"], ended.metadata["path"], ended.metadata["label"]) == (1, target, "last")
+    assert (ended.metadata["checkpoint_id"], ended.metadata["path"], ended.metadata["label"]) == ("1", target, "last")
     assert ended.has_said(f"job flights has stopped after savepoint 1: {target}")
 
 
@@ -198,7 +198,7 @@ def test_a_stop_that_took_too_long_is_found_again(plane: Plane, actions: Actions
 
     again = actions.run("stop_streaming_job", again=late, savepoint=True, timeout_seconds=0.5)
 
-    assert (again.is_success, again.metadata["checkpoint_id"]) == (True, 1)
+    assert (again.is_success, again.metadata["checkpoint_id"]) == (True, "1")
     assert len(plane.client().commands("flights")) == 1
 
 
@@ -218,7 +218,7 @@ def test_a_job_is_restarted(plane: Plane, actions: Actions) -> None:
 
     assert ended.is_success, ended.description
     assert driver.is_restarting
-    assert ended.metadata == {"generation": 2}
+    assert ended.metadata == {"generation": "2"}
 
 
 def test_a_job_that_nobody_would_start_again_is_not_restarted(plane: Plane, actions: Actions) -> None:
@@ -238,7 +238,7 @@ def test_a_restart_is_not_repeated(plane: Plane, actions: Actions) -> None:
 
     again = actions.run("restart_streaming_job", again=late)
 
-    assert again.metadata == {"generation": 2}
+    assert again.metadata == {"generation": "2"}
     assert len(plane.client().commands("flights")) == 1
     assert plane.client().job("flights").generation == 2
 
@@ -346,7 +346,7 @@ def test_a_checkpoint_is_removed(plane: Plane, actions: Actions) -> None:
 
     ended = actions.run("dispose_savepoint", ref="1")
 
-    assert ended.metadata == {"checkpoint_id": 1, "path": path}
+    assert ended.metadata == {"checkpoint_id": "1", "path": path}
     assert not Path(path).exists()
 
 

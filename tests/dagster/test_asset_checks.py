@@ -122,7 +122,7 @@ def test_the_age_of_the_newest_checkpoint_is_by_the_clock_of_the_database(age: f
     assert _numbers(outcome) == {
         "age_seconds": age,
         "bound": 900.0,
-        "checkpoint_id": 7,
+        "checkpoint_id": "7",
         "finished_at": (NOON - timedelta(seconds=age)).timestamp(),
     }
 
@@ -162,7 +162,7 @@ def test_duration_and_blocked_time_of_the_newest_one(seconds: float, passed: boo
     for name in ("checkpoint_duration", "blocked_time"):
         outcome = _outcome(name, overview, checkpoint_duration=2.0, blocked=2.0)
         assert (outcome.passed, outcome.severity) == (passed, _WARN)
-        assert _numbers(outcome) == {"seconds": seconds, "bound": 2.0, "checkpoint_id": 7}
+        assert _numbers(outcome) == {"seconds": seconds, "bound": 2.0, "checkpoint_id": "7"}
     assert _outcome("checkpoint_duration", JobOverview(job=_job())).passed
 
 

@@ -103,6 +103,26 @@ def test_a_job_has_an_asset_for_each_query_and_two_that_depend_on_them() -> None
         assert (spec.group_name, spec.tags["coord_control/job"]) == ("flights", "flights")
 
 
+def test_a_query_may_have_its_own_looks_and_what_it_reads() -> None:
+    own = QuerySpec(
+        name="q",
+        deps=["kafka/orders", "customers"],
+        owners=["team:alerts"],
+        tags={"pii": "no"},
+        kinds=["delta"],
+        group="alerts",
+    )
+    job = _JOB.model_copy(update={"owners": ["team:operations"], "tags": {"tier": "gold"}})
+    query = specs(job.model_copy(update={"queries": [own]}))["flights/query/q"]
+    plain = specs(job)["flights/query/q"]
+
+    assert [dep.asset_key for dep in query.deps] == [dg.AssetKey(["kafka", "orders"]), dg.AssetKey("customers")]
+    assert (query.owners, query.group_name, query.kinds) == (["team:alerts"], "alerts", {"delta"})
+    assert (query.tags["pii"], query.tags["tier"]) == ("no", "gold")
+    assert (plain.owners, plain.group_name, plain.kinds) == (["team:operations"], "flights", {"spark", "streaming"})
+    assert (plain.tags["tier"], list(plain.deps)) == ("gold", [])
+
+
 def test_only_checkpoints_go_stale_and_no_sooner_than_dagster_can_tell() -> None:
     found = specs()
     soon = specs(_JOB.model_copy(update={"checks": CheckBounds(checkpoint_age=5.0)}))
@@ -126,13 +146,13 @@ def test_materializing_takes_a_checkpoint(plane: Plane, instance: dg.DagsterInst
     found = metadata(result)
     (record,) = plane.client().checkpoints("flights")
     assert (found["checkpoint_id"], found["kind"], found["label"], found["note"]) == (
-        1,
+        "1",
         "checkpoint",
         "mine",
         "until noon",
     )
-    assert (found["path"], found["passed_subtasks"], found["reported_by"]) == (record.path, 2, "run")
-    assert found["sequence"] == record.sequence
+    assert (found["path"], found["passed_subtasks"], found["reported_by"]) == (record.path, "2", "run")
+    assert found["sequence"] == str(record.sequence)
     assert record.requested_by == found["requested_by"] == f"dagster:run:{result.run_id}"
     assert f"checkpoint 1 is complete: {record.path}" in log_lines(instance, result)
 
@@ -260,7 +280,7 @@ def test_a_retry_waits_for_the_checkpoint_of_the_first_attempt(plane: Plane, ins
     assert result.success
     assert result.retry_attempts_for_node("flights__checkpoint") >= 1
     (command,) = plane.client().commands("flights")
-    assert (command.state, metadata(result)["checkpoint_id"]) == (CommandState.COMPLETED, 1)
+    assert (command.state, metadata(result)["checkpoint_id"]) == (CommandState.COMPLETED, "1")
 
 
 def test_a_retry_after_a_failure_takes_another_one(plane: Plane, instance: dg.DagsterInstance) -> None:
@@ -276,7 +296,7 @@ def test_a_retry_after_a_failure_takes_another_one(plane: Plane, instance: dg.Da
     with meanwhile(fail_and_complete):
         result = materialize(plane, instance, translator=_Patient())
 
-    assert metadata(result)["checkpoint_id"] == 2
+    assert metadata(result)["checkpoint_id"] == "2"
     newest, oldest = client.commands("flights")
     assert (newest.key.removesuffix("#2"), oldest.state) == (oldest.key.removesuffix("#1"), CommandState.FAILED)
 
@@ -302,7 +322,7 @@ def test_another_run_is_another_request(plane: Plane, instance: dg.DagsterInstan
 
     results = [materialize(plane, instance) for _ in range(2)]
 
-    assert [metadata(result)["checkpoint_id"] for result in results] == [1, 2]
+    assert [metadata(result)["checkpoint_id"] for result in results] == ["1", "2"]
 
 
 def test_a_scheduled_savepoint_is_of_its_schedule_and_removes_what_that_does_not_keep(

@@ -16,7 +16,7 @@ from dagster._core.instance_for_test import instance_for_test
 from dagster.components.core.component_tree import ComponentTree
 from dagster.components.testing import create_defs_folder_sandbox
 
-from coord_control.dagster import StreamingJobComponent, StreamingJobSpec, StreamingJobTranslator
+from coord_control.dagster import QuerySpec, StreamingJobComponent, StreamingJobSpec, StreamingJobTranslator
 from coord_control.dagster.definitions.component import refreshed_facts
 from coord_control.dagster.facts import from_json
 from tests import control_kit as kit
@@ -160,6 +160,9 @@ def test_every_yaml_in_the_documentation_is_a_component() -> None:
         # The page shows all there is: nothing that a spec knows is left out.
         assert component.model_fields_set == set(StreamingJobComponent.model_fields)
         assert component.jobs[0].model_fields_set == set(StreamingJobSpec.model_fields)
+        queries = component.jobs[0].queries
+        assert queries is not None
+        assert queries[0].model_fields_set == set(QuerySpec.model_fields)
         schedule = component.jobs[0].schedules[0]
         assert schedule.model_fields_set == set(type(schedule).model_fields)
 

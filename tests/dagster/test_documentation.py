@@ -21,13 +21,17 @@ from coord_control.dagster import (
 from coord_control.dagster.asset_checks import CHECKS
 from coord_control.dagster.definitions.assets import CheckpointConfig, SavepointConfig
 from coord_control.dagster.facts import DatabaseFacts, KnownJob, KnownModel, KnownOperator
+from coord_control.dagster.feed.blocked import blocked_entries, blocked_marks
+from coord_control.dagster.links import link_entries
 from coord_control.dagster.metadata import (
     NAMESPACE,
     Metadata,
     checkpoint_metadata,
+    entries,
     failure_metadata,
     query_metadata,
     recovery_metadata,
+    written_metadata,
 )
 from coord_control.dagster.runs.action_configs import (
     ActionConfig,
@@ -43,9 +47,13 @@ from coord_control.dagster.runs.action_configs import (
 from coord_control.dagster.runs.form_configs import event_choice, live_choice
 from coord_control.ids import Epoch
 from coord_control.storage.records import (
+    BlockedRecord,
     CheckpointKind,
+    GatewayRecord,
+    LiveStatus,
     LiveUse,
     LiveValueRecord,
+    OperatorRecord,
     QueryRecord,
 )
 from tests import records_kit as records
@@ -77,7 +85,9 @@ LIMITS: Final = LiveValueRecord(
     at=NOON,
     uses={"alerts": LiveUse(version=3, since=Epoch(7), next_epoch=None)},
 )
-JOB: Final = records.job(generation=3, live_values=(LIMITS,))
+JOB: Final = records.job(
+    generation=3, live_values=(LIMITS,), live=LiveStatus(spark_ui="http://driver:4040"), log_file="/flights.log"
+)
 RECOVERY: Final = records.recovery(
     cause="restore",
     query="alerts",
@@ -97,6 +107,14 @@ QUERY_NOW: Final = QueryRecord(
     lag_seconds=2.0,
     state_rows=5,
     watermark=NOON,
+    rows=7,
+    output_rows=5,
+)
+OPERATOR_NOW: Final = OperatorRecord(
+    uid="threshold",
+    query="alerts",
+    blocked_by={"epoch": BlockedRecord(), "checkpoint": BlockedRecord()},
+    gateways=(GatewayRecord(subtask=0, blocked_total=1),),
 )
 
 COMPLETED: Final = checkpoint_metadata(
@@ -108,7 +126,10 @@ TABLES: Final[dict[str, Metadata]] = {
     "A completed checkpoint or savepoint": COMPLETED,
     "One that failed": failure_metadata(CHECKPOINT, [subtask_part(operator="threshold", subtask=0)], sequence=1),
     "A recovery": recovery_metadata(RECOVERY, sequence=1),
-    "A query whose epoch has moved": query_metadata(QUERY_NOW, [LIMITS]),
+    "A query whose epoch has moved": query_metadata(QUERY_NOW, [LIMITS])
+    | entries(blocked_entries([OPERATOR_NOW], 3, blocked_marks([OPERATOR_NOW], 3))),
+    "A query with `materialize`": written_metadata(QUERY_NOW, since_epoch=1, rows_read=7, rows_written=5),
+    "Each of these links to": entries(link_entries("flights", JOB, page="http://ui:8765")),
 }
 TYPES: Final = {
     dg.IntMetadataValue: "int",
@@ -118,6 +139,7 @@ TYPES: Final = {
     dg.TimestampMetadataValue: "timestamp",
     dg.MarkdownMetadataValue: "Markdown",
     dg.TableMetadataValue: "table",
+    dg.UrlMetadataValue: "link",
 }
 
 

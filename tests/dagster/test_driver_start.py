@@ -126,7 +126,7 @@ def test_a_job_is_started_once_and_outlives_the_run(rig: StartRig) -> None:
     assert first.is_success, first.description
     job = rig.plane.client().job("flights")
     assert (job.state, job.generation, job.is_alive) == (JobState.RUNNING, 1, True)
-    assert (first.metadata["generation"], first.metadata["pid"], first.metadata["was_launched"]) == (1, job.pid, True)
+    assert (first.metadata["generation"], first.metadata["pid"], first.metadata["was_launched"]) == ("1", job.pid, True)
     assert rig.supervisors() == [first.metadata["supervisor_pid"]]
     log = Path(first.metadata["log_file"])
     assert "driver of generation 1" in log.read_text()
@@ -136,12 +136,12 @@ def test_a_job_is_started_once_and_outlives_the_run(rig: StartRig) -> None:
     second = rig.start()
 
     assert second.is_success
-    assert (second.metadata["was_launched"], second.metadata["generation"]) == (False, 1)
+    assert (second.metadata["was_launched"], second.metadata["generation"]) == (False, "1")
     assert second.has_said("is already running")
 
     again = rig.start(again=first)
 
-    assert (again.metadata["was_launched"], again.metadata["generation"]) == (True, 1)
+    assert (again.metadata["was_launched"], again.metadata["generation"]) == (True, "1")
     assert len(rig.launches()) == 1
 
     stopped = rig.actions.run("stop_streaming_job")
@@ -152,7 +152,7 @@ def test_a_job_is_started_once_and_outlives_the_run(rig: StartRig) -> None:
 
     assert once_more.has_said("an earlier attempt started job flights")  # it is the same request
     assert len(rig.launches()) == 1
-    assert rig.start().metadata["generation"] == 2  # another one
+    assert rig.start().metadata["generation"] == "2"  # another one
 
 
 def test_the_launcher_dies_after_the_launch_and_there_is_one_driver(rig: StartRig) -> None:
@@ -180,7 +180,7 @@ def test_the_launcher_dies_after_the_launch_and_there_is_one_driver(rig: StartRi
     ended = rig.start()
 
     assert ended.is_success, ended.description
-    assert ended.metadata["generation"] == 1
+    assert ended.metadata["generation"] == "1"
     assert len(rig.launches()) == len(rig.supervisors()) == 1
 
 
@@ -210,7 +210,7 @@ def test_a_job_that_is_done_at_once_was_started(rig: StartRig) -> None:
     assert ended.metadata["state"] == "ended"
     assert ended.has_said("job flights has run and ended")
     eventually(lambda: not rig.supervisors())
-    assert rig.start("short", again=ended).metadata["generation"] == 1
+    assert rig.start("short", again=ended).metadata["generation"] == "1"
     assert len(rig.launches()) == 1
 
 
@@ -286,7 +286,7 @@ def test_a_dead_driver_whose_lease_is_not_over_does_not_count(rig: StartRig) -> 
     ended = rig.start()
 
     assert ended.is_success, ended.description
-    assert ended.metadata["generation"] == 2
+    assert ended.metadata["generation"] == "2"
 
 
 def test_a_driver_that_is_on_its_way_is_waited_for(rig: StartRig) -> None:
@@ -303,7 +303,7 @@ def test_a_driver_that_is_on_its_way_is_waited_for(rig: StartRig) -> None:
         ended = rig.start()
 
     assert ended.is_success, ended.description
-    assert (ended.metadata["generation"], ended.metadata["was_launched"]) == (1, False)
+    assert (ended.metadata["generation"], ended.metadata["was_launched"]) == ("1", False)
     assert not rig.launches()
 
 
@@ -323,7 +323,7 @@ def test_a_restore_and_a_start_are_one_run(rig: StartRig) -> None:
 
     assert running.is_success, running.description
     assert (running.metadata["way"], running.metadata["was_launched"]) == ("driver", False)
-    assert running.metadata["generation"] > ended.metadata["generation"]
+    assert int(running.metadata["generation"]) > int(ended.metadata["generation"])
     assert {command.state for command in client.commands("flights")} == {CommandState.COMPLETED}
 
 

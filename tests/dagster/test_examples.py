@@ -96,7 +96,7 @@ def test_the_report_is_about_the_newest_savepoint(
     )
     assert result.success
     (made,) = result.asset_materializations_for_node("flights__savepoint_report")
-    assert made.metadata["savepoint"].value == 8
+    assert made.metadata["savepoint"].value == "8"
     text = (tmp_path / "reports" / "savepoint-8.md").read_text()
     assert "# Savepoint 8 of flights" in text
     assert "* requested_by: `ada`" in text
@@ -120,4 +120,4 @@ def test_without_a_savepoint_the_report_says_what_to_do(instance: dg.DagsterInst
 
 
 def test_a_page_leaves_out_what_is_not_known() -> None:
-    assert page("flights", {"checkpoint_id": 1, "label": None}) == "# Savepoint 1 of flights\n\n"
+    assert page("flights", {"checkpoint_id": "1", "label": None}) == "# Savepoint 1 of flights\n\n"

@@ -129,7 +129,7 @@ def test_a_run_that_is_cancelled_can_wait_for_its_checkpoint_and_report_it(plane
 
     (event,) = result.get_asset_materialization_events()
     metadata = event.step_materialization_data.materialization.metadata
-    assert metadata["coord_control/checkpoint_id"].value == 1
+    assert metadata["coord_control/checkpoint_id"].value == "1"
     assert states(plane) == ([CommandState.COMPLETED], [CheckpointState.COMPLETED])
 
 

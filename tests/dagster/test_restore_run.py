@@ -85,7 +85,7 @@ def test_a_job_that_does_not_run_is_restored_on_its_storage(plane: Plane, action
     assert found is not None
     assert (found.path, found.ref, found.checkpoint) == (dead, "latest", 1)
     shown = ended.metadata
-    assert (shown["way"], shown["job"], shown["checkpoint_id"], shown["path"]) == ("storage", "flights", 1, dead)
+    assert (shown["way"], shown["job"], shown["checkpoint_id"], shown["path"]) == ("storage", "flights", "1", dead)
     assert shown["linked_bytes"] + shown["copied_bytes"] > 0
     assert "| ok | files | counts |" in shown["preflight"]
     assert ended.has_said(f"job flights was restored from {dead}: its next driver resumes from there")
@@ -121,6 +121,54 @@ def test_a_refused_restore_shows_the_table_and_changes_nothing(plane: Plane, act
     assert allowed.is_success, allowed.description
     assert "| warning | query | added |" in allowed.metadata["preflight"]
     assert restored(plane) is not None
+
+
+def test_a_check_alone_shows_the_table_and_changes_nothing(plane: Plane, actions: Actions, dead: str) -> None:
+    ended = actions.run(RESTORE, check_only=True, start=True)
+
+    assert ended.is_success, ended.description
+    assert (ended.metadata["way"], ended.metadata["job"], ended.metadata["path"]) == ("check", "flights", dead)
+    assert "| ok | files | counts |" in ended.metadata["preflight"]
+    assert ended.has_said(f"job flights can be restored from {dead}; nothing was changed")
+    assert restored(plane) is None
+    assert plane.client().commands("flights") == ()
+
+
+def test_a_check_alone_of_a_restore_that_would_be_refused_fails_with_the_table(
+    plane: Plane, actions: Actions, dead: str
+) -> None:
+    has_run(plane.root, "flights", "added")
+
+    ended = actions.run(RESTORE, check_only=True)
+
+    assert not ended.is_success
+    assert f"{dead} cannot be restored, and nothing was changed: query of added: " in ended.description
+    assert "| refused | query | added |" in ended.metadata["preflight"]
+    assert actions.run(RESTORE, check_only=True, allow_non_restored_state=True).is_success
+    assert restored(plane) is None
+
+
+def test_a_check_alone_leaves_a_job_running_and_asks_its_driver_nothing(plane: Plane, actions: Actions) -> None:
+    driver = plane.driver()
+    path = saved_by_driver(plane)
+    asked = len(plane.client().commands("flights"))
+
+    ended = actions.run(RESTORE, check_only=True, ref="mine")
+
+    assert ended.is_success, ended.description
+    assert ended.metadata["path"] == path
+    assert not driver.ended.is_set()
+    assert len(plane.client().commands("flights")) == asked
+
+
+def test_the_check_of_a_job_that_is_not_known_says_which_there_are(plane: Plane, actions: Actions) -> None:
+    for name in ("orders", "fights"):
+        plane.driver(name=name)
+
+    ended = actions.run(RESTORE, check_only=True)
+
+    assert ended.metadata["error"] == "JobNotFound"
+    assert "did you mean fights?; the jobs there are fights, orders" in ended.description
 
 
 def test_a_restore_whose_input_is_gone_is_refused_unless_that_is_allowed(
@@ -209,7 +257,7 @@ def test_a_repeated_step_does_not_go_back_twice(plane: Plane, actions: Actions, 
     assert again.metadata == {
         "way": "storage",
         "job": "flights",
-        "checkpoint_id": 1,
+        "checkpoint_id": "1",
         "path": dead,
         "was_restored_before": True,
     }
@@ -392,8 +440,8 @@ def test_a_job_that_runs_is_restored_by_its_driver_and_starts_again(plane: Plane
     found = restored(plane)
     assert found is not None
     assert found.path == path
-    assert (ended.metadata["way"], ended.metadata["path"], ended.metadata["checkpoint_id"]) == ("driver", path, 1)
-    assert ended.metadata["generation"] == plane.client().job("flights").generation
+    assert (ended.metadata["way"], ended.metadata["path"], ended.metadata["checkpoint_id"]) == ("driver", path, "1")
+    assert ended.metadata["generation"] == str(plane.client().job("flights").generation)
     assert ended.has_said("job flights was restored, waiting for its next driver")
 
 

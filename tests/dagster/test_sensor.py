@@ -58,7 +58,7 @@ def test_what_the_sensor_reports_says_so_and_has_the_parts_of_all_subtasks(rig: 
     assert event.asset_materialization is not None
     metadata = event.asset_materialization.metadata
     assert metadata[f"{NAMESPACE}reported_by"].value == "sensor"
-    assert metadata[f"{NAMESPACE}sequence"].value == 1
+    assert metadata[f"{NAMESPACE}sequence"].value == "1"
     table = metadata[f"{NAMESPACE}subtask_table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["subtask"] for record in table.records] == [0, 1]
@@ -73,7 +73,7 @@ def test_a_failed_checkpoint_is_an_observation_and_turns_its_check(rig: SensorRi
 
     assert rig.materialized() == [1]
     [failed] = rig.observed()
-    assert number(failed, "failed_checkpoint_id") == 2
+    assert text(failed, "failed_checkpoint_id") == "2"
     assert text(failed, "reason") == "timeout"
     assert text(failed, "message") == "too slow"
     table = failed.metadata[f"{NAMESPACE}subtask_table"]
@@ -102,8 +102,8 @@ def test_a_recovery_is_an_observation_of_the_checkpoints_and_of_its_query(rig: S
     of_checkpoints = rig.observed()
     assert [text(each, "recovery_cause") for each in of_checkpoints] == ["driver_died", "restore"]
     first = of_checkpoints[0]
-    assert number(first, "from_checkpoint") == 3
-    assert number(first, "from_epoch") == 40
+    assert text(first, "from_checkpoint") == "3"
+    assert text(first, "from_epoch") == "40"
     assert number(first, "recovery_seconds") == 3.0
     assert number(first, "epochs_rerun") == 1
     [of_query] = rig.observed(rig.assets.queries[QUERY])
@@ -121,6 +121,27 @@ def test_two_recoveries_right_after_each_other_are_two(rig: SensorRig, jobs: Job
 
 
 # --- whatever happens to the cursor
+
+
+def test_what_an_earlier_release_has_reported_with_ids_as_numbers_is_not_reported_again(
+    rig: SensorRig, jobs: Jobs
+) -> None:
+    jobs.checkpoint()
+    jobs.failed()
+    jobs.recovery()
+    ids = ("checkpoint_id", "failed_checkpoint_id", "generation")
+    for event in rig.look().asset_events:
+        if isinstance(event, (dg.AssetMaterialization, dg.AssetObservation)):
+            old = {
+                name: dg.MetadataValue.int(int(str(value.value))) if name.removeprefix(NAMESPACE) in ids else value
+                for name, value in event.metadata.items()
+            }
+            kind = type(event)
+            rig.instance.report_runless_asset_event(kind(event.asset_key, metadata=old))
+    rig.tick()
+
+    assert len(rig.instance.fetch_materializations(rig.assets.checkpoint, 10).records) == 1
+    assert [type(event) for event in rig.observed()] == [dg.AssetObservation] * 2
 
 
 def test_a_lost_cursor_repeats_nothing_and_misses_nothing(rig: SensorRig, jobs: Jobs) -> None:

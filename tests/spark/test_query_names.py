@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.patience import eventually
 from tests.spark.jobs import MakeJob, write
 from tests.spark.streams import FileStream
 
@@ -21,6 +22,8 @@ def test_two_jobs_of_one_session_have_queries_of_one_name(make_job: MakeJob, sou
 def test_a_memory_sink_makes_the_table_that_the_query_is_named_after(
     make_job: MakeJob, spark: SparkSession, source: FileStream
 ) -> None:
-    query = make_job().start("seen", source.read().writeStream.format("memory"))
+    job = make_job()
+    query = job.start("seen", source.read().writeStream.format("memory"))
     query.processAllAvailable()
     assert spark.table("seen").count() == 24
+    eventually(lambda: [each.output_rows for each in job.status().queries] == [24])

@@ -48,6 +48,10 @@ def test_a_query_writes_to_a_table_with_all_that_was_set_on_its_writer(
     with make_job() as job:
         job.start("q", _writer(source), table=table)
         assert job.await_termination(SECONDS)  # the trigger ends it
+        [status] = job.status().queries
+    assert (status.target.table, status.target.columns["key"]) == (table, "string")
+    assert list(status.target.columns) == source.read().columns
+    assert status.output_rows is None, "Spark's file sink does not report its rows"
     assert _values(spark.table(table)) == list(range(24))
     about = _options(spark, table)
     assert about["Provider"] == "parquet"

@@ -13,6 +13,7 @@ from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAliv
 from coord_control.storage import tables
 from coord_control.storage.records import (
     AgentMetrics,
+    BlockedRecord,
     EventType,
     GatewayRecord,
     JobState,
@@ -56,6 +57,7 @@ def test_a_new_driver_does_not_show_where_the_queries_stood_under_an_older_one(s
 def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> None:
     register(store)
     gateways = (GatewayRecord(subtask=0, is_open=False, blocked=2, blocked_total=9, blocked_seconds=0.5, mailbox=1),)
+    blocked_by = {"epoch": BlockedRecord(now=2, events=9, seconds=0.5), "checkpoint": BlockedRecord()}
     live = LiveStatus(
         queries=(
             LiveQuery(
@@ -66,9 +68,14 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
                 lag_seconds=float("nan"),
                 state_rows=9,
                 watermark=NOON,
+                rows=70,
+                table="lake.alerts",
+                columns={"carrier": "string"},
             ),
         ),
-        operators=(LiveOperator(uid="op", epoch=41, blocked_now=2, closed=1, gateways=gateways),),
+        operators=(
+            LiveOperator(uid="op", epoch=41, blocked_now=2, blocked_by=blocked_by, closed=1, gateways=gateways),
+        ),
         checkpoint=7,
     )
     heartbeat = store.jobs.heartbeat(JOB, 1, live, AgentMetrics(buffered=3), state=JobState.RUNNING)
@@ -80,7 +87,10 @@ def test_a_heartbeat_brings_what_changes_all_the_time(store: ControlStore) -> No
     [query], [operator] = job.queries, job.operators
     assert (query.state, query.epoch, query.rows_per_second, query.lag_seconds) == ("running", 41, 2.5, None)
     assert (query.state_rows, query.watermark) == (9, NOON)
+    assert (query.rows, query.output_rows) == (70, None)
+    assert (query.table, query.columns) == ("lake.alerts", {"carrier": "string"})
     assert (operator.blocked_now, operator.closed, operator.gateways) == (2, 1, gateways)
+    assert operator.blocked_by == blocked_by
     assert (query.query_id, operator.parallelism) == ("id", 2)
 
 

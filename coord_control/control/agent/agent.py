@@ -390,7 +390,8 @@ class Agent:
 
     def _live(self) -> LiveStatus | None:
         with contextlib.suppress(JobClosed):
-            return live_status(self._port.status(), self._reporter.current, self._port.metrics_address())
+            metrics, spark_ui = self._port.metrics_address(), self._facts.spark_ui
+            return live_status(self._port.status(), self._reporter.current, metrics, spark_ui)
         return None
 
     def _queries(self) -> tuple[QueryRecord, ...]:

@@ -15,6 +15,7 @@ from coord_control.protocol.records import LiveChanged
 from coord_control.protocol.statistics import CheckpointStatistics, CheckpointStatus
 from coord_control.protocol.status import JobStatus, OperatorStatus, QueryStatus
 from coord_control.storage.records import (
+    BlockedRecord,
     CheckpointRecord,
     CheckpointState,
     EventType,
@@ -159,13 +160,19 @@ def live_change_record(change: LiveChanged) -> LiveChangeRecord:
     )
 
 
-def live_status(status: JobStatus, checkpoint: int | None, metrics: str | None) -> LiveStatus:
-    """Return the status that is part of a heartbeat; ``metrics`` is the address of the metrics."""
+def live_status(status: JobStatus, checkpoint: int | None, metrics: str | None, spark_ui: str) -> LiveStatus:
+    """Return the status that is part of a heartbeat.
+
+    Args:
+        metrics: the address of the metrics, or None.
+        spark_ui: the address of Spark's page, or an empty text.
+    """
     return LiveStatus(
         queries=tuple(_live_query(query) for query in status.queries),
         operators=tuple(_live_operator(operator) for operator in status.operators),
         checkpoint=checkpoint,
         metrics=metrics or "",
+        spark_ui=spark_ui,
     )
 
 
@@ -182,6 +189,10 @@ def _live_query(query: QueryStatus) -> LiveQuery:
         lag_seconds=lag_seconds(query.progress),
         state_rows=state_rows(query.progress),
         watermark=watermark(query.progress),
+        rows=query.rows,
+        output_rows=query.output_rows,
+        table=query.target.table or "",
+        columns=dict(query.target.columns),
     )
 
 
@@ -197,6 +208,7 @@ def _live_operator(operator: OperatorStatus) -> LiveOperator:
         blocked_now=sum(gateway.blocked for gateway in operator.gateways),
         blocked_total=sum(gateway.blocked_total for gateway in operator.gateways),
         blocked_seconds=sum(gateway.blocked_seconds for gateway in operator.gateways),
+        blocked_by=_blocked_by(operator),
         mailbox=sum(gateway.mailbox for gateway in operator.gateways),
         closed=sum(not gateway.is_open for gateway in operator.gateways),
         gateways=tuple(
@@ -211,6 +223,18 @@ def _live_operator(operator: OperatorStatus) -> LiveOperator:
             for gateway in operator.gateways
         ),
     )
+
+
+def _blocked_by(operator: OperatorStatus) -> dict[str, BlockedRecord]:
+    events, seconds = operator.checkpoint_blocked_events_total, operator.checkpoint_blocked_seconds_total
+    return {
+        "epoch": BlockedRecord(
+            now=operator.blocked_by_epochs,
+            events=operator.blocked_events_total - events,
+            seconds=max(0.0, operator.blocked_seconds_total - seconds),
+        ),
+        "checkpoint": BlockedRecord(now=sum(operator.blocked_by_checkpoints.values()), events=events, seconds=seconds),
+    }
 
 
 def recovery_record(facts: JobFacts, fact: RecoveryFact) -> RecoveryRecord:

@@ -8,6 +8,7 @@ Checkpoints that were requested elsewhere are reported by the sensor.
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -25,7 +26,8 @@ from coord_control.control.commands import (
     requested,
 )
 from coord_control.dagster.definitions.schedules import find_schedule
-from coord_control.dagster.metadata import NAMESPACE, Metadata, checkpoint_metadata
+from coord_control.dagster.links import link_entries
+from coord_control.dagster.metadata import NAMESPACE, Metadata, checkpoint_metadata, entries
 from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.dagster.runs.job_run import OnCancel, action_failure, actor_of, attend
 from coord_control.dagster.runs.own_runs import SCHEDULE_TAG
@@ -79,36 +81,50 @@ class SavepointConfig(CheckpointConfig):
 
 
 def build_assets(
-    jobs: Sequence[StreamingJobSpec], translator: StreamingJobTranslator, *, database: str | None = None
+    jobs: Sequence[StreamingJobSpec],
+    translator: StreamingJobTranslator,
+    *,
+    database: str | None = None,
+    page: str | None = None,
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the assets of all jobs.
 
     Args:
         database: the database URL to show, without a password.
+        page: the address of ``coordctl ui``, to link to.
     """
-    return [asset for job in jobs for asset in _of_job(job, translator, database)]
+    return [asset for job in jobs for asset in _of_job(job, translator, _Places(database, page))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What all definitions show: the address of the control database, and that of ``coordctl ui``."""
+
+    database: str | None
+    page: str | None
 
 
 def _of_job(
-    job: StreamingJobSpec, translator: StreamingJobTranslator, database: str | None
+    job: StreamingJobSpec, translator: StreamingJobTranslator, places: _Places
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    queries = [_query(job, query, translator, database) for query in job.queries or ()]
+    queries = [_query(job, query, translator, places) for query in job.queries or ()]
     keys = [query.key for query in queries]
     return [
         *queries,
-        _checkpoint(job, translator, _taken(job, "checkpoint", keys, translator, database)),
-        _savepoint(job, translator, _taken(job, "savepoint", keys, translator, database)),
+        _checkpoint(job, translator, _taken(job, "checkpoint", keys, translator, places), places),
+        _savepoint(job, translator, _taken(job, "savepoint", keys, translator, places), places),
     ]
 
 
 def _query(
-    job: StreamingJobSpec, query: QuerySpec, translator: StreamingJobTranslator, database: str | None
+    job: StreamingJobSpec, query: QuerySpec, translator: StreamingJobTranslator, places: _Places
 ) -> dg.AssetSpec:
     return dg.AssetSpec(
         translator.query_key(job, query),
         description=query.description or f"The output of the query {query.name} of the streaming job {job.name}.",
-        metadata={f"{NAMESPACE}query": query.name, **_shown(job, database)},
-        **_looks(job, translator),
+        deps=[dg.AssetKey.from_user_string(key) for key in query.deps],
+        metadata={f"{NAMESPACE}query": query.name, **_shown(job, places)},
+        **_looks_of_query(_looks(job, translator), query),
     )
 
 
@@ -117,7 +133,7 @@ def _taken(
     purpose: _Purpose,
     queries: Sequence[dg.AssetKey],
     translator: StreamingJobTranslator,
-    database: str | None,
+    places: _Places,
 ) -> dg.AssetSpec:
     is_checkpoint = purpose == "checkpoint"
     about = (
@@ -132,7 +148,7 @@ def _taken(
         translator.checkpoint_key(job) if is_checkpoint else translator.savepoint_key(job),
         deps=queries,
         description="\n\n".join(filter(None, [about, "Materialize it to take one now.", job.description])),
-        metadata={f"{NAMESPACE}howto": _howto(job, purpose), **_shown(job, database)},
+        metadata={f"{NAMESPACE}howto": _howto(job, purpose), **_shown(job, places)},
         freshness_policy=_freshness(job) if is_checkpoint else None,
         **_looks(job, translator),
     )
@@ -147,8 +163,18 @@ def _looks(job: StreamingJobSpec, translator: StreamingJobTranslator) -> dict[st
     }
 
 
-def _shown(job: StreamingJobSpec, database: str | None) -> Mapping[str, Any]:
-    return {f"{NAMESPACE}job": job.name, **({f"{NAMESPACE}database": database} if database else {})}
+def _looks_of_query(looks: Mapping[str, Any], query: QuerySpec) -> dict[str, Any]:
+    return {
+        "group_name": query.group or looks["group_name"],
+        "owners": query.owners or looks["owners"],
+        "tags": {**looks["tags"], **query.tags},
+        "kinds": set(query.kinds) or looks["kinds"],
+    }
+
+
+def _shown(job: StreamingJobSpec, places: _Places) -> Mapping[str, Any]:
+    database = {f"{NAMESPACE}database": places.database} if places.database else {}
+    return {f"{NAMESPACE}job": job.name, **database, **entries(link_entries(job.name, None, page=places.page))}
 
 
 def _howto(job: StreamingJobSpec, purpose: _Purpose) -> dg.MetadataValue[Any]:
@@ -163,7 +189,9 @@ def _freshness(job: StreamingJobSpec) -> dg.FreshnessPolicy | None:
     return dg.FreshnessPolicy.time_window(fail_window=max(timedelta(seconds=age), _SHORTEST_WINDOW))
 
 
-def _checkpoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec) -> dg.AssetsDefinition:
+def _checkpoint(
+    job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec, places: _Places
+) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=translator.name(job, "checkpoint"), specs=[spec], retry_policy=translator.retry_policy(job, "checkpoint")
     )
@@ -171,14 +199,15 @@ def _checkpoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec:
         context: dg.AssetExecutionContext, config: CheckpointConfig, control_plane: ControlPlaneResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with _client(context, control_plane) as client:
-            yield from _take(
-                context, client, job, translator, _requested(TriggerCheckpoint, label=config.label), config
-            )
+            command = _requested(TriggerCheckpoint, label=config.label)
+            yield from _take(context, client, job, translator, command, config, places)
 
     return checkpoint
 
 
-def _savepoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec) -> dg.AssetsDefinition:
+def _savepoint(
+    job: StreamingJobSpec, translator: StreamingJobTranslator, spec: dg.AssetSpec, places: _Places
+) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=translator.name(job, "savepoint"), specs=[spec], retry_policy=translator.retry_policy(job, "savepoint")
     )
@@ -188,10 +217,10 @@ def _savepoint(job: StreamingJobSpec, translator: StreamingJobTranslator, spec: 
         with _client(context, control_plane) as client:
             if config.stop:
                 stop = _requested(StopWithSavepoint, target=config.target, label=config.label)
-                yield from _take(context, client, job, translator, stop, config)
+                yield from _take(context, client, job, translator, stop, config, places)
             else:
                 command = _requested(TriggerSavepoint, target=config.target, label=config.label)
-                yield from _take(context, client, job, translator, command, config)
+                yield from _take(context, client, job, translator, command, config, places)
 
     return savepoint
 
@@ -217,6 +246,7 @@ def _take(
     translator: StreamingJobTranslator,
     command: Command[Any],
     config: CheckpointConfig,
+    places: _Places,
 ) -> Iterator[dg.MaterializeResult[Any]]:
     followed = attend(
         context, client, job.name, command, timeout_seconds=config.timeout_seconds, on_cancel=config.on_cancel
@@ -225,7 +255,7 @@ def _take(
     assert isinstance(made, CheckpointResult), "all of these commands take a checkpoint or savepoint"
     context.log.info(f"{made.kind} {made.checkpoint} is complete: {made.path}")
     try:
-        metadata = _metadata(client, job.name, made, config.note)
+        metadata = _metadata(client, job.name, made, config.note, places.page)
     except CoordControlError as error:
         raise action_failure(error) from error
     if not followed.is_cancelled:
@@ -236,9 +266,12 @@ def _take(
         raise dg.DagsterExecutionInterruptedError("the run was cancelled; its request had already completed")
 
 
-def _metadata(client: cc.ControlClient, job: str, made: CheckpointResult, note: str | None) -> Metadata:
+def _metadata(
+    client: cc.ControlClient, job: str, made: CheckpointResult, note: str | None, page: str | None
+) -> Metadata:
     found = client.checkpoint_report(job, made.checkpoint)
-    return checkpoint_metadata(
+    links = entries(link_entries(job, found.job, page=page, checkpoint=made.checkpoint))
+    return links | checkpoint_metadata(
         found.checkpoint,
         found.subtasks,
         job=found.job,

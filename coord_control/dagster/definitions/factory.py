@@ -49,7 +49,7 @@ def build_streaming_definitions(
     resource = ControlPlaneResource(database=spec.database or "")
     supervisor = build_supervisor(jobs, translator)
     return dg.Definitions(
-        assets=build_assets(jobs, translator, database=_address(resource)),
+        assets=build_assets(jobs, translator, database=_address(resource), page=spec.page),
         asset_checks=build_checks(jobs, translator),
         jobs=build_jobs(jobs, translator, facts),
         schedules=build_schedules(jobs, translator),

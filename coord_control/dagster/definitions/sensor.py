@@ -48,7 +48,7 @@ def build_sensor(
         jobs: the jobs that have assets; other jobs are not reported.
         limits: how much work one tick may do.
     """
-    assets = {job.name: JobAssets.of(job, translator) for job in jobs}
+    assets = {job.name: JobAssets.of(job, translator, page=spec.page) for job in jobs}
     where = f" Database: {spec.database}." if spec.database and "@" not in spec.database else ""
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:

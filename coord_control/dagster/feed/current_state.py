@@ -2,8 +2,9 @@
 
 Unlike changes, these may be reported more than once; the cursor prevents needless repetition in Dagster's event log. A
 check result is reported when it has changed, when the checkpoint asset has a newer materialization (otherwise Dagster
-would show the result as missing), and every five minutes. A query is observed when its epoch has advanced. With very
-many jobs and queries, each tick handles only some of them, in turn, because Dagster needs milliseconds per event.
+would show the result as missing), and every five minutes. A query is observed when its epoch has advanced, or when
+events have been blocked at its operators since then. With very many jobs and queries, each tick handles only some of
+them, in turn, because Dagster needs milliseconds per event.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Final
 import dagster as dg
 
 from coord_control.dagster.asset_checks import CHECKS, CheckOutcome, evaluate
+from coord_control.dagster.feed.blocked import blocked_entries, blocked_marks
 from coord_control.dagster.feed.cursor import Cursor, JobMark
 from coord_control.dagster.feed.dagster_events import AssetEvent, JobAssets
-from coord_control.dagster.metadata import query_metadata
-from coord_control.storage.records import JobOverview
+from coord_control.dagster.links import link_entries
+from coord_control.dagster.metadata import entries, query_metadata
+from coord_control.storage.records import JobOverview, JobRecord, OperatorRecord, QueryRecord
 
 __all__ = ["check_jobs", "observe_queries"]
 
@@ -71,7 +74,8 @@ def check_jobs(
 def observe_queries(
     jobs: Mapping[str, JobAssets], overviews: _Overviews, cursor: Cursor, most: int
 ) -> tuple[list[AssetEvent], Cursor]:
-    """Return observations of the queries whose epoch has advanced, and the cursor after that.
+    """Return observations of the queries that have moved or whose operators have blocked events, and the cursor after
+    that.
 
     Args:
         most: how many queries to observe at most.
@@ -81,20 +85,22 @@ def observe_queries(
         for name, assets in jobs.items()
         if name in overviews
         for query in overviews[name].job.queries
-        if query.name in assets.queries and query.epoch not in (None, _epoch(cursor, name, query.name))
+        if query.name in assets.queries and _has_moved(overviews[name].job, query, cursor.jobs.get(name, JobMark()))
     }
     chosen = _in_turn(sorted(moved), cursor.observed)[:most]
     marks = dict(cursor.jobs)
     events: list[AssetEvent] = []
     for each in chosen:
         name, query = moved[each]
-        events.append(
-            dg.AssetObservation(
-                jobs[name].queries[query.name], metadata=query_metadata(query, overviews[name].job.live_values)
-            )
+        job, mark = overviews[name].job, marks.get(name, JobMark())
+        operators = _operators_of(job, query)
+        metadata = query_metadata(query, job.live_values) | entries(
+            blocked_entries(operators, job.generation, mark.blocked) | link_entries(name, job, page=jobs[name].page)
         )
-        mark = marks.get(name, JobMark())
-        marks[name] = replace(mark, epochs={**mark.epochs, query.name: query.epoch or 0})
+        events.append(dg.AssetObservation(jobs[name].queries[query.name], metadata=metadata))
+        epochs = mark.epochs if query.epoch is None else {**mark.epochs, query.name: query.epoch}
+        blocked = {**mark.blocked, **blocked_marks(operators, job.generation)}
+        marks[name] = replace(mark, epochs=epochs, blocked=blocked)
     return events, replace(cursor, jobs=marks, observed=chosen[-1] if chosen else cursor.observed)
 
 
@@ -104,9 +110,18 @@ def _longest_ago(jobs: Collection[str], cursor: Cursor, seconds: int, most: int)
     return set(sorted(due, key=lambda name: checked_at_by_job[name])[:most])
 
 
-def _epoch(cursor: Cursor, job: str, query: str) -> int | None:
-    mark = cursor.jobs.get(job)
-    return None if mark is None else mark.epochs.get(query)
+def _has_moved(job: JobRecord, query: QueryRecord, mark: JobMark) -> bool:
+    if query.epoch not in (None, mark.epochs.get(query.name)):
+        return True
+    now = blocked_marks(_operators_of(job, query), job.generation)
+    return any(
+        not each.is_idle if (before := mark.blocked.get(uid)) is None else each.by != before.by
+        for uid, each in now.items()
+    )
+
+
+def _operators_of(job: JobRecord, query: QueryRecord) -> list[OperatorRecord]:
+    return [operator for operator in job.operators if operator.query == query.name]
 
 
 def _in_turn(names: Sequence[str], last: str) -> list[str]:

@@ -15,7 +15,9 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["CatchUp", "Cursor", "JobMark", "Waiting"]
+from coord_control.dagster.feed.blocked import BlockedMark
+
+__all__ = ["CatchUp", "Cursor", "JobMark", "Waiting", "WrittenMark"]
 
 _COMPRESSED: Final = "zlib:"
 _LONG: Final = 4096
@@ -53,6 +55,25 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenMark:
+    """Up to where the rows of a query were last reported as a materialization.
+
+    Attributes:
+        version: the data version: the query's lineage and the epoch.
+        at: when, in whole seconds since 1970.
+        generation: of the driver that has counted the rows; 0 if they are not known.
+        rows, output_rows: those that the query had read and written since that driver started.
+    """
+
+    version: str
+    epoch: int
+    at: int
+    generation: int = 0
+    rows: int | None = None
+    output_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobMark:
     """What was last reported about a job.
 
@@ -61,12 +82,16 @@ class JobMark:
         checks: the results of its checks, one letter each.
         checked_at: when all of them were reported, in whole seconds since 1970.
         epochs: the epochs of its queries when they were last observed.
+        blocked: the blocked events of its operators at that time.
+        written: up to where its queries were materialized.
     """
 
     is_there: bool = False
     checks: str = ""
     checked_at: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
+    blocked: dict[str, BlockedMark] = field(default_factory=dict)
+    written: dict[str, WrittenMark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

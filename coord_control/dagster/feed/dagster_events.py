@@ -18,7 +18,14 @@ from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
-from coord_control.dagster.metadata import NAMESPACE, checkpoint_metadata, failure_metadata, recovery_metadata
+from coord_control.dagster.links import link_entries
+from coord_control.dagster.metadata import (
+    NAMESPACE,
+    checkpoint_metadata,
+    entries,
+    failure_metadata,
+    recovery_metadata,
+)
 from coord_control.dagster.spec import QuerySpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.storage.records import (
@@ -59,9 +66,10 @@ class JobAssets:
     checkpoint: dg.AssetKey
     savepoint: dg.AssetKey
     queries: Mapping[str, dg.AssetKey]
+    page: str | None = None  #: the address of ``coordctl ui``
 
     @classmethod
-    def of(cls, job: StreamingJobSpec, translator: StreamingJobTranslator) -> JobAssets:
+    def of(cls, job: StreamingJobSpec, translator: StreamingJobTranslator, *, page: str | None = None) -> JobAssets:
         """Return the assets of a job, with the translator's keys."""
         queries: Sequence[QuerySpec] = job.queries or ()
         return cls(
@@ -69,6 +77,7 @@ class JobAssets:
             translator.checkpoint_key(job),
             translator.savepoint_key(job),
             {query.name: translator.query_key(job, query) for query in queries},
+            page,
         )
 
 
@@ -79,6 +88,7 @@ class AssetFact:
     change: Change
     asset: dg.AssetKey
     identity: Identity
+    page: str | None = None  #: the address of ``coordctl ui``
 
     @property
     def is_materialization(self) -> bool:
@@ -95,27 +105,30 @@ class AssetFact:
             overview: the state of the job, or None if it is gone.
         """
         sequence, record = self.change.sequence, self.change.checkpoint
+        job = None if overview is None else overview.job
+        checkpoint = None if record is None else record.id
+        links = entries(link_entries(self.change.job, job, page=self.page, checkpoint=checkpoint))
         if record is None:
             assert self.change.recovery is not None, "a change is one of the two"
             return dg.AssetObservation(
                 self.asset,
                 description=self.change.recovery.what or None,
-                metadata=recovery_metadata(self.change.recovery, sequence=sequence),
+                metadata=recovery_metadata(self.change.recovery, sequence=sequence) | links,
             )
         parts = subtasks.get((record.job, record.id), ())
         if not self.is_materialization:
             text = f"{record.kind.value} {record.id} failed: {record.message or record.reason or 'unknown reason'}"
-            metadata = failure_metadata(record, parts, sequence=sequence)
+            metadata = failure_metadata(record, parts, sequence=sequence) | links
             return dg.AssetObservation(self.asset, description=text, metadata=metadata)
         metadata = checkpoint_metadata(
             record,
             parts,
-            job=None if overview is None else overview.job,
+            job=job,
             recovery=None if overview is None else overview.last_recovery,
             sequence=sequence,
             reported_by="sensor",
         )
-        return dg.AssetMaterialization(self.asset, description=record.label, metadata=metadata)
+        return dg.AssetMaterialization(self.asset, description=record.label, metadata=metadata | links)
 
 
 def facts_of(change: Change, assets: JobAssets) -> tuple[AssetFact, ...]:
@@ -124,13 +137,13 @@ def facts_of(change: Change, assets: JobAssets) -> tuple[AssetFact, ...]:
         asset = assets.savepoint if record.kind is CheckpointKind.SAVEPOINT else assets.checkpoint
         what = "failed" if record.state is CheckpointState.FAILED else "checkpoint"
         identity = Identity((what, record.id), record.triggered_at.timestamp())
-        return (AssetFact(change, asset, identity),)
+        return (AssetFact(change, asset, identity, assets.page),)
     recovery = change.recovery
     assert recovery is not None, "a change is one of the two"
     known = assets.queries.get(recovery.query) if recovery.query is not None else None
     identity = _recovery_identity(recovery)
     keys = [assets.checkpoint] if known is None else [assets.checkpoint, known]
-    return tuple(AssetFact(change, key, identity) for key in keys)
+    return tuple(AssetFact(change, key, identity, assets.page) for key in keys)
 
 
 def happened_at(change: Change) -> datetime:
@@ -145,22 +158,29 @@ def happened_at(change: Change) -> datetime:
 def identity_in(metadata: Mapping[str, dg.MetadataValue[Any]]) -> Identity | None:
     """Return the identity of an event from its metadata in Dagster, or None if it is not one of ours."""
 
-    def number(name: str) -> float | int | None:
-        value = getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)
+    def found(name: str) -> object:
+        return getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)
+
+    def time(name: str) -> float | None:
+        value = found(name)
         return value if isinstance(value, (int, float)) else None
 
+    def number(name: str) -> int | None:
+        value = found(name)  # earlier releases have stored it as a number
+        return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
+
     def text(name: str) -> str:
-        value = getattr(metadata.get(f"{NAMESPACE}{name}"), "value", None)
+        value = found(name)
         return value if isinstance(value, str) else ""
 
-    triggered = number("triggered_at")
+    triggered = time("triggered_at")
     for what, name in (("checkpoint", "checkpoint_id"), ("failed", "failed_checkpoint_id")):
         if (checkpoint := number(name)) is not None and triggered is not None:
-            return Identity((what, int(checkpoint)), triggered)
-    generation, recovered = number("generation"), number("recovered_at")
+            return Identity((what, checkpoint), triggered)
+    generation, recovered = number("generation"), time("recovered_at")
     if generation is None or recovered is None:
         return None
-    return Identity(("recovery", int(generation), text("query"), text("recovery_cause")), recovered)
+    return Identity(("recovery", generation, text("query"), text("recovery_cause")), recovered)
 
 
 def _recovery_identity(recovery: RecoveryRecord) -> Identity:

@@ -41,6 +41,7 @@ from coord_control.dagster.feed.cursor import CatchUp, Cursor, JobMark, Waiting
 from coord_control.dagster.feed.dagster_events import AssetEvent, AssetFact, JobAssets, facts_of, happened_at
 from coord_control.dagster.feed.pages import Page, Pages
 from coord_control.dagster.feed.seen import Seen
+from coord_control.dagster.feed.written import materialize_queries
 from coord_control.dagster.runs.own_runs import OwnRuns, is_own
 from coord_control.dagster.runs.patience import within
 from coord_control.storage.records import Change, CheckpointKind, CheckpointState, Fleet, JobOverview
@@ -60,6 +61,7 @@ class TickLimits:
         changes: changes to read at once.
         subtasks: rows in the tables of all checkpoints together; Dagster sends them between its processes.
         observations: queries to observe, not counting those that have recovered; the next tick continues.
+        materializations: queries to materialize; the next tick continues.
         repeats: jobs whose unchanged check results are reported again because the last time was five minutes ago.
         seconds: when to stop reading changes; Dagster aborts a tick after 60 seconds.
     """
@@ -67,6 +69,7 @@ class TickLimits:
     changes: int = 1000
     subtasks: int = 20_000
     observations: int = 50
+    materializations: int = 50
     repeats: int = 50
     seconds: float = 40.0
 
@@ -140,6 +143,9 @@ class Tick:
         decided, cursor, is_all = self._changes(cursor, newest)
         events = self._events(decided, overviews)
         observed, cursor = observe_queries(self._jobs, overviews, cursor, self._limits.observations)
+        written, cursor = materialize_queries(
+            self._instance, self._jobs, overviews, cursor, fleet.now, self._limits.materializations
+        )
         checked, cursor = check_jobs(
             self._jobs,
             overviews,
@@ -149,7 +155,7 @@ class Tick:
             reported=decided.reported,
             most=self._limits.repeats,
         )
-        return TickResult([*events, *observed, *checked], replace(cursor, at=fleet.now), is_all)
+        return TickResult([*events, *observed, *written, *checked], replace(cursor, at=fleet.now), is_all)
 
     def _begin(self, newest: int, fleet: Fleet) -> Cursor:
         """Return the cursor to continue from, with the current jobs."""

@@ -93,6 +93,9 @@ class StopConfig(ActionConfig):
 
 class RestoreConfig(ActionConfig):
     ref: _Ref = "latest"
+    check_only: bool = Field(
+        default=False, description="Only check whether it would work, from the job's storage; change nothing."
+    )
     allow_non_restored_state: _Allow = False
     allow_missing_input: _AllowMissing = False
     roll_back_sinks: _RollBack = False

@@ -46,7 +46,7 @@ from coord_control.dagster.runs.action_configs import (
 from coord_control.dagster.runs.driver_start import start_job
 from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
-from coord_control.dagster.runs.restore_run import restore
+from coord_control.dagster.runs.restore_run import check_only, restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import CommandRefused
@@ -131,6 +131,8 @@ def restart(asking: Asking, config: ActionConfig) -> Metadata:
 
 def restore_streaming_job(asking: Asking, config: RestoreConfig) -> Metadata:
     """``restore_streaming_job``."""
+    if config.check_only:
+        return check_only(asking.context, asking.client, asking.job, _restore_request(config))
     spec = asking.spec.start
     if config.start and spec is None:
         raise nothing_done(
@@ -235,7 +237,12 @@ def verify(asking: Asking, config: RefConfig) -> Metadata:
 
 
 def _restored(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Metadata:
-    request = requested(
+    request = _restore_request(config, as_name)
+    return restore(asking.context, asking.client, asking.job, request, timeout_seconds=config.timeout_seconds)
+
+
+def _restore_request(config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Restore:
+    return requested(
         Restore,
         ref=_reference(config.ref),
         allow_non_restored_state=config.allow_non_restored_state,
@@ -246,7 +253,6 @@ def _restored(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str |
         force=config.force,
         as_name=as_name,
     )
-    return restore(asking.context, asking.client, asking.job, request, timeout_seconds=config.timeout_seconds)
 
 
 def _reference(ref: str) -> str:

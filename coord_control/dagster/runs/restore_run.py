@@ -27,12 +27,12 @@ from coord_control.dagster.runs.job_run import follow
 from coord_control.durable.files.by_scheme import without_spark
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
-from coord_control.durable.offline.offline_restore import check_fork_name, restore_job
-from coord_control.durable.restore.checks import Verdict
+from coord_control.durable.offline.offline_restore import check_fork_name, check_restore, restore_job
+from coord_control.durable.restore.checks import Verdict, refusal
 from coord_control.errors import CommandRefused, JobRunning, RestoreRefused
 from coord_control.storage.records import CommandRecord, CommandState, JobRecord
 
-__all__ = ["preflight_table", "restore"]
+__all__ = ["check_only", "preflight_table", "restore"]
 
 
 def restore(
@@ -75,6 +75,28 @@ def restore(
     if record.is_alive or record.waits_for_driver:
         return _through_driver(context, client, record, request, timeout_seconds)
     return _on_storage(context, client, record, request)
+
+
+def check_only(context: dg.OpExecutionContext, client: ControlClient, job: str, request: Restore) -> Metadata:
+    """Make the preflight checks from the job's storage, whether or not the job runs, and change nothing.
+
+    Returns:
+        The metadata that the run shows.
+
+    Raises:
+        dagster.Failure: the restore would be refused, with the table of the checks; or the storage cannot be read here.
+        CoordControlError: there is no such job or checkpoint, or it cannot be used.
+    """
+    record = client.job(job)
+    files = _storage_of_job(record)
+    path, checks = check_restore(files, _storage, request, root=record.root, job=job)
+    found = [each.to_json() for each in checks]
+    _log_checks(context, found)
+    table = {"preflight": preflight_table(found)}
+    if (refused := refusal(path, checks)) is not None:
+        raise dg.Failure(str(refused), metadata=entries(table), allow_retries=False)
+    context.log.info(f"job {job} can be restored from {path}; nothing was changed")
+    return entries({"way": "check", "job": job, "path": dg.MetadataValue.path(path), **table})
 
 
 def preflight_table(checks: Iterable[Mapping[str, Any]]) -> dg.MetadataValue[Any]:
@@ -176,8 +198,8 @@ def _storage_of_job(job: JobRecord) -> Files:
     files = _storage(job.root)
     if not files.exists(job.folder):
         raise dg.Failure(
-            f"job {job.name} is not running, and its folder {job.folder} is not accessible from this machine; run "
-            f"coordctl restore {job.name} where it is (the job last ran on {job.host})",
+            f"the folder {job.folder} of job {job.name} is not accessible from this machine; run coordctl restore "
+            f"{job.name} where it is (the job {'runs' if job.is_alive else 'last ran'} on {job.host})",
             allow_retries=False,
         )
     return files
@@ -187,8 +209,8 @@ def _storage(path: str) -> Files:
     if (files := without_spark(path)) is not None:
         return files
     raise dg.Failure(
-        f"the job is not running, and Dagster does not start Spark to read {path}. Run coordctl restore, which does; "
-        "or start the job and re-execute this run, so that its driver restores it. For S3, Azure and Google Cloud, "
+        f"Dagster does not start Spark to read {path}. Run coordctl restore, which does; or, if the job does not run, "
+        "start it and re-execute this run, so that its driver restores it. For S3, Azure and Google Cloud, "
         "Dagster reads it without Spark after: pip install 'coord-control[objects]'",
         allow_retries=False,
     )

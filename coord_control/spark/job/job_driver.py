@@ -195,6 +195,7 @@ class JobDriver:
             address=address.host,
             port=address.port,
             tls=address.certificate is not None,
+            spark_ui=self._spark.sparkContext.uiWebUrl or "",
         )
 
     def registered(self) -> None:

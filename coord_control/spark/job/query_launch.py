@@ -29,7 +29,7 @@ from coord_control.spark.queries.query_spec import QueryDefinition, QueryOwner
 from coord_control.spark.queries.recovery_log import RecoveryLog
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.queries.rolled_back_sink import RolledBackSink
-from coord_control.spark.queries.writers import place, spark_name
+from coord_control.spark.queries.writers import place, spark_name, target
 from coord_control.spark.session import retained_epochs
 from coord_control.spark.sinks.sink_of import sink_of
 
@@ -121,5 +121,5 @@ class QueryLaunch:
         if operators or self.live.is_used:
             store = EpochStore(self.place.files, lineage.epochs, self.generation, retained_epochs(self.spark))
         sink = self._rolled_back_sink(lineage)
-        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, table, sink)
+        spec = QueryDefinition(name, writer, lineage, operators, store, self.policy, target(writer, table), sink)
         return ManagedQuery(spec, self.owner, files=self.place.files, runtime=self.runtime, recoveries=self.recoveries)

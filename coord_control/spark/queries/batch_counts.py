@@ -18,12 +18,14 @@ class BatchCounts:
 
     Attributes:
         progress: Spark's newest progress event, with the newest event time of the last batch that had any.
+        output_rows: what the sink has received; None if it does not report that of every batch.
     """
 
     def __init__(self) -> None:
         self.progress: dict[str, Any] = {}
         self.batches = 0
         self.rows = 0
+        self.output_rows: int | None = 0
         self.seconds = 0.0
         self._newest = NO_EPOCH
 
@@ -34,4 +36,9 @@ class BatchCounts:
             self._newest = epoch
             self.batches += 1
             self.rows += int(progress.get("numInputRows") or 0)
+            self.output_rows = _sum(self.output_rows, (progress.get("sink") or {}).get("numOutputRows"))
             self.seconds += float(progress.get("batchDuration") or 0.0) / 1000
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return None if total is None or more is None or more < 0 else total + more

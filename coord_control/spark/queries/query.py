@@ -84,7 +84,7 @@ class ManagedQuery:
         self.last_committed = NO_EPOCH
         self._counts = BatchCounts()
         self._writer = spec.writer
-        self._table = spec.table
+        self._target = spec.target
         self._policy = spec.policy
         self._sink = spec.sink
         self._owner = owner
@@ -144,6 +144,8 @@ class ManagedQuery:
             batches=counts.batches,
             rows=counts.rows,
             batch_seconds=counts.seconds,
+            output_rows=counts.output_rows,
+            target=self._target,
         )
 
     def committed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
@@ -419,7 +421,7 @@ class ManagedQuery:
     def _start_spark(self) -> StreamingQuery:
         self._run = RunId(f"{self._runtime.generation}.{self._runs}")
         self._runs += 1
-        query = start_run(self._writer, self._run, self._table)
+        query = start_run(self._writer, self._run, self._target.table)
         kind = query._jsq.streamingQuery().getClass().getSimpleName()
         if self.store is not None and kind.startswith("AsyncProgressTracking"):
             query.stop()

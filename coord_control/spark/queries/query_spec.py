@@ -6,7 +6,7 @@ Threads: values, and an interface that is called by those of the query.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -14,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.job_folder.lineage import Lineage
 from coord_control.ids import OperatorUid, QueryName
+from coord_control.protocol.status import QueryTarget
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.queries.rolled_back_sink import RolledBackSink
 
@@ -26,7 +27,7 @@ class QueryDefinition:
 
     Attributes:
         writer: with the query's name and place.
-        table: the table that it writes to, as for ``toTable``; None if the writer says where.
+        target: the table that it writes to, and its columns.
         sink: its file sink, if that was set back.
         store: of the records of its operators; None if it has none.
         policy: how it is restarted in place.
@@ -38,7 +39,7 @@ class QueryDefinition:
     operators: Sequence[OperatorUid]
     store: EpochStore | None
     policy: RestartPolicy
-    table: str | None = None
+    target: QueryTarget = field(default_factory=QueryTarget)
     sink: RolledBackSink | None = None
 
 

@@ -15,14 +15,18 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from coord_control.durable.files.filesystem import join
 from coord_control.ids import QueryName
+from coord_control.protocol.status import QueryTarget
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
-__all__ = ["output_mode", "own_checkpoint", "place", "spark_name", "start_run"]
+__all__ = ["output_mode", "own_checkpoint", "place", "spark_name", "start_run", "target"]
 
 _LOCATION: Final = "checkpointLocation"
 _SESSION_LOCATION: Final = "spark.sql.streaming.checkpointLocation"
 #: Its table has the name of Spark's query, and a table's name has no dots.
 _MEMORY: Final = "memory"
+
+#: More are not reported: they would be part of every heartbeat.
+_MOST_COLUMNS: Final = 200
 
 # A writer keeps what a job has set; started again it must not be taken for what the user has said.
 _placed: Final[weakref.WeakKeyDictionary[DataStreamWriter, str]] = weakref.WeakKeyDictionary()
@@ -59,6 +63,13 @@ def place(writer: DataStreamWriter, name: str, location: str) -> DataStreamWrite
     """Set the name and the checkpoint location that the job has chosen."""
     _placed[writer] = location
     return writer.queryName(name).option(_LOCATION, location)
+
+
+def target(writer: DataStreamWriter, table: str | None) -> QueryTarget:
+    """Return what a query of this writer writes; ``table`` is None if the writer says where."""
+    fields = writer._df.schema.fields
+    is_shown = len(fields) <= _MOST_COLUMNS
+    return QueryTarget(table, {each.name: each.dataType.simpleString() for each in fields} if is_shown else {})
 
 
 def start_run(writer: DataStreamWriter, run: str, table: str | None = None) -> StreamingQuery:

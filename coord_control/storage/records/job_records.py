@@ -18,6 +18,7 @@ __all__ = [
     "ENDED_TO_RESTART",
     "LOST_QUERY",
     "AgentMetrics",
+    "BlockedRecord",
     "EventType",
     "GatewayRecord",
     "GenerationRecord",
@@ -93,6 +94,21 @@ class GatewayRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedRecord(Record):
+    """The events of an operator that one cause has stopped at closed gateways, at the last heartbeat.
+
+    Attributes:
+        now: how many wait now.
+        events: how many had to wait since the driver started.
+        seconds: time during which at least one waited since then, added up over the gateways.
+    """
+
+    now: int = 0
+    events: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQuery(Record):
     """Frequently changing values of a query; part of a heartbeat.
 
@@ -102,6 +118,10 @@ class LiveQuery(Record):
         backlog_of_partitions: the largest parts of it, by source and partition.
         state_rows: rows in Spark's state of all its operators; None if it has no state.
         watermark: None if it has none, or has received no rows yet.
+        rows: rows that it took in since the driver started; None if an older driver does not report them.
+        output_rows: rows that its sink has received since then; None if the sink does not report them.
+        table: the table that it writes to; empty if it was not started with one.
+        columns: the types of the columns that it writes, by name; empty if there are very many.
     """
 
     name: str
@@ -115,17 +135,26 @@ class LiveQuery(Record):
     lag_seconds: float | None = None
     state_rows: int | None = None
     watermark: datetime | None = None
+    rows: int | None = None
+    output_rows: int | None = None
+    table: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOperator(Record):
-    """Frequently changing values of an operator; part of a heartbeat."""
+    """Frequently changing values of an operator; part of a heartbeat.
+
+    Attributes:
+        blocked_by: what has stopped events, by cause: ``epoch`` and ``checkpoint``; older drivers do not report it.
+    """
 
     uid: str
     epoch: int | None = None
     blocked_now: int = 0
     blocked_total: int = 0
     blocked_seconds: float = 0.0
+    blocked_by: dict[str, BlockedRecord] = field(default_factory=dict)
     mailbox: int = 0
     closed: int = 0
     gateways: tuple[GatewayRecord, ...] = ()
@@ -137,6 +166,7 @@ class LiveStatus(Record):
 
     Attributes:
         metrics: the address of its metrics, as ``host:port``; empty if they are not served.
+        spark_ui: the address of Spark's page; empty if there is none.
     """
 
     queries: tuple[LiveQuery, ...] = ()
@@ -144,6 +174,7 @@ class LiveStatus(Record):
     checkpoint: int | None = None  #: the one in progress
     message: str = ""
     metrics: str = ""
+    spark_ui: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +213,18 @@ class QueryRecord(Record):
     lag_seconds: float | None = None
     state_rows: int | None = None
     watermark: datetime | None = None
+    rows: int | None = None
+    output_rows: int | None = None
+    table: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRecord(Record):
-    """An operator of a job; its gateways are those of the last heartbeat.
+    """An operator of a job; ``epoch`` and the fields after it come from the last heartbeat.
 
     Attributes:
+        blocked_by: what has stopped events, by cause: ``epoch`` and ``checkpoint``; older drivers do not report it.
         applied_number: number of the last control event in its coordinator's durable state.
     """
 
@@ -202,6 +238,7 @@ class OperatorRecord(Record):
     blocked_now: int = 0
     blocked_total: int = 0
     blocked_seconds: float = 0.0
+    blocked_by: dict[str, BlockedRecord] = field(default_factory=dict)
     mailbox: int = 0
     closed: int = 0
     gateways: tuple[GatewayRecord, ...] = ()

@@ -36,6 +36,7 @@ def test_a_job_is_known_with_its_queries_and_operators(rig: AgentRig) -> None:
     assert [(operator.uid, operator.parallelism) for operator in job.operators] == [(OPERATOR, 2)]
     assert [event.name for event in job.operators[0].event_types] == ["Threshold"]
     assert job.live is not None
+    assert (job.live.metrics, job.live.spark_ui) == ("127.0.0.1:9404", "http://127.0.0.1:4040")
     assert job.agent is not None
     assert job.agent.dropped == 0
 

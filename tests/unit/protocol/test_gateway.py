@@ -234,6 +234,37 @@ def test_a_gateway_that_was_closed_without_an_event_has_blocked_no_time() -> Non
     assert valve.blocked_seconds == 0.0
 
 
+def test_events_and_time_behind_a_checkpoint_are_counted_apart_from_those_behind_an_epoch() -> None:
+    valve = closed_for(FIRST)
+    send(valve, "a", now=10.0)
+    valve.mark(SECOND, is_checkpoint=True)
+    valve.close(SECOND)
+    send(valve, "b", now=12.0)
+    send(valve, "c", now=13.0)
+    assert (valve.blocked_total, valve.checkpoint_blocked_total) == (3, 2)
+    assert (valve.blocked_seconds_at(14.0), valve.checkpoint_blocked_seconds_at(14.0)) == (4.0, 2.0)
+    valve.open(SECOND, now=15.0)
+    assert valve.checkpoint_blocked_seconds_at(99.0) == 3.0, "they wait behind the older epoch now"
+    send(valve, "d", now=16.0)
+    valve.open(FIRST, now=17.0)
+    assert (valve.blocked_total, valve.checkpoint_blocked_total) == (4, 2)
+    assert (valve.blocked_seconds, valve.checkpoint_blocked_seconds) == (7.0, 3.0)
+
+
+def test_the_time_behind_a_checkpoint_begins_when_a_newer_epoch_hands_its_events_on() -> None:
+    valve = Gateway()
+    valve.mark(FIRST, is_checkpoint=True)
+    valve.close(FIRST)
+    valve.mark(SECOND)
+    valve.close(SECOND)
+    send(valve, "a", now=1.0)
+    assert valve.checkpoint_blocked_seconds_at(5.0) == 0.0
+    valve.open(SECOND, now=5.0)
+    valve.open(FIRST, now=7.0)
+    assert (valve.checkpoint_blocked_total, valve.checkpoint_blocked_seconds) == (0, 2.0)
+    assert valve.blocked_seconds == 6.0
+
+
 def test_what_an_epoch_takes_makes_room_in_the_channel_and_what_returns_takes_it_again() -> None:
     gateway = Gateway()
     gateway.send(event("abc"), 0.0)

@@ -90,6 +90,24 @@ def test_blocked_events_say_for_how_long_and_because_of_what(stage: Stage) -> No
     assert after.gateways[0].blocked_age_seconds == 0.0
 
 
+def test_totals_of_blocked_events_are_known_by_cause_and_outlive_a_restart_of_the_query(stage: Stage) -> None:
+    stage.hello(0, 0, 1)
+    stage.snapshot()
+    stage.send(0, "a")
+    stage.now += 1.5
+    stage.trigger_checkpoint(7)
+    stage.snapshot()
+    stage.send(0, "b")
+    stage.send(1, "c")
+    stage.now += 2.0
+    before = status(stage)
+    assert (before.blocked_events_total, before.checkpoint_blocked_events_total) == (3, 2)
+    assert (before.blocked_seconds_total, before.checkpoint_blocked_seconds_total) == (5.5, 4.0)
+    stage.end_run()
+    ended = status(stage)
+    assert (ended.checkpoint_blocked_events_total, ended.checkpoint_blocked_seconds_total) == (2, 4.0)
+
+
 def test_what_was_blocked_stays_counted_when_the_query_is_restarted(stage: Stage) -> None:
     stage.hello(0, 0, 1)
     stage.snapshot()

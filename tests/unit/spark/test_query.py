@@ -200,6 +200,24 @@ def test_a_batch_counts_once_however_often_spark_reports_it() -> None:
     assert counts.progress["numInputRows"] == 2
 
 
+@pytest.mark.parametrize(
+    ("batches", "total"),
+    [
+        ([], 0),
+        ([(0, 5), (1, 0), (1, 7), (2, 3)], 8),
+        ([(0, 5), (1, -1), (2, 4)], None),
+        ([(0, None)], None),
+    ],
+)
+def test_rows_of_the_sink_are_known_only_if_it_reports_them_of_every_batch(
+    batches: list[tuple[int, int | None]], total: int | None
+) -> None:
+    counts = BatchCounts()
+    for epoch, rows in batches:
+        counts.hear(Epoch(epoch), {} if rows is None else {"sink": {"numOutputRows": rows}})
+    assert counts.output_rows == total
+
+
 BUGS: Final = (
     Mutation("restart what shall stop", ManagedQuery._conclude, "FOLLOWS[self._wish, end]", "FOLLOWS[Wish.RUN, end]"),
     Mutation("start what fails for good again", ManagedQuery._conclude, "if may_retry(error) else", "if True else"),
