@@ -15,6 +15,7 @@ Threads: any; calls block on the control database.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,21 +41,21 @@ def ask_once(
     command: Command[Any],
     expires_seconds: float | None = None,
     *,
-    reported: str | None = None,
+    reported: Collection[str] = (),
 ) -> Asked:
     """Send a request, unless that of an earlier attempt is pending or has succeeded.
 
     Args:
         base: the common prefix of the keys of all attempts.
         expires_seconds: see :class:`~coord_control.control.client.control_client.ControlClient`.
-        reported: the id of a command whose result an earlier attempt has reported: it is not reused.
+        reported: the ids of commands whose results earlier attempts have reported: they are not reused.
 
     Raises:
         KeyReused: the request of the earlier attempt was a different one.
         CoordControlError: see :meth:`~coord_control.control.client.control_client.ControlClient.submit`.
     """
     key, known = _newest(client, job, base)
-    if known is not None and known.is_finished and (known.state is not CommandState.COMPLETED or known.id == reported):
+    if known is not None and known.is_finished and (known.state is not CommandState.COMPLETED or known.id in reported):
         key, known = _key(base, _number(known.key) + 1), None
     # Also sent if the command exists: that returns it, provided that the request is the same.
     return Asked(client.submit(job, command, key=key, expires_seconds=expires_seconds), was_known=known is not None)
