@@ -24,7 +24,7 @@ STAMP := $(VENV)/.coord-control-installed
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup requirements test-requirements demo test connectors azurite check format-check format lint types imports docs \
+.PHONY: help setup requirements test-requirements demo test connectors airflow azurite check format-check format lint types imports docs \
 	compat coverage simulate mutations kill-long nightly bench clean
 
 help: ## list these targets
@@ -51,11 +51,15 @@ demo: setup ## a year of flights through a coordinated streaming job
 # first (tests/conftest.py orders them); the tests of a file stay in one process.
 test: test-requirements setup check ## static checks, then every tier of tests
 	@$(BIN)/python -m scripts.connectors $(if $(filter required,$(COORD_CONNECTORS)),,--optional)
+	@$(BIN)/python -m scripts.airflow_env $(if $(filter required,$(COORD_AIRFLOW)),,--optional)
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 connectors: setup ## fetch the jars for the tests of connectors (Kafka, S3, HDFS), once, through mvn
 	@$(BIN)/python -m scripts.connectors
+
+airflow: setup ## make the environment in which the tests of the Airflow library run Airflow, once, through pip
+	@$(BIN)/python -m scripts.airflow_env
 
 azurite: setup ## fetch the emulator of Azure's storage for the nightly tests, once, through npm
 	@$(BIN)/python -m scripts.azurite

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from scripts import airflow_env
 from scripts.connectors import ConnectorsMissing, jars, sets
 from tests import jvm
 
@@ -40,6 +41,7 @@ TIERS: Final = (
     "storage",
     "ui",
     "dagster",
+    "airflow",
     "spark",
     "compat",
     "connectors",
@@ -107,7 +109,18 @@ def _no_connectors() -> str:
     return ""
 
 
+def _no_airflow() -> str:
+    """Return why Airflow cannot be tested; empty if it can."""
+    try:
+        airflow_env.python()
+    except airflow_env.AirflowMissing as error:
+        return str(error)
+    return ""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if (reason := _no_airflow()) and os.environ.get("COORD_AIRFLOW") == "required":
+        raise pytest.UsageError(f"COORD_AIRFLOW demands the tests of Airflow: {reason}")
     if (reason := _no_connectors()) and os.environ.get("COORD_CONNECTORS") == "required":
         raise pytest.UsageError(f"COORD_CONNECTORS demands the tests of connectors: {reason}")
 
@@ -115,6 +128,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> list[str]:
     reason = _no_connectors()
     lines = [f"The connectors are not tested: {reason}"] if reason else []
+    if reason := _no_airflow():
+        lines.append(f"Airflow is not tested: {reason}")
     if not jvm.ARCHIVE.exists():
         lines.append("JVMs start slowly: their archive of classes is made by python -m tests.jvm")
     return lines
@@ -123,7 +138,8 @@ def pytest_report_header() -> list[str]:
 # First, because pytest's own -m must already see the markers that are added here.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _leave_out_connectors(config, items)
+    _leave_out(config, items, "connectors", _no_connectors())
+    _leave_out(config, items, "airflow", _no_airflow())
     items.sort(key=_place)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -132,8 +148,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(LIMIT))
 
 
-def _leave_out_connectors(config: pytest.Config, items: list[pytest.Item]) -> None:
-    wanted = [item for item in items if _tier(item) == "connectors"]
-    if wanted and _no_connectors():
+def _leave_out(config: pytest.Config, items: list[pytest.Item], tier: str, reason: str) -> None:
+    wanted = [item for item in items if _tier(item) == tier] if reason else []
+    if wanted:
         config.hook.pytest_deselected(items=wanted)
         items[:] = [item for item in items if item not in wanted]

@@ -21,7 +21,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import dagster as dg
 
 from coord_control.control.measure import Measure, Place, Unit, shown
-from coord_control.control.measures import CHECKPOINT, QUERY, SUBTASK, query_parts
+from coord_control.control.measures import QUERY, SUBTASK, query_parts
+from coord_control.control.metadata_values import checkpoint_values, live_numbers, measured
 from coord_control.storage.records import (
     CheckpointKind,
     CheckpointRecord,
@@ -99,21 +100,12 @@ def checkpoint_metadata(
         note: the note in the config of the run.
     """
     values: dict[str, object] = {
-        "checkpoint_id": record.id,
-        "kind": record.kind.value,
-        "label": record.label,
+        **checkpoint_values(record, job),
         "path": dg.MetadataValue.path(record.path) if record.path else None,
-        **_measured(record, Place.DAGSTER),
         "queries": _table(QUERY, query_parts(record)),
         "subtask_table": _table(SUBTASK, _shown(subtasks)),
-        "cause": record.cause,
-        "requested_by": record.requested_by,
-        "triggered_at": record.triggered_at,
-        "finished_at": record.finished_at,
         "restore_command": _restore_command(record),
         "recovery": None if recovery is None else _recovery_text(recovery),
-        "generation": record.generation,
-        "restarts": None if job is None else sum(query.restarts for query in job.queries),
         **({} if job is None else live_entries(job.live_values)),
         "note": note,
         "sequence": sequence,
@@ -131,7 +123,7 @@ def failure_metadata(record: CheckpointRecord, subtasks: Sequence[SubtaskRecord]
             "label": record.label,
             "reason": record.reason,
             "message": record.message,
-            **_measured(record, Place.FAILURE),
+            **measured(record, Place.FAILURE),
             "subtask_table": _table(SUBTASK, _shown(subtasks)),
             "cause": record.cause,
             "requested_by": record.requested_by,
@@ -231,13 +223,7 @@ def live_entries(values: Sequence[LiveValueRecord], query: str | None = None) ->
     if rows:
         schema = dg.TableSchema([dg.TableColumn(name, kind, text) for name, kind, text in _LIVE_COLUMNS])
         found["live_values"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
-    for each in values:
-        version = each.version if query is None else each.uses[query].version
-        found[f"live/{each.name}/version"] = version
-        for name, value in each.value.items() if version == each.version else ():
-            if isinstance(value, (bool, int, float)):
-                found[f"live/{each.name}/{name}"] = int(value) if isinstance(value, bool) else value
-    return found
+    return found | live_numbers(values, query)
 
 
 def _in_force(value: LiveValueRecord, query: str) -> str:
@@ -271,10 +257,6 @@ def _value(value: object) -> dg.MetadataValue[Any] | None:
 def _rounded(value: float) -> float:
     # Dagster shows every digit; clocks are no finer than microseconds.
     return round(value, 6)
-
-
-def _measured(record: CheckpointRecord, place: Place) -> dict[str, object]:
-    return {measure.dagster or measure.name: measure.value(record) for measure in shown(CHECKPOINT, place)}
 
 
 def _table(measures: Sequence[Measure[_T]], parts: Sequence[_T]) -> dg.MetadataValue[Any] | None:

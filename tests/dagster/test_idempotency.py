@@ -10,8 +10,9 @@ import dagster as dg
 import pytest
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.request_once import Asked, ask_once, newest_request
 from coord_control.control.commands import TriggerCheckpoint
-from coord_control.dagster.runs.idempotency import Asked, ask_once, attempt_key, first_run, newest_request
+from coord_control.dagster.runs.idempotency import attempt_key, first_run
 from coord_control.protocol.failures import FailureReason
 from coord_control.storage.records import CommandKind, CommandRecord, CommandState
 from tests.dagster.action_kit import meanwhile

@@ -14,17 +14,17 @@ Threads: blocks the step's thread.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 import dagster as dg
 
 import coord_control as cc
-from coord_control.control.client.command_wait import progress_text
-from coord_control.control.commands import Command, CommandProgress, CommandResult, takes
+from coord_control.control.client.progress_lines import ProgressLines
+from coord_control.control.client.request_once import ask_once, newest_request
+from coord_control.control.commands import Command, CommandResult
 from coord_control.dagster.metadata import NAMESPACE
-from coord_control.dagster.runs.idempotency import StepContext, ask_once, attempt_key, newest_request
+from coord_control.dagster.runs.idempotency import StepContext, attempt_key
 from coord_control.dagster.runs.own_runs import RUN_ACTOR, SCHEDULE_TAG, schedule_actor
 from coord_control.errors import (
     CommandFailed,
@@ -45,8 +45,6 @@ OnCancel: TypeAlias = Literal["abort", "finish"]
 #: How long a cancelled run waits for the outcome. Dagster kills such a run after 180 s.
 _ABORT_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 150.0
-#: Events are blocked all the time; one line per event would bury the rest of the log.
-_AGAIN_SECONDS: Final = 5.0
 _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 _R = TypeVar("_R", bound=CommandResult)
@@ -113,7 +111,7 @@ def attend(
     try:
         asked = ask_once(client, job, base, command, timeout_seconds)
         _say_asked(context, asked.command, was_known=asked.was_known)
-        result = client.wait(asked.command, timeout_seconds, on_progress=_Lines(context))
+        result = client.wait(asked.command, timeout_seconds, on_progress=ProgressLines(context.log.info))
     except dg.DagsterExecutionInterruptedError:
         context.log.info("The run is being cancelled")
         result, is_cancelled = _settled(context, client, job, base, on_cancel), True
@@ -168,37 +166,6 @@ def _say_asked(context: StepContext, command: CommandRecord, *, was_known: bool)
         context.log.info(f"Sent the request to job {command.job}: command {command.id} ({what})")
 
 
-class _Lines:
-    """Logs the progress of a command: a line for each step forward, and one every few seconds if only the number of
-    blocked events has changed."""
-
-    def __init__(self, context: StepContext) -> None:
-        self._context = context
-        self._last = ""
-        self._last_step: object = None
-        self._again_at = 0.0
-
-    def __call__(self, command: CommandRecord) -> None:
-        if command.is_finished:
-            return
-        progress = CommandProgress.model_validate(command.progress or {})
-        how_many = 1 if progress.blocked_events else 0
-        step = (command.claimed_at is None, progress.model_copy(update={"blocked_events": how_many}))
-        text = _line(command, progress)
-        if text == self._last or (step == self._last_step and time.monotonic() < self._again_at):
-            return
-        self._context.log.info(text)
-        self._last, self._last_step, self._again_at = text, step, time.monotonic() + _AGAIN_SECONDS
-
-
-def _line(command: CommandRecord, progress: CommandProgress) -> str:
-    text = progress_text(command)
-    taken = takes(command.kind)
-    if taken is None or progress.checkpoint is None:
-        return text
-    return f"{taken.value} {progress.checkpoint}: {text}"
-
-
 def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str, on_cancel: OnCancel) -> CommandResult:
     """Abort or await the command of a cancelled run, and return its result if it completed nevertheless.
 
@@ -211,7 +178,7 @@ def _settled(context: StepContext, client: cc.ControlClient, job: str, base: str
             raise dg.DagsterExecutionInterruptedError("the run was cancelled before it sent its request")
         is_aborted = on_cancel == "abort" and _abort(context, client, command)
         seconds = _ABORT_SECONDS if is_aborted else _FINISH_SECONDS
-        result = client.wait(command, seconds, on_progress=_Lines(context))
+        result = client.wait(command, seconds, on_progress=ProgressLines(context.log.info))
     except (CommandFailed, JobNotRunning) as error:
         context.log.info(f"The request was not carried out: {error}")
     except CoordControlError as error:  # it may still be completed; the sensor shows it then

@@ -18,11 +18,12 @@ from typing import Any
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.request_once import newest_request
 from coord_control.control.commands import Refusal, Restore, RestoreResult
 from coord_control.dagster import markdown
 from coord_control.dagster.metadata import NAMESPACE, Metadata, entries
 from coord_control.dagster.runs.driver_start import settled_job, supervisor_lives, wait_for_driver
-from coord_control.dagster.runs.idempotency import attempt_key, newest_request
+from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
 from coord_control.durable.files.by_scheme import without_spark
 from coord_control.durable.files.filesystem import Files, join
