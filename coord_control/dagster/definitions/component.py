@@ -49,8 +49,8 @@ _ACTOR: Final = "dagster:definitions"
 class StreamingJobComponent(dg.StateBackedComponent, ControlPlaneSpec):
     """The streaming jobs of one control database: assets, checks, schedules, sensors and jobs.
 
-    ``dg scaffold defs`` takes ``--database URL``, ``--job NAME`` and ``--script PATH`` (the program of that job); without
-    ``--job`` the definitions are of all jobs of the database.
+    ``dg scaffold defs`` takes ``--database URL``, ``--job NAME`` and ``--script PATH`` (the program of that job);
+    without ``--job`` the definitions are of all jobs of the database.
 
     Attributes:
         translator: A subclass of ``StreamingJobTranslator``, as ``package.module:Class``.
