@@ -56,7 +56,7 @@ class LiveResult(CommandResult):
             value=json.loads(facts.value),
             by=facts.by,
             at=datetime.datetime.fromtimestamp(facts.at_seconds, datetime.UTC),
-            queries=_in_queries(facts.uses),
+            queries=_in_queries({str(query): use for query, use in facts.uses.items()}),
         )
 
     @classmethod
