@@ -14,7 +14,8 @@ def in_progress(plane: Plane, dag: str, run: str, *, after: int = 0) -> int:
 
     def found() -> list[int]:
         ours = [each for each in client.commands("flights") if each.key.startswith(f"airflow:{dag}/{run}")]
-        return [each.checkpoint for each in ours if not each.is_finished and (each.checkpoint or 0) > after]
+        taken = [each.checkpoint for each in ours if not each.is_finished and each.checkpoint is not None]
+        return [each for each in taken if each > after]
 
     eventually(found)
     return found()[0]
