@@ -38,7 +38,7 @@ with DAG("after_a_savepoint", schedule=[savepoint_asset(JOB)], catchup=False):
     CheckpointOperator(
         task_id="checkpoint",
         job=JOB,
-        checkpoint_label="after-{{ (triggering_asset_events.values() | first | last).extra.label }}",
+        checkpoint_label="after-{{ dag_run.run_after | ts_nodash }}",
     )
 
 with DAG("changing", schedule=None, catchup=False):
