@@ -35,6 +35,7 @@ __all__ = [
     "ACCEPT_SKIPPED_VARIABLE",
     "ALLOW_MISSING_INPUT_VARIABLE",
     "ALLOW_VARIABLE",
+    "CHECK_VARIABLE",
     "GRACE_VARIABLE",
     "LIFELINE_VARIABLE",
     "LOG_FILE_VARIABLE",
@@ -54,6 +55,7 @@ ALLOW_VARIABLE: Final = "COORD_ALLOW_NON_RESTORED_STATE"  #: ... and that querie
 ALLOW_MISSING_INPUT_VARIABLE: Final = "COORD_ALLOW_MISSING_INPUT"  #: ... and that files of its sources may be missing
 ROLL_BACK_VARIABLE: Final = "COORD_ROLL_BACK_SINKS"  #: ... and that the sinks go back too
 ACCEPT_SKIPPED_VARIABLE: Final = "COORD_ACCEPT_SKIPPED_EPOCHS"  #: ... and that sinks may skip epochs
+CHECK_VARIABLE: Final = "COORD_PROGRAM_CHECK"  #: tells the driver to compare its program with a checkpoint, and end
 SUPERVISED_VARIABLE: Final = "COORD_SUPERVISED"  #: tells the driver that a supervisor restarts it, and which one
 LOG_FILE_VARIABLE: Final = "COORD_LOG_FILE"  #: tells the driver the file that its output goes to, if any
 _SHELL: Final = "pyspark-shell"  # the application that PySpark asks spark-submit for
@@ -119,10 +121,23 @@ class QueueInbox:
 
 
 class DriverProcess:
-    """Starts ``command`` as the driver; see ``supervisor.Launcher``."""
+    """Starts ``command`` as the driver; see ``supervisor.Launcher``.
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], inbox: QueueInbox) -> None:
+    Args:
+        output: where its standard output and error go, or None for where those of this process go.
+        folder: its working directory, or None for that of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        inbox: QueueInbox,
+        output: int | None = None,
+        folder: str | None = None,
+    ) -> None:
         self._command = list(command)
+        self._output, self._folder = output, folder
         self._environment = environment
         self._inbox = inbox
         self._process: subprocess.Popen[bytes] | None = None
@@ -151,6 +166,9 @@ class DriverProcess:
         return subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            cwd=self._folder,
             env={**self._environment, LIFELINE_VARIABLE: str(lifeline)},
             pass_fds=[lifeline],
             start_new_session=True,

@@ -1,4 +1,4 @@
-"""Parses durations on the command line: ``30``, ``1.5s``, ``500ms``, ``2m``, ``1h``; seconds without a unit."""
+"""Parses durations on the command line: ``30``, ``1.5s``, ``500ms``, ``2m``, ``1h``, ``7d``; seconds without a unit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 __all__ = ["parse_seconds"]
 
-_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)")
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d|)")
 
 
 def parse_seconds(value: str | float) -> float:
@@ -21,5 +21,5 @@ def parse_seconds(value: str | float) -> float:
     """
     match = _DURATION.fullmatch(str(value).strip())
     if match is None:
-        raise typer.BadParameter(f"{value!r} is not a duration; write for example 30, 1.5s, 500ms, 2m or 1h")
+        raise typer.BadParameter(f"{value!r} is not a duration; write for example 30, 1.5s, 500ms, 2m, 1h or 7d")
     return float(match[1]) * _UNITS[match[2]]

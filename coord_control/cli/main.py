@@ -26,6 +26,7 @@ from coord_control.cli import (
     run,
     savepoint,
     ui,
+    upgrade,
 )
 
 __all__ = ["app"]
@@ -74,6 +75,7 @@ app.command("set")(live.set_)
 app.command("get")(live.get)
 app.command("stop")(lifecycle.stop)
 app.command("restart")(lifecycle.restart)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restore")(restore.restore)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")

@@ -24,6 +24,7 @@ from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import AcceptSkippedEpochs, AllowMissingInput, RollBackSinks
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
+from coord_control.control.supervisors import OwnSupervisor, SupervisorRecord
 from coord_control.driver_process import (
     ACCEPT_SKIPPED_VARIABLE,
     ALLOW_MISSING_INPUT_VARIABLE,
@@ -36,6 +37,7 @@ from coord_control.driver_process import (
     QueueInbox,
     driver_environment,
 )
+from coord_control.durable.job_folder.upgrade_record import Program
 from coord_control.environment import require_java
 from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.supervisor import Policy, StopRequested, supervise
@@ -159,16 +161,22 @@ def run(
         if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):  # Spark Connect: Java is on another machine
             require_java(os.environ)
     _warn_of_misplaced(context, args or [])
-    log = None
-    if detached:
-        log = (log_file or default_log_file(script)).resolve()
+    log = (log_file or default_log_file(script)).resolve() if detached else None
+    token = secrets.token_hex(8)
+    options = _options(master, grace, max_restarts, backoff_initial, backoff_max, stable_after)
+    program = Program(script=str(script.resolve()), args=tuple(args or ()), folder=os.getcwd(), options=options)
+    own = OwnSupervisor(
+        SupervisorRecord(token=token, pid=os.getpid(), program=program, log_file=None if log is None else str(log))
+    )
+    if log is not None:
         detach(log, wait)
+        own.moved()
     _log_to_stderr()
     policy = Policy(grace, max_restarts, backoff_initial, backoff_max, stable_after)
     inbox = QueueInbox()
     command = [sys.executable, "-m", "coord_control.spark.process.bootstrap", str(script), *(args or [])]
     environment = driver_environment(os.environ, master=master, grace=grace, is_logged=log is not None)
-    environment[SUPERVISED_VARIABLE] = secrets.token_hex(8)
+    environment[SUPERVISED_VARIABLE] = token
     if log is None:
         environment.pop(LOG_FILE_VARIABLE, None)  # the driver must not name a file that is not written
     else:
@@ -187,8 +195,31 @@ def run(
 
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
-    with signals_wake_main_thread():
-        raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+    try:
+        with signals_wake_main_thread():
+            raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+    finally:
+        own.close()
+
+
+def _options(
+    master: str | None,
+    grace: float,
+    max_restarts: int | None,
+    backoff_initial: float,
+    backoff_max: float,
+    stable_after: float,
+) -> tuple[str, ...]:
+    """Return the options that start another script in the same way."""
+    times = {
+        "--grace": grace,
+        "--backoff-initial": backoff_initial,
+        "--backoff-max": backoff_max,
+        "--stable-after": stable_after,
+    }
+    found = [text for name, seconds in times.items() for text in (name, f"{seconds:f}s")]
+    found += [] if master is None else ["--master", master]
+    return (*found, *(() if max_restarts is None else ("--max-restarts", str(max_restarts))))
 
 
 def _warn_of_misplaced(context: typer.Context, args: Sequence[str]) -> None:

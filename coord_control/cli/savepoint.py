@@ -1,7 +1,7 @@
 """``coordctl savepoint``: lists, shows, verifies and exports savepoints and checkpoints on the storage.
 
 These commands need no driver, and on local paths no Spark, except ``verify --state``. Commands that change something
-are in :mod:`.savepoint_changes`.
+are in :mod:`.savepoint_changes` and :mod:`.savepoint_prune`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coord_control.cli import savepoint_changes, savepoint_views
+from coord_control.cli import savepoint_changes, savepoint_prune, savepoint_views
 from coord_control.cli.completion import complete_job
 from coord_control.cli.job_places import root_of, tell_verified
 from coord_control.cli.options import AnyRoot, By, Control, Job, Json
@@ -40,6 +40,7 @@ _Ref = Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")]
 
 app.command("create")(savepoint_changes.create)
 app.command("dispose")(savepoint_changes.dispose)
+app.command("prune")(savepoint_prune.prune)
 app.command("import")(savepoint_changes.import_)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coord_control.storage.database import Database
     from coord_control.storage.retention import RetentionPolicy
 
-__all__ = ["NO_CONTROL", "ControlSettings", "default_url", "state_folder"]
+__all__ = ["NO_CONTROL", "ControlSettings", "absolute_url", "default_url", "state_folder"]
 
 #: The address that switches the control plane off.
 NO_CONTROL: Final = "none"
@@ -41,6 +41,14 @@ def state_folder() -> Path:
 def default_url() -> str:
     """Return the address of the user's embedded database."""
     return f"sqlite:///{state_folder() / 'control.db'}"
+
+
+def absolute_url(url: str) -> str:
+    """Return a database URL with an absolute path, for a process with another working directory."""
+    scheme, separator, path = url.partition(":///")
+    if not scheme.startswith("sqlite") or not separator:
+        return url
+    return f"{scheme}:///{Path(path).expanduser().absolute()}"
 
 
 class ControlSettings(BaseSettings):

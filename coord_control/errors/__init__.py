@@ -5,7 +5,8 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, WakeChanged, EventTypesChanged, LineageMismatch
-        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused
+        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused,
+          AnotherJobChecked
         - RestoreRefused, ForkNameTaken, RescaleFailed, PartitioningMissing
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
@@ -52,6 +53,7 @@
     - ControlError                   requests to a job through the control database
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded, JobNameTaken
+        - NotUpgradable              the job cannot be upgraded from here, or is being upgraded
         - JobRootMismatch            the job's folder is new, but its name has a history
     - JobStopRequested               the job was stopped while its last driver crashed: it does not start
     - DatabaseError                  the control database itself

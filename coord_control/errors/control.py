@@ -28,6 +28,7 @@ __all__ = [
     "JobStillAlive",
     "JobStopRequested",
     "KeyReused",
+    "NotUpgradable",
     "RecordNotFound",
     "RecordRefused",
     "SchemaMismatch",
@@ -38,6 +39,14 @@ class ControlError(CoordControlError):
     """A request to a job through the control database failed."""
 
     fault = Fault.USER
+
+
+class NotUpgradable(ControlError):
+    """A job cannot be upgraded from here, or is being upgraded already; nothing was changed."""
+
+    def __init__(self, job: str, problem: str, way_out: str) -> None:
+        self.job, self.problem, self.way_out = job, problem, way_out
+        super().__init__(f"job {job!r} cannot be upgraded: {problem}; {way_out}")
 
 
 class RecordNotFound(ControlError):

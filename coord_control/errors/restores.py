@@ -10,6 +10,7 @@ from coord_control.errors.user import DeclarationError
 
 __all__ = [
     "AdoptedQueryRunning",
+    "AnotherJobChecked",
     "CheckpointLocationConflict",
     "ForkNameTaken",
     "LineageMismatch",
@@ -40,6 +41,14 @@ class NonRestoredState(DeclarationError):
             f"query {query!r} was restored from {checkpoint}: {' and '.join(found)}; keep the operators' uids, or "
             "restore with allow_non_restored_state"
         )
+
+
+class AnotherJobChecked(DeclarationError):
+    """The new program of an upgrade has another job than the one that is to be upgraded; nothing was changed."""
+
+    def __init__(self, job: str, expected: str) -> None:
+        self.job, self.expected = job, expected
+        super().__init__(f"the program has job {job!r}, and {expected!r} is to be upgraded; name its job {expected!r}")
 
 
 class RestoredQueryUnused(DeclarationError):

@@ -1,4 +1,4 @@
-"""What a schedule keeps of its savepoints: the decision alone, and disposals through a real agent on real storage."""
+"""What a schedule keeps of its savepoints: disposals through a real agent on real storage."""
 
 # Without "from __future__ import annotations": Dagster reads the types of a step's arguments, and not as text.
 import threading
@@ -8,79 +8,34 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from coord_control.control.client.superfluous_savepoints import Retention
 from coord_control.control.commands import CheckpointResult
-from coord_control.dagster.runs.savepoint_retention import dispose_old, superfluous
+from coord_control.dagster.runs.savepoint_retention import dispose_old, retention_of
 from coord_control.dagster.spec import RetainSpec
 from coord_control.durable.checkpoints.holds import hold
 from coord_control.durable.files.filesystem import LocalFiles
-from coord_control.storage.records import CheckpointKind, CheckpointRecord, CheckpointState, CommandKind
-from tests import records_kit as records
+from coord_control.storage.records import CheckpointState, CommandKind
 from tests.agent_kit import JOB
 from tests.dagster_kit import (
     Plane,
     plane_in,
 )
 from tests.patience import eventually
-from tests.records_kit import NOON
 
 _HOURLY = "dagster:schedule:hourly"
 
 
-def _savepoint(number: int, hours_old: float) -> CheckpointRecord:
-    ended = NOON - timedelta(hours=hours_old)
-    return records.checkpoint(number, kind=CheckpointKind.SAVEPOINT, triggered_at=ended, finished_at=ended)
-
-
-def _ids(savepoints: list[CheckpointRecord]) -> list[int]:
-    return [each.id for each in savepoints]
-
-
-_FIVE = [_savepoint(number, hours_old=5 - number) for number in (3, 1, 5, 2, 4)]
-
-
 @pytest.mark.parametrize(
-    ("retain", "doomed"),
+    ("retain", "rule"),
     [
-        (RetainSpec(count=2), [1, 2, 3]),
-        (RetainSpec(count=9), []),
-        (RetainSpec(max_age_hours=2.5), [1, 2]),
-        (RetainSpec(max_age_hours=0.001), [1, 2, 3, 4]),  # the newest stays, however old it is
-        (RetainSpec(count=4, max_age_hours=2.5), [1]),
-        (RetainSpec(count=1, max_age_hours=2.5), [1, 2]),
+        (RetainSpec(count=2), Retention(2)),
+        (RetainSpec(max_age_hours=2.5), Retention(1, timedelta(hours=2.5))),
+        (RetainSpec(count=4, max_age_hours=48), Retention(4, timedelta(days=2))),
     ],
 )
-def test_those_go_that_are_neither_among_the_newest_nor_young(retain: RetainSpec, doomed: list[int]) -> None:
-    assert _ids(superfluous(_FIVE, retain)) == doomed
-
-
-def test_one_that_is_in_use_stays_and_counts() -> None:
-    assert _ids(superfluous(_FIVE, RetainSpec(count=2), in_use={2})) == [1, 3]
-
-
-def test_an_age_is_measured_from_the_newest_and_not_by_another_clock() -> None:
-    """Dagster's machine may be hours ahead of the driver's."""
-    assert (
-        _ids(superfluous([_savepoint(1, hours_old=72), _savepoint(2, hours_old=71)], RetainSpec(max_age_hours=2))) == []
-    )
-
-
-@given(
-    st.lists(st.floats(0, 100), min_size=1, max_size=8),
-    st.none() | st.integers(1, 5),
-    st.floats(0.1, 100),
-)
-def test_the_newest_never_goes(ages: list[float], count: int | None, hours: float) -> None:
-    savepoints = [_savepoint(number, age) for number, age in enumerate(ages, start=1)]
-    retain = RetainSpec(count=count, max_age_hours=hours)
-    doomed = _ids(superfluous(savepoints, retain))
-    assert len(ages) not in doomed
-    assert len(ages) - len(doomed) >= min(len(ages), count or 1)
-
-
-# --- with a job
+def test_the_settings_of_a_schedule_are_a_rule(retain: RetainSpec, rule: Retention) -> None:
+    assert retention_of(retain) == rule
 
 
 @pytest.fixture

@@ -23,14 +23,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.settings import state_folder
+from coord_control.control.settings import absolute_url, state_folder
 from coord_control.dagster.metadata import entries
 from coord_control.dagster.spec import StartSpec
 
@@ -132,7 +131,7 @@ class LaunchPlace:
             done = subprocess.run(
                 command,
                 cwd=spec.working_directory,
-                env={**os.environ, "COORD_CONTROL": _address(self._client.settings.url), **spec.env},
+                env={**os.environ, "COORD_CONTROL": absolute_url(self._client.settings.url), **spec.env},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -176,11 +175,3 @@ def _lock(descriptor: int) -> bool:
 def _write(descriptor: int, launch: Launch) -> None:
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, _LAUNCH.dump_json(launch), 0)
-
-
-def _address(url: str) -> str:
-    """Return the database URL with an absolute path, because the driver may have another working directory."""
-    scheme, separator, path = url.partition(":///")
-    if not scheme.startswith("sqlite") or not separator:
-        return url
-    return f"{scheme}:///{Path(path).expanduser().absolute()}"

@@ -46,6 +46,7 @@ from coord_control.spark.job.job_driver import DriverSettings, JobDriver
 from coord_control.spark.job.job_metrics import JobMetrics, MeasuredParts
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
+from coord_control.spark.job.program_check import root_of
 from coord_control.spark.job.query_starts import QueryStart
 from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.live.live_handle import Live, Model
@@ -150,7 +151,7 @@ class Job:
         require_classic(spark)
         use_this_interpreter(spark)
         self._spark = spark
-        root = absolute(root)
+        root = root_of(name, root)
         request = requested_restore(
             restore_from,
             allow_non_restored_state=allow_non_restored_state,

@@ -56,6 +56,7 @@ from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace
 from coord_control.spark.job.job_restore import JobRestore
 from coord_control.spark.job.news import News
+from coord_control.spark.job.program_check import program_check
 from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.job.query_starts import QueryStarts
 from coord_control.spark.job.running_queries import RunningQueries
@@ -152,7 +153,9 @@ class JobDriver:
             )
             opened.callback(lambda: self.runtime.close(self.life.closed_error()))
             bind, host = settings.bind_address or spark_address(spark), advertised_host(spark)
-            self.runtime.endpoint.start(bind, settings.port, advertise=host, advertised_port=settings.advertised_port)
+            # A check of the program runs in parallel with the driver that has the port.
+            port, advertised = (settings.port, settings.advertised_port) if program_check() is None else (0, None)
+            self.runtime.endpoint.start(bind, port, advertise=host, advertised_port=advertised)
             self.runtime.start()
             opened.callback(self._waker.close, CLOSE_SECONDS)
             opened.callback(self.runtime.writer.close, CLOSE_SECONDS)

@@ -39,6 +39,7 @@ from coord_control.errors import CheckpointNotFound, MissingRecord
 from coord_control.ids import Generation
 from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.job.pending_restore import PendingRestore
+from coord_control.spark.job.program_check import program_check
 
 __all__ = ["JobRestore", "requested_restore"]
 
@@ -160,7 +161,9 @@ def requested_restore(
     roll_back_sinks: bool,
     accept_skipped_epochs: bool,
 ) -> RestoreRequest | None:
-    """Return what the program requests, or else the environment."""
+    """Return what the program requests, or else the environment; a check of the program takes the place of both."""
+    if (check := program_check()) is not None:
+        return check.request()
     if restore_from is None:
         restore_from = os.environ.get(RESTORE_VARIABLE) or None
         allow_non_restored_state = allow_non_restored_state or _is_set(ALLOW_VARIABLE)

@@ -6,7 +6,8 @@ checked the restore is committed, the sinks are set back if that was asked for, 
 refused before has changed nothing. A restore that took place without the program is pending until a query has run in
 one of its lineages, so it can be undone after a refusal.
 Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
-others: by waiting for the job's end, or by asking for a checkpoint.
+others: by waiting for the job's end, or by asking for a checkpoint. In the same way a program that is only checked
+(:mod:`.program_check`) says that it has started all of its queries; or by using the handle of one.
 
 Threads: those of the job's methods, which take turns.
 """
@@ -47,6 +48,7 @@ from coord_control.ids import OperatorUid, QueryName, is_valid_name
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore, declared_query
+from coord_control.spark.job.program_check import program_check
 from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.queries.plan_check import check_plan
@@ -85,6 +87,7 @@ class QueryStarts:
         self._launch = launch
         self._life = life
         self._wanted = restore
+        self._check_only = program_check()
         self._place, self._declared, self._queries = launch.place, launch.declared, launch.queries
         self._sinks = SinkRollback(launch.place, launch.spark, launch.owner.verify, launch.owner.verify_alone)
         self._waiting: dict[QueryName, tuple[QueryStart, Lineage | None, _WaitingQuery]] = {}
@@ -121,6 +124,7 @@ class QueryStarts:
         self._declared.own(start.operators, start.name)
         if missing := restore.missing(self._waiting):
             _log.info("= query %s fits %s, and starts when %s do as well", start.name, restore.path, missing)
+        if missing or self._check_only is not None:
             return handle
         self._take_place(restore)
         return handle.started()
@@ -130,7 +134,12 @@ class QueryStarts:
 
         Raises:
             RestoredQueryUnused: one of the checkpoint is not among them, and may not be left out; nothing was changed.
+            SystemExit: this was a check of the program, and they fit.
         """
+        if self._check_only is not None:
+            assert self._restore is not None, "it is what the program is compared with"
+            self._restore.check_none_missing(self._waiting)
+            self._check_only.passed()
         if self._waiting:
             assert self._restore is not None, "only a restore lets a query wait"
             self._restore.check_none_missing(self._waiting)
@@ -203,6 +212,8 @@ class QueryStarts:
     def _not_started(self, name: QueryName) -> QueryNotStarted:
         self._life.check_open()
         assert self._restore is not None, "only a restore lets a query wait"
+        if self._check_only is not None and not self._restore.missing(self._waiting):
+            self.all_declared()
         return QueryNotStarted(name, self._restore.path, self._restore.missing({*self._waiting, *self._queries}))
 
     # A plain query becomes one of the job.

@@ -1,0 +1,285 @@
+"""Carrying out an upgrade, step by step; the table of the steps is :mod:`coord_control.control.upgrade_steps`.
+
+Every step may be begun again, because the process that carries it out may have been killed in it: commands have keys,
+the savepoint a label, each supervisor its own log, and the way back a restore with a key.
+
+Threads: the command's thread.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from coord_control.cli.program_launch import ProgramLaunch, run_check
+from coord_control.cli.storage import storage_of
+from coord_control.control.client.control_client import ControlClient
+from coord_control.control.commands import CheckpointResult, StopResult
+from coord_control.control.settings import absolute_url, state_folder
+from coord_control.control.supervisors import supervisor_of
+from coord_control.control.upgrade_steps import ENDS, Look, QueryLook, StepOutcome, Watch, next_step
+from coord_control.durable.checkpoints.catalog import LATEST, Catalog
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
+from coord_control.durable.files.filesystem import Files, join
+from coord_control.durable.job_folder.generations import newest_claim
+from coord_control.durable.job_folder.restore_log import find_restore, newest_restore
+from coord_control.durable.job_folder.upgrade_record import Program, UpgradeRecord, UpgradeStep, write_upgrade
+from coord_control.durable.offline.offline_restore import restore_job
+from coord_control.durable.restore.request import RestoreRequest
+from coord_control.errors import (
+    CheckpointNotFound,
+    CommandFailed,
+    DamagedRecord,
+    JobNotRunning,
+    JobRunning,
+    MissingRecord,
+    RestoreRefused,
+)
+from coord_control.ids import Generation
+from coord_control.storage.records import JobRecord, JobState
+
+__all__ = ["UpgradeExecution"]
+
+_LOOK_SECONDS: Final = 0.5
+#: How long the check of the new program may take.
+_CHECK_SECONDS: Final = 600.0
+#: How long the supervisor of the old program may take to end after the job has.
+_OLD_SECONDS: Final = 60.0
+_RUNNING: Final = "running"
+
+_Changes: TypeAlias = dict[str, Any]
+
+
+class _StepFailed(Exception):
+    """A step has failed for a reason that a repetition does not change."""
+
+
+class UpgradeExecution:
+    """One upgrade of a job.
+
+    Args:
+        job_folder: on its storage.
+        start_seconds: how long a program may take until all of its queries run.
+        tell: receives what is done.
+    """
+
+    def __init__(
+        self,
+        client: ControlClient,
+        job_folder: str,
+        record: UpgradeRecord,
+        *,
+        start_seconds: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client, self._folder, self._start_seconds, self._tell = client, job_folder, start_seconds, tell
+        self._files: Files = storage_of(job_folder)
+        self._record = record
+        self._new, self._old = self._launch("new", record.new), self._launch("old", record.old)
+
+    def run(self) -> UpgradeRecord:
+        """Carry out the steps that are left, and return how the upgrade has ended.
+
+        Raises:
+            DatabaseError, StoreUnavailable: for now; the same command continues.
+        """
+        steps: dict[UpgradeStep, Callable[[], _Changes]] = {
+            UpgradeStep.CHECK: self._check,
+            UpgradeStep.STOP: self._stop,
+            UpgradeStep.START: self._start_new,
+            UpgradeStep.VERIFY: self._verify,
+            UpgradeStep.STOP_NEW: self._stop_new,
+            UpgradeStep.SET_BACK: self._set_back,
+            UpgradeStep.START_OLD: self._start_old,
+        }
+        while (step := self._record.step) not in ENDS:
+            try:
+                changes, outcome = steps[step](), StepOutcome.DONE
+            except _StepFailed as failed:
+                self._tell(f"{step.value}: {failed}")
+                why = "; ".join(filter(None, (self._record.why, str(failed))))
+                is_back = step in (UpgradeStep.STOP_NEW, UpgradeStep.SET_BACK, UpgradeStep.START_OLD)
+                outcome = StepOutcome.FAILED if self._record.rollback or is_back else StepOutcome.GIVEN_UP
+                changes = {"why": why}
+            self._save(step=next_step(step, outcome), **changes)
+        return self._record
+
+    def _save(self, **changes: Any) -> None:
+        self._record = self._record.model_copy(update=changes)
+        write_upgrade(self._files, self._folder, self._record)
+
+    # The way to the new program.
+
+    def _check(self) -> _Changes:
+        record = self._record
+        checkpoint = self._newest_checkpoint()
+        self._tell(f"checking {record.new.script} against {checkpoint}; the job runs on")
+        scratch = join(self._folder, "upgrade-check")
+        log = self._log("check")
+        try:
+            with tempfile.TemporaryDirectory(prefix="coordctl-upgrade-") as folder:
+                report = Path(folder, "report")
+                wanted = {
+                    "job": record.job,
+                    "root": join(scratch, uuid.uuid4().hex),
+                    "checkpoint": checkpoint,
+                    "allow_non_restored_state": record.allow_non_restored_state,
+                    "report": str(report),
+                }
+                ended = run_check(record.new, json.dumps(wanted), log, _CHECK_SECONDS)
+                has_passed = report.exists()
+        except OSError as error:
+            raise _StepFailed(f"the new program cannot be run: {error}") from error
+        finally:
+            self._files.delete(scratch)
+        if not has_passed:
+            what = f"it ended with {ended}" if ended.returncode else "it ended before it had started its queries"
+            raise _StepFailed(f"the new program does not fit {checkpoint}: {what}; its output: {log}")
+        return {}
+
+    def _newest_checkpoint(self) -> str:
+        try:
+            return Catalog(self._files, self._folder, storage_of).resolve(LATEST).path
+        except CheckpointNotFound:
+            key = f"upgrade-{self._record.id}-check"
+            try:
+                result = self._client.wait(self._client.trigger_checkpoint(self._record.job, key=key))
+            except (CommandFailed, JobNotRunning) as error:
+                raise _StepFailed(f"the job has no checkpoint, and took none: {error}") from error
+            assert isinstance(result, CheckpointResult), "it is the result of this command"
+            return result.path
+
+    def _stop(self) -> _Changes:
+        job, name = self._record.job, f"upgrade-{self._record.id}"
+        self._tell(f"stopping job {job} with savepoint {name}")
+        before = newest_claim(self._files, join(self._folder, "generations"))
+        try:
+            result = self._client.wait(self._client.stop_with_savepoint(job, label=name, key=f"{name}-stop"))
+        except (CommandFailed, JobNotRunning) as error:
+            raise _StepFailed(str(error)) from error
+        assert isinstance(result, StopResult), "it is the result of this command"
+        assert result.savepoint is not None, "it stops after one"
+        token = None if before is None else before[0].holder.supervisor
+        deadline = time.monotonic() + _OLD_SECONDS
+        while token is not None and supervisor_of(token) is not None and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        return {"savepoint": result.savepoint.path}
+
+    def _start_new(self) -> _Changes:
+        record = self._record
+        assert record.savepoint is not None, "it was taken before"
+        options = ["--restore-from", record.savepoint]
+        options += ["--allow-non-restored-state"] if record.allow_non_restored_state else []
+        self._tell(f"starting {record.new.script} from {record.savepoint}; its log: {self._new.log_file}")
+        return {"generation": self._started(self._new, options)}
+
+    def _verify(self) -> _Changes:
+        record = self._record
+        assert record.generation is not None, "it has run"
+        self._tell(f"watching generation {record.generation} for {record.verify_seconds:g} s")
+        before = {str(name): int(query.epoch) for name, query in self._metadata().queries.items()}
+        watch = Watch(record.generation, before, record.verify_seconds, accept_idle=record.accept_idle)
+        while not watch.is_over:
+            if (why := watch.saw(self._look())) is not None:
+                raise _StepFailed(why)
+            time.sleep(_LOOK_SECONDS)
+        if (why := watch.verdict()) is not None:
+            raise _StepFailed(why)
+        return {}
+
+    def _look(self) -> Look:
+        is_supervised = bool(self._new.supervisors())  # before the job: it may end in between
+        job = self._client.job(self._record.job)
+        queries = {
+            query.name: QueryLook(query.epoch, query.restarts, query.backlog) for query in job.queries if query.state
+        }
+        return Look(time.monotonic(), job.generation, job.is_alive, is_supervised, queries)
+
+    # The way back.
+
+    def _stop_new(self) -> _Changes:
+        self._tell("stopping the new program")
+        if not self._new.stop():
+            raise _StepFailed(f"the new program does not end: {self._new.log_file}")
+        return {}
+
+    def _set_back(self) -> _Changes:
+        record = self._record
+        assert record.savepoint is not None, "it was taken before"
+        key = f"upgrade-{record.id}-back"
+        newest = newest_restore(self._files, self._folder)
+        has_run = newest is not None and newest.path.rstrip("/") == record.savepoint.rstrip("/")
+        if not has_run or find_restore(self._files, self._folder, key) is not None:
+            return {}  # the job stands at the savepoint
+        self._tell(f"setting the job and its sinks back to {record.savepoint}")
+        try:
+            self._restore(record.savepoint, key, roll_back_sinks=True)
+        except RestoreRefused as refused:
+            # A sink whose position is not known cannot be set back, and need not be if it has received nothing.
+            try:
+                self._restore(record.savepoint, key, roll_back_sinks=False)
+            except RestoreRefused:
+                raise _StepFailed(f"the job cannot be set back: {refused}") from refused
+        return {}
+
+    def _restore(self, savepoint: str, key: str, *, roll_back_sinks: bool) -> None:
+        allow = self._record.allow_non_restored_state
+        request = RestoreRequest(ref=savepoint, roll_back_sinks=roll_back_sinks, allow_non_restored_state=allow)
+        known = Generation(self._client.job(self._record.job).generation)
+        root, _, job = self._folder.rpartition("/")
+        try:
+            restore_job(self._files, storage_of, request, root=root, job=job, key=key, above=known)
+        except (JobRunning, MissingRecord, DamagedRecord) as error:
+            raise _StepFailed(f"the job cannot be set back: {error}") from error
+
+    def _start_old(self) -> _Changes:
+        self._tell(f"starting {self._record.old.script} again; its log: {self._old.log_file}")
+        self._started(self._old, ())
+        return {}
+
+    # Parts.
+
+    def _started(self, launch: ProgramLaunch, options: tuple[str, ...] | list[str]) -> int:
+        """Start a program and wait until its queries run; return the generation of its driver."""
+        try:
+            launch.launch(options)
+        except subprocess.CalledProcessError as error:
+            raise _StepFailed(f"it cannot be started: {error.stderr.strip()}") from error
+        except OSError as error:
+            raise _StepFailed(f"it cannot be started: {error}") from error
+        expected = set() if self._record.allow_non_restored_state else {str(name) for name in self._metadata().queries}
+        deadline = time.monotonic() + self._start_seconds
+        while True:
+            is_late = time.monotonic() >= deadline
+            is_last = is_late or not launch.supervisors()  # before the job: it may end in between
+            job = self._client.job(self._record.job)
+            if job.log_file == str(launch.log_file) and _is_running(job, expected):
+                return job.generation
+            if is_last:
+                what = f"its queries do not run after {self._start_seconds:g} s" if is_late else "it has ended"
+                raise _StepFailed(f"{what}; the end of its log ({launch.log_file}):\n{launch.tail()}")
+            time.sleep(_LOOK_SECONDS)
+
+    def _metadata(self) -> CheckpointMetadata:
+        assert self._record.savepoint is not None, "it was taken before"
+        catalog = Catalog(self._files, self._folder, storage_of)
+        return catalog.read(catalog.resolve(self._record.savepoint))
+
+    def _launch(self, which: str, program: Program) -> ProgramLaunch:
+        environment = {"COORD_CONTROL": absolute_url(self._client.settings.url)}
+        return ProgramLaunch(program, self._log(which), environment)
+
+    def _log(self, which: str) -> Path:
+        return state_folder() / "logs" / f"{self._record.job}-upgrade-{self._record.id}-{which}.log"
+
+
+def _is_running(job: JobRecord, expected: set[str]) -> bool:
+    states = {query.name: query.state for query in job.queries if query.state}  # those that this driver has started
+    are_running = bool(states) and all(state == _RUNNING for state in states.values())
+    return job.is_alive and job.state is JobState.RUNNING and are_running and states.keys() >= expected
