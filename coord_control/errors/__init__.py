@@ -5,7 +5,8 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, WakeChanged, EventTypesChanged, LineageMismatch
-        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused
+        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, ScratchFolderMissing, NonRestoredState,
+          RestoredQueryUnused
         - RestoreRefused, ForkNameTaken, RescaleFailed, PartitioningMissing
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
@@ -31,7 +32,7 @@
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
         - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, LabelTaken, NothingToSave,
-          MailboxNotFound
+          MailboxNotFound, NotInCheckpoint, StateNotLoaded
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - JavaMissing                    Spark cannot start on this machine
