@@ -63,12 +63,13 @@
     - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
 """
 
-from coord_control.errors import base, client, control, live, restores, system, user
+from coord_control.errors import base, client, control, live, restores, states, system, user
 from coord_control.errors.base import *
 from coord_control.errors.client import *
 from coord_control.errors.control import *
 from coord_control.errors.live import *
 from coord_control.errors.restores import *
+from coord_control.errors.states import *
 from coord_control.errors.system import *
 from coord_control.errors.user import *
 
@@ -78,5 +79,6 @@ __all__ += client.__all__
 __all__ += control.__all__
 __all__ += live.__all__
 __all__ += restores.__all__
+__all__ += states.__all__
 __all__ += system.__all__
 __all__ += user.__all__

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterable
 from typing import ClassVar
 
-from coord_control.errors.base import CoordControlError, Fault, known_names
+from coord_control.errors.base import CoordControlError, Fault
 
 __all__ = [
     "AlreadyExists",
@@ -34,14 +34,12 @@ __all__ = [
     "MailboxNotFound",
     "MissingRecord",
     "NotAnswered",
-    "NotInCheckpoint",
     "NothingToSave",
     "OlderDriverAlive",
     "QueryFailed",
     "SavepointTargetTaken",
     "SparkLost",
     "StateFileMissing",
-    "StateNotLoaded",
     "StoreError",
     "StoreUnavailable",
     "SupervisorLost",
@@ -230,34 +228,6 @@ class CheckpointNotFound(StoreError):
         listing = "see coordctl savepoint list and coordctl checkpoint list"
         suggestion = f"did you mean {' or '.join(self.near)}?" if self.near else listing
         super().__init__(f"no checkpoint {reference!r}: {problem}; {suggestion}")
-
-
-class NotInCheckpoint(StoreError):
-    """A checkpoint or savepoint has no query, operator or state of a name, or several and none was named.
-
-    Attributes:
-        known: what there is.
-    """
-
-    fault = Fault.USER
-
-    def __init__(self, what: str, name: str | None, owner: str, known: Iterable[str]) -> None:
-        self.what, self.name, self.owner, self.known = what, name, owner, list(known)
-        if name is None and self.known:
-            super().__init__(f"{owner} has more than one {what}; name one of: {', '.join(self.known)}")
-            return
-        called = "" if name is None else f" {name!r}"
-        super().__init__(f"{owner} has no {what}{called}; {known_names(name or '', self.known)}")
-
-
-class StateNotLoaded(StoreError):
-    """Spark could not load a state of a checkpoint or savepoint."""
-
-    def __init__(self, path: str, state: str, problem: str) -> None:
-        self.path, self.state, self.problem = path, state, problem
-        super().__init__(
-            f"Spark could not load {state} of {path}: {problem}; check its files with: coordctl savepoint verify {path}"
-        )
 
 
 class CheckpointInUse(StoreError):

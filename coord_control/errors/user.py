@@ -35,7 +35,6 @@ __all__ = [
     "PartitioningMissing",
     "RequestFailed",
     "RequestNotValid",
-    "ScratchFolderMissing",
     "SparkConnectUnsupported",
     "SparkTooOld",
     "StateInvalid",
@@ -124,17 +123,6 @@ class SparkTooOld(DeclarationError):
         super().__init__(
             f"{what} needs Spark {needed} or newer, and this is Spark {found}: install it (pip install "
             f"'pyspark>={needed}' for the driver, the same release on the cluster){instead}"
-        )
-
-
-class ScratchFolderMissing(DeclarationError):
-    """States are to be read on a cluster, and no folder was named that all of its machines reach."""
-
-    def __init__(self, master: str) -> None:
-        self.master = master
-        super().__init__(
-            f"executors of {master} cannot reach a temporary folder of this machine: name a folder that they reach, "
-            "such as StateReader(..., scratch='hdfs:///tmp')"
         )
 
 
