@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from coord_control.spark.job.rescale import SubtaskSnapshot
     from coord_control.spark.live.live_handle import Live
     from coord_control.spark.queries.restart_policy import RestartPolicy
+    from coord_control.spark.states.state_reader import StateReader
     from coord_control.spark.worker.subtask import Subtask
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "RestartPolicy",
     "SnapshotCoordinator",
     "SnapshotResult",
+    "StateReader",
     "StatefulCoordinator",
     "StatesPage",
     "Subtask",
@@ -77,6 +79,7 @@ _MODULES: Final = {
     "Live": "coord_control.spark.live.live_handle",
     "Operator": "coord_control.spark.job.operator_handle",
     "RestartPolicy": "coord_control.spark.queries.restart_policy",
+    "StateReader": "coord_control.spark.states.state_reader",
     "Subtask": "coord_control.spark.worker.subtask",
     "SubtaskSnapshot": "coord_control.spark.job.rescale",
 }

@@ -15,8 +15,9 @@ from typing import Any, Final
 import typer
 
 from coord_control.cli.output import plain
-from coord_control.cli.storage import absolute
+from coord_control.cli.storage import absolute, catalog_of, reference, storage_of
 from coord_control.control.client.control_client import ControlClient
+from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.job_folder.generations import NO_GENERATION
 from coord_control.errors import DatabaseError, DatabaseNotFound, JobNotFound, NoControlPlane, RecordNotFound
 from coord_control.ids import Generation
@@ -24,6 +25,7 @@ from coord_control.storage.records import JobRecord
 
 __all__ = [
     "known_generation",
+    "opened",
     "refuse_key",
     "root_of",
     "running_job",
@@ -75,6 +77,25 @@ def root_of(control: str | None, job: str, root: str | None) -> str:
     client, record = found
     client.close()
     return record.root
+
+
+@contextlib.contextmanager
+def opened(
+    ref: str, job: str | None, root: str | None, control: str | None, purpose: str
+) -> Iterator[CheckpointSource]:
+    """Find a checkpoint or savepoint, and protect it from removal while the block reads it.
+
+    Args:
+        purpose: the reason that an attempt to remove it reports.
+
+    Raises:
+        JobNotFound, typer.BadParameter: as :func:`root_of`.
+        CheckpointNotFound, DamagedRecord, UnsupportedFormat: there is none that can be read.
+    """
+    base = None if job is None else root_of(control, job, root)
+    path = catalog_of(ref, job, base).resolve(reference(ref)).path
+    with open_checkpoint(storage_of(path), path, purpose) as source:
+        yield source
 
 
 def known_generation(control: str | None, job: str) -> Generation:

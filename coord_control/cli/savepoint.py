@@ -1,29 +1,28 @@
 """``coordctl savepoint``: lists, shows, verifies and exports savepoints and checkpoints on the storage.
 
 These commands need no driver, and on local paths no Spark, except ``verify --state``. Commands that change something
-are in :mod:`.savepoint_changes` and :mod:`.savepoint_prune`.
+are in :mod:`.savepoint_changes` and :mod:`.savepoint_prune`, and the one that reads states in
+:mod:`.savepoint_state`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from coord_control.cli import savepoint_changes, savepoint_prune, savepoint_views
+from coord_control.cli import savepoint_changes, savepoint_prune, savepoint_state, savepoint_views
 from coord_control.cli.completion import complete_job
-from coord_control.cli.job_places import root_of, tell_verified
+from coord_control.cli.job_places import opened, root_of, tell_verified
 from coord_control.cli.options import AnyRoot, By, Control, Job, Json
 from coord_control.cli.output import print_json, print_table, reported, say
-from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
+from coord_control.cli.storage import absolute, existing_job, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.durable.checkpoints.catalog import Catalog
-from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
+from coord_control.durable.checkpoints.state_lookup import find_query
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.restore.export import export_query
 from coord_control.exit_codes import ExitCode
@@ -32,7 +31,7 @@ from coord_control.ids import QueryName
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Create, list, show, verify, export and remove savepoints and checkpoints.", no_args_is_help=True
+    help="Create, list, look inside, verify, export and remove savepoints and checkpoints.", no_args_is_help=True
 )
 
 _Ref = Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")]
@@ -42,6 +41,7 @@ app.command("create")(savepoint_changes.create)
 app.command("dispose")(savepoint_changes.dispose)
 app.command("prune")(savepoint_prune.prune)
 app.command("import")(savepoint_changes.import_)
+app.command("state")(savepoint_state.state)
 
 
 @app.command("list")
@@ -92,7 +92,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the contents of a checkpoint or savepoint: offsets, state sizes, operators, events in transit."""
-    with reported(as_json), _opened(ref, job, root, control, "it is being shown") as source:
+    with reported(as_json), opened(ref, job, root, control, "it is being shown") as source:
         if as_json:
             print_json(savepoint_views.metadata_json(source, sample))
         else:
@@ -111,7 +111,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read every file and compare its checksum with the manifest. Exit codes: 0 all intact, 65 damaged."""
-    with reported(as_json), _opened(ref, job, root, control, "it is being verified") as source:
+    with reported(as_json), opened(ref, job, root, control, "it is being verified") as source:
         problems = list(verify_files(source.files, source.path, source.metadata))
         fatal = [problem for problem in problems if problem.is_fatal]
         states = _load_states(source.path) if state and not fatal else None
@@ -142,12 +142,9 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Export one query as a checkpoint directory for plain Spark. The states of its operators are left out."""
-    with reported(as_json), _opened(ref, job, root, control, "it is being exported") as source:
-        name, place = QueryName(query), absolute(target)
-        if name not in source.metadata.queries:
-            raise typer.BadParameter(f"{query!r} is not among its queries {sorted(source.metadata.queries)}")
-        placed = export_query(storage_of(place), source, name, place, new_id=new_id)
-        epoch = source.metadata.queries[name].epoch
+    with reported(as_json), opened(ref, job, root, control, "it is being exported") as source:
+        place, epoch = absolute(target), find_query(source.metadata, query).epoch
+        placed = export_query(storage_of(place), source, QueryName(query), place, new_id=new_id)
         if as_json:
             print_json({"path": place, "epoch": epoch, "linked": placed.linked, "copied": placed.copied})
         else:
@@ -164,16 +161,6 @@ def _list_known(control: str | None, as_json: bool) -> None:
         print_table("", columns, [savepoint_views.known_row(each) for each in found])
         if not found:
             say(f"there are no savepoints in {client.url}; add one with: coordctl savepoint import PATH")
-
-
-@contextlib.contextmanager
-def _opened(
-    ref: str, job: str | None, root: str | None, control: str | None, purpose: str
-) -> Iterator[CheckpointSource]:
-    base = None if job is None else root_of(control, job, root)
-    path = catalog_of(ref, job, base).resolve(reference(ref)).path
-    with open_checkpoint(storage_of(path), path, purpose) as source:
-        yield source
 
 
 def _load_states(path: str) -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ import typer
 
 from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.ids import QueryName
+from coord_control.spark.states.state_request import StateRequest, StateRows
 
-__all__ = ["repartition_states"]
+__all__ = ["read_state", "repartition_states"]
 
 
 def repartition_states(states: Sequence[StateToRepartition]) -> dict[QueryName, str]:
@@ -28,11 +29,24 @@ def repartition_states(states: Sequence[StateToRepartition]) -> dict[QueryName, 
     Raises:
         typer.BadParameter: Spark could not be run.
     """
-    command = [sys.executable, "-m", "coord_control.spark.process.repartition"]
-    work = json.dumps([asdict(state) for state in states])
-    done = subprocess.run(command, input=work, capture_output=True, text=True)
+    answer = _answer("coord_control.spark.process.repartition", json.dumps([asdict(state) for state in states]))
+    refused: dict[str, str] = json.loads(answer)
+    return {QueryName(query): reason for query, reason in refused.items()}
+
+
+def read_state(request: StateRequest) -> StateRows:
+    """Have Spark read a state of a checkpoint, or compare two.
+
+    Raises:
+        typer.BadParameter: Spark could not be run.
+    """
+    return StateRows.model_validate_json(_answer("coord_control.spark.process.state_rows", request.model_dump_json()))
+
+
+def _answer(module: str, work: str) -> str:
+    """Run a module with work on its standard input, and return the last line that it prints."""
+    done = subprocess.run([sys.executable, "-m", module], input=work, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise typer.BadParameter(f"Spark could not be run ({last}), and nothing was changed; see coordctl doctor")
-    refused: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
-    return {QueryName(query): reason for query, reason in refused.items()}
+    return done.stdout.strip().splitlines()[-1]

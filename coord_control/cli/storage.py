@@ -53,9 +53,7 @@ def catalog_of(ref: str, job: str | None, root: str | None) -> Catalog:
         return Catalog(storage_of(base), existing_job(base, job), storage_of)
     if "/" not in ref:
         raise typer.BadParameter(f"{ref!r} is an id or a label: name its job with --job or COORD_JOB")
-    # Savepoints can be anywhere, and need not be in the list of any job.
-    folder = absolute(ref)
-    return Catalog(storage_of(folder), join(folder, "no-job"), storage_of)
+    return Catalog.of_paths(absolute(ref), storage_of)
 
 
 def storage_of(path: str) -> Files:

@@ -9,12 +9,14 @@ Threads: pure functions.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
-__all__ = ["parse_saved", "problems_of"]
+__all__ = ["as_json", "parse_saved", "problems_of"]
 
 State = TypeVar("State", bound=BaseModel)
 
@@ -42,6 +44,16 @@ def parse_saved(model: type[State], data: bytes) -> State:
         if not all(_has(kept, place) for place in unknown):
             raise
         return loaded
+
+
+def as_json(data: bytes) -> JsonValue:
+    """Return a saved state for people: the JSON that it is, or else its bytes as base64."""
+    try:
+        found: JsonValue = json.loads(data)
+        json.dumps(found, allow_nan=False)
+    except ValueError:
+        return base64.b64encode(data).decode("ascii")
+    return found
 
 
 def problems_of(error: ValidationError, skip: int = 0) -> str:

@@ -5,8 +5,8 @@
     - DeclarationError               the job is declared in a way that cannot work
         - InvalidName, NotStreaming, DuplicateOperator, OperatorReused, OperatorUnused, UnsupportedOption, InvalidModel
         - OperatorsChanged, ParallelismChanged, ParallelismFixed, WakeChanged, EventTypesChanged, LineageMismatch
-        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, NonRestoredState, RestoredQueryUnused,
-          AnotherJobChecked
+        - AssetKeyTaken, NoAtomicCreate, SparkTooOld, SparkConnectUnsupported, ScratchFolderMissing, NonRestoredState,
+          RestoredQueryUnused, AnotherJobChecked
         - RestoreRefused, ForkNameTaken, RescaleFailed, PartitioningMissing
         - PlanRefused, QueryNotStarted, QueryNotRestored, NotACheckpoint, CheckpointLocationConflict,
           AdoptedQueryRunning, RestoreNotUndone
@@ -32,7 +32,7 @@
     - StoreError
         - DamagedRecord, MissingRecord, StateFileMissing, UnsupportedFormat, AlreadyExists, StoreUnavailable
         - CheckpointNotFound, CheckpointInUse, SavepointTargetTaken, LabelTaken, NothingToSave,
-          MailboxNotFound
+          MailboxNotFound, NotInCheckpoint, StateNotLoaded
     - EndpointError
         - EndpointUnreachable, EndpointTimeout, EndpointClosed, EndpointNotBound, AuthenticationFailed, FrameInvalid
     - JavaMissing                    Spark cannot start on this machine
@@ -64,12 +64,13 @@
     - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
 """
 
-from coord_control.errors import base, client, control, live, restores, system, user
+from coord_control.errors import base, client, control, live, restores, states, system, user
 from coord_control.errors.base import *
 from coord_control.errors.client import *
 from coord_control.errors.control import *
 from coord_control.errors.live import *
 from coord_control.errors.restores import *
+from coord_control.errors.states import *
 from coord_control.errors.system import *
 from coord_control.errors.user import *
 
@@ -79,5 +80,6 @@ __all__ += client.__all__
 __all__ += control.__all__
 __all__ += live.__all__
 __all__ += restores.__all__
+__all__ += states.__all__
 __all__ += system.__all__
 __all__ += user.__all__

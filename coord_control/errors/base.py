@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 
 __all__ = ["CoordControlError", "Fault", "InvalidTransition"]
@@ -39,3 +40,10 @@ class InvalidTransition(CoordControlError):
 
 def _name(value: object) -> str:
     return value.name if isinstance(value, enum.Enum) else str(value)
+
+
+def known_names(name: str, known: list[str]) -> str:
+    """Say which names there are instead of an unknown one, and which is the nearest."""
+    near = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"; did you mean {near[0]}?" if near else ""
+    return f"it has: {', '.join(known)}{suggestion}" if known else "it has none"

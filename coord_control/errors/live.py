@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from coord_control.errors.base import CoordControlError, Fault
+from coord_control.errors.base import CoordControlError, Fault, known_names
 from coord_control.errors.user import DeclarationError
 
 __all__ = [
@@ -65,10 +64,3 @@ class LiveValuesRefused(CoordControlError):
     def __init__(self, query: str, epoch: int, why: str) -> None:
         self.query, self.epoch = query, epoch
         super().__init__(f"epoch {epoch} of query {query!r} has no live values: {why}")
-
-
-def known_names(name: str, known: list[str]) -> str:
-    """Say which names there are instead of an unknown one, and which is the nearest."""
-    near = difflib.get_close_matches(name, known, n=1)
-    suggestion = f"; did you mean {near[0]}?" if near else ""
-    return f"it has: {', '.join(known)}{suggestion}" if known else "it has none"

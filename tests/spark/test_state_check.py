@@ -119,6 +119,7 @@ def test_a_directory_of_spark_becomes_a_query_of_a_job_and_goes_back(
 def test_states_of_every_kind_are_loaded(
     name: str,
     states: set[str],
+    spark: SparkSession,
     own_session: SparkSession,
     file_stream: MakeStream,
     checkpoint: Path,
@@ -137,6 +138,7 @@ def test_states_of_every_kind_are_loaded(
     adopt(LocalFiles(), str(checkpoint), str(tmp_path / "s"), LocalFiles(), job="job", query=QUERY)
     checkpoint.rename(tmp_path / "away")
     with open_checkpoint(LocalFiles(), str(tmp_path / "s")) as opened:
-        found = list(load_states(own_session, opened))
+        # In a session without the settings of the query, as that of the command.
+        found = list(load_states(spark, opened))
     assert {one.state: one.problem for one in found} == dict.fromkeys(states)
     assert all(one.rows for one in found)

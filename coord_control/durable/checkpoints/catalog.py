@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
 from coord_control.durable.checkpoints.checkpoint_folder import (
     CheckpointEntry,
@@ -54,6 +54,11 @@ class Catalog:
         self._files = files
         self._folder = job_folder
         self._storage = storage or (lambda path: files)
+
+    @classmethod
+    def of_paths(cls, path: str, storage: Storage) -> Self:
+        """Return a catalog that resolves this path only: a savepoint can be anywhere, and need not be in any job."""
+        return cls(storage(path), join(path, "no-job"), storage)
 
     def entries(self) -> list[CheckpointEntry]:
         """Return all checkpoints and savepoints, oldest first, including incomplete ones but not aborted ones."""

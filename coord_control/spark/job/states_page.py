@@ -5,7 +5,6 @@ Threads: pure functions; states are parsed where they are called.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from coord_control.coordinators.requests import MAX_ANSWER_BYTES, CommittedStates, StatesPage, SubtaskState
+from coord_control.coordinators.saved_state import as_json
 from coord_control.errors import NoSuchSubtask
 from coord_control.ids import NO_EPOCH, SubtaskIndex
 from coord_control.protocol import operator
@@ -51,7 +51,7 @@ def states_page(
         StateInvalid: a state does not fit the model.
     """
     coordinator = found.coordinator if request.coordinator else None
-    shown = None if coordinator is None else _bounded(_as_json(coordinator))
+    shown = None if coordinator is None else _bounded(as_json(coordinator))
     room = MAX_ANSWER_BYTES - _PAGE_BYTES - _size(shown)
     rows: list[SubtaskState] = []
     for subtask, data in found.subtasks.items():
@@ -86,12 +86,3 @@ def _bounded(value: JsonValue) -> JsonValue:
 
 def _size(value: JsonValue) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-def _as_json(data: bytes) -> JsonValue:
-    try:
-        found: JsonValue = json.loads(data)
-        json.dumps(found, allow_nan=False)
-    except ValueError:
-        return base64.b64encode(data).decode("ascii")
-    return found

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.saved_state import parse_saved, problems_of
 from coord_control.errors import LiveModelInvalid, LiveValueInvalid
-from coord_control.errors.live import known_names
+from coord_control.errors.base import known_names
 
 __all__ = ["MAX_BYTES", "LiveModel"]
 

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType
 from coord_control.durable.restore.shuffle_partitions import StateToRepartition
 from coord_control.ids import QueryName
 from coord_control.spark.session import storage_session
+from coord_control.spark.states.state_source import FORMAT_SETTING
 
 __all__ = ["repartition"]
 
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _MANAGER = "_streamingCheckpointManager"
 #: Spark does not check this: it would move the only row to where the query does not find it.
 _GLOBAL = "an aggregation without keys is kept in one partition, whatever the setting says"
@@ -39,7 +39,7 @@ def repartition(spark: SparkSession, states: Sequence[StateToRepartition]) -> di
         session = spark.newSession()  # for separate settings
         if not hasattr(session, _MANAGER):
             return {state.query: f"Spark {spark.version} cannot repartition states; 4.2 and newer can"}
-        session.conf.set(_FORMAT, str(state.checkpoint_format))
+        session.conf.set(FORMAT_SETTING, str(state.checkpoint_format))
         try:
             if any(not _has_keys(session, state, operator) for operator in state.aggregations):
                 return {state.query: _GLOBAL}

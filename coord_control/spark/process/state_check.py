@@ -21,16 +21,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
-from coord_control.durable.checkpoints.metadata_file import QuerySnapshot, StateOperator
+from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
+from coord_control.durable.checkpoints.state_lookup import states_of
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.restore.export import export_query
 from coord_control.ids import QueryName
 from coord_control.spark.hadoop_files import files_for
 from coord_control.spark.session import require_state_reader, storage_session
+from coord_control.spark.states.state_source import load_state, problem_of
 
 __all__ = ["LoadedState", "load_states"]
-
-_JOIN = "symmetricHashJoin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +71,13 @@ def _load_query(
     spark: SparkSession, query: QueryName, snapshot: QuerySnapshot, directory: str
 ) -> Iterator[LoadedState]:
     for operator in snapshot.state_operators:
-        for state, options in _states(operator):
-            reader = spark.read.format("statestore").option("path", f"file:{directory}")
-            reader = reader.options(operatorId=str(operator.id), batchId=str(snapshot.epoch), **options)
+        for state in states_of(query, snapshot, operator):
             try:
-                rows = reader.load().count()
+                rows = load_state(spark, state, directory).count()
             except (PySparkException, Py4JJavaError) as error:
-                yield LoadedState(query, operator.id, operator.name, state, None, _problem(error))
+                yield LoadedState(query, operator.id, operator.name, state.name, None, problem_of(error))
             else:
-                yield LoadedState(query, operator.id, operator.name, state, rows)
-
-
-def _problem(error: PySparkException | Py4JJavaError) -> str:
-    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-    return (text.strip().splitlines() or [type(error).__name__])[0]
-
-
-def _states(operator: StateOperator) -> Iterator[tuple[str, dict[str, str]]]:
-    variables = operator.properties.get("stateVariables")
-    if operator.name == _JOIN:
-        for side in ("left", "right"):
-            yield side, {"joinSide": side}
-    elif isinstance(variables, list) and variables:
-        for variable in variables:
-            name = str(variable.get("stateName", "")) if isinstance(variable, dict) else str(variable)
-            if name and not name.startswith("$"):  # Spark's own, of timers
-                yield name, {"stateVarName": name}
-    else:
-        yield "", {}
+                yield LoadedState(query, operator.id, operator.name, state.name, rows)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ _ROOT: Any = typer.main.get_command(app)
 
 
 #: An event has three stages that can be waited for; an answer is awaited for seconds, and its pages have a size.
-_OF_THEIR_OWN = {("event send", "--wait"), ("ask", "--timeout"), ("ask", "--limit")}
+_OF_THEIR_OWN = {("event send", "--wait"), ("ask", "--timeout"), ("ask", "--limit"), ("savepoint state", "--limit")}
 
 
 def _options(name: str) -> list[click.Option]:

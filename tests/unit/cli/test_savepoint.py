@@ -171,7 +171,9 @@ def test_a_directory_of_spark_is_adopted_and_given_back(root: str, tmp_path: Pat
     assert "epoch 3 was planned but not committed" in made
     assert "use it as the query's checkpointLocation" in run("savepoint", "export", target, "delays", again)
     assert json.loads(Path(again, "metadata").read_text()) == {"id": "its-own"}
-    assert "is not among its queries" in run("savepoint", "export", target, "other", again, code=2)
+    assert "has no query 'delayz'; it has: delays; did you mean delays?" in run(
+        "savepoint", "export", target, "delayz", again, code=78
+    )
     restored = run_json("restore", "new", target, "--root", root)
     assert restored["restore"]["queries"] == {"delays": "lineage-000001"}
     assert "--adopt needs a --target" in run("savepoint", "create", "new", "--adopt", plain, code=2)

@@ -1,0 +1,1 @@
+"""Reads the states in checkpoints and savepoints, for people."""
