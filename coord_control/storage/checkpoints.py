@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, Subquery, delete, select, tuple_, union_all, update
 
+from coord_control.conversion import convert
 from coord_control.errors import RecordNotFound
 from coord_control.protocol.statistics import QueryStatistics
 from coord_control.storage import tables
@@ -252,7 +253,7 @@ def checkpoint_record(job: str, row: Row[Any], queries: Sequence[Any] | None = N
         **{**values, "state": CheckpointState(row.state), "kind": CheckpointKind(row.kind)},
         job=job,
         id=row.checkpoint,
-        queries=msgspec.convert(queries or [], tuple[QueryStatistics, ...]),
+        queries=convert(queries or [], tuple[QueryStatistics, ...]),
         sequence=row.settled_sequence,
     )
 
@@ -271,7 +272,7 @@ def _detail(transaction: Transaction, job_id: int, checkpoint: int, column: Colu
 
 
 def _subtasks(document: Any) -> tuple[SubtaskRecord, ...]:
-    return msgspec.convert(document or [], tuple[SubtaskRecord, ...])
+    return convert(document or [], tuple[SubtaskRecord, ...])
 
 
 def _newest(

@@ -10,9 +10,9 @@ import uuid
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import ColumnElement, Row, Select, select, update
 
+from coord_control.conversion import convert
 from coord_control.errors import JobNotRunning
 from coord_control.storage import audit, tables
 from coord_control.storage.database import Transaction
@@ -78,7 +78,7 @@ def record(row: Row[Any]) -> CommandRecord:
         job=row.job_name,
         kind=CommandKind(row.kind),
         state=CommandState(row.state),
-        error=None if row.error is None else msgspec.convert(row.error, CommandError),
+        error=None if row.error is None else convert(row.error, CommandError),
         cancel_requested=row.cancel_requested_at is not None,
     )
 

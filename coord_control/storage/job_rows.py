@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import ColumnElement, Row, Select, and_, select
 
+from coord_control.conversion import convert
 from coord_control.protocol.query_state import QueryState
 from coord_control.storage import tables
 from coord_control.storage.records import (
@@ -78,8 +78,8 @@ def job_record(
         state=JobState(row.state),
         is_alive=alive(row, now),
         is_restarting=restarting(row, now),
-        live=None if row.live is None else msgspec.convert(row.live, LiveStatus),
-        agent=None if row.agent is None else msgspec.convert(row.agent, AgentMetrics),
+        live=None if row.live is None else convert(row.live, LiveStatus),
+        agent=None if row.agent is None else convert(row.agent, AgentMetrics),
         queries=_queries(queries, {each["name"]: each for each in live.get("queries", ())}, row, now),
         operators=_operators(operators, {each["uid"]: each for each in live.get("operators", ())}),
         live_values=tuple(_live_value(each) for each in live_values),
@@ -108,7 +108,7 @@ def _queries(
         values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
         beat = {name: value for name, value in live.get(row.name, {}).items() if value not in (None, "")}
         is_last = job.ended_at is not None and row.updated_at >= job.ended_at
-        record = msgspec.convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord)
+        record = convert({**beat, **values} if is_last else {**values, **beat}, QueryRecord)
         has_lost_driver = not is_last and not alive(job, now) and record.state in _ACTIVE
         records.append(replace(record, state=LOST_QUERY) if has_lost_driver else record)
     return tuple(records)
@@ -116,7 +116,7 @@ def _queries(
 
 def _live_value(row: Row[Any]) -> LiveValueRecord:
     values = {str(name): value for name, value in row._mapping.items() if name != "job_id"}
-    return msgspec.convert(values, LiveValueRecord)
+    return convert(values, LiveValueRecord)
 
 
 def _operators(rows: Iterable[Row[Any]], live: Mapping[str, Any]) -> tuple[OperatorRecord, ...]:
@@ -126,5 +126,5 @@ def _operators(rows: Iterable[Row[Any]], live: Mapping[str, Any]) -> tuple[Opera
         types = values.pop("event_types")
         values["event_types"] = [each for each in types if "answer" not in each]
         values["request_types"] = [each for each in types if "answer" in each]
-        records.append(msgspec.convert({**values, **live.get(row.uid, {})}, OperatorRecord))
+        records.append(convert({**values, **live.get(row.uid, {})}, OperatorRecord))
     return tuple(records)

@@ -96,8 +96,10 @@ def test_a_state_is_that_of_its_boundary_wherever_the_savepoint_is_and_whatever_
         assert (page.epoch, page.parallelism, page.next_after) == (EPOCHS - 1, 2, None)
         assert isinstance(page.coordinator, dict)
         assert page.coordinator.keys() == {"sent", "heard"}
-        values = [value for each in page.subtasks for value in each.state["values"]]  # type: ignore[index, call-overload]
-        assert sorted(values) == [row["value"] for epoch in range(EPOCHS) for row in rows(epoch)]
+        states: list[Any] = [each.state for each in page.subtasks]
+        assert sorted(value for state in states for value in state["values"]) == [
+            row["value"] for epoch in range(EPOCHS) for row in rows(epoch)
+        ]
 
         # A retained checkpoint, whose files have other names.
         with cc.StateReader("latest", spark, job="job", root=root) as latest:
@@ -122,12 +124,13 @@ def test_a_state_is_that_of_its_boundary_wherever_the_savepoint_is_and_whatever_
 
 
 def check_errors(early: cc.StateReader, spark: SparkSession) -> None:
-    for wrong, message in [
+    refused: list[tuple[tuple[Any, ...], str]] = [
         (("p",), r"no query 'p'; it has: q$"),
         (("q", "stateStoreSav"), r"it has: 0 \(stateStoreSave\); did you mean 0 \(stateStoreSave\)\?"),
         (("q", 7), r"no operator with state '7'; it has: 0 \(stateStoreSave\)$"),
         (("q", 0, "left"), r"operator 0 \(stateStoreSave\) of query 'q' has no state 'left'; it has none"),
-    ]:
+    ]
+    for wrong, message in refused:
         with pytest.raises(NotInCheckpoint, match=message):
             early.read(*wrong)
     with pytest.raises(NotInCheckpoint, match="it has: op; did you mean op"):

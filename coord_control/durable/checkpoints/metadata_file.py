@@ -41,6 +41,7 @@ import msgspec
 import pydantic
 
 from coord_control import collector
+from coord_control.conversion import convert
 from coord_control.durable.job_folder.lineage_record import LineageOperator, Reached
 from coord_control.errors import DamagedRecord, UnsupportedFormat
 from coord_control.ids import BarrierId, CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
@@ -125,7 +126,7 @@ def _files(value: object) -> tuple[FileEntry, ...]:
     if isinstance(value, tuple) and all(type(entry) is FileEntry for entry in value):
         return value
     try:
-        files = msgspec.convert(value, tuple[FileEntry, ...])
+        files = convert(value, tuple[FileEntry, ...])
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     for entry in files:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from coord_control.conversion import convert
 from coord_control.durable.checkpoints.metadata_file import (
     CheckpointMetadata,
     OperatorSnapshot,
@@ -60,7 +61,7 @@ def stored_statistics(metadata: CheckpointMetadata, path: str) -> CheckpointStat
 def _measured(statistics: Mapping[str, Any]) -> tuple[QueryStatistics, ...]:
     # Nothing depends on measurements, so those of another release are as good as none.
     try:
-        return msgspec.convert(statistics.get("queries", ()), tuple[QueryStatistics, ...])
+        return convert(statistics.get("queries", ()), tuple[QueryStatistics, ...])
     except msgspec.ValidationError:
         return ()
 
