@@ -285,6 +285,7 @@ def _restore_command(record: CheckpointRecord) -> dg.MetadataValue[Any]:
     if record.kind is CheckpointKind.SAVEPOINT and record.path:
         fork = shlex.join(["coordctl", "restore", record.job, record.path, "--as", f"{record.job}-fork"])
         lines.append(f"{fork}  # as a second job, in parallel")
+    lines.append("# --check shows what would happen; --roll-back-sinks sets back sinks that hold later epochs")
     return dg.MetadataValue.md(_block("\n".join(lines)))
 
 

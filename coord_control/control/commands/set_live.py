@@ -140,4 +140,11 @@ def _in_queries(uses: Mapping[str, LiveUse]) -> dict[str, LiveInQuery]:
 
 
 def _shown(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    """Return a value as text; a text that looks like another value, or has spaces, is in quotes."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except ValueError:
+        return value if value.split() == [value] else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)

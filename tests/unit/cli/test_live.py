@@ -47,6 +47,9 @@ def test_get_takes_a_job_and_a_name() -> None:
 
 def test_get_without_a_name_lists_what_the_database_knows(store: ControlStore, tmp_path: Path) -> None:
     assert f"job {JOB} has no live values" in run(tmp_path, "get", JOB)
+    put_live_value(store, minutes=45.0, carrier=None, city="null", airport="New York", code="7", note="late")
+    printed = run(tmp_path, "get", JOB)
+    assert 'carrier=null city="null" airport="New York" code="7" note=late' in printed
     put_live_value(store, minutes=45.0)
     printed = run(tmp_path, "get", JOB)
     assert "limits of job flights has version 3, set by ada: minutes=45.0" in printed
