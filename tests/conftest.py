@@ -56,6 +56,8 @@ LONGEST: Final = (
     "acceptance/test_dagster_browser.py",
     "acceptance/test_dagster_runs.py",
     "acceptance/test_soak.py",
+    "acceptance/test_coordctl_upgrade.py",
+    "airflow/test_airflow.py",
     "kill/test_agent_kill.py",
     "spark/test_savepoint_matrix.py",
     "kill/test_supervised.py",

@@ -152,6 +152,7 @@ def test_an_upgrade_from_its_check_to_its_watch(place: Place) -> None:
     assert set(versions) == {"old", "new"}
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_rolled_back(place: Place) -> None:
     place.write("new", where=_FAILS)
     found = place.upgrade("new", code=1)
@@ -180,7 +181,15 @@ def test_a_program_that_does_not_fit_is_refused_before_the_old_one_stops(place: 
     assert not list(Path(place.job_folder, "generations").glob("2.json"))
 
 
-@pytest.mark.parametrize("step", [UpgradeStep.CHECK, UpgradeStep.STOP, UpgradeStep.START, UpgradeStep.VERIFY])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(UpgradeStep.CHECK, marks=pytest.mark.slow),
+        pytest.param(UpgradeStep.STOP, marks=pytest.mark.slow),
+        UpgradeStep.START,
+        pytest.param(UpgradeStep.VERIFY, marks=pytest.mark.slow),
+    ],
+)
 def test_an_upgrade_that_is_killed_is_continued_by_the_same_command(place: Place, step: UpgradeStep) -> None:
     place.write("new")
     process = place.begin("upgrade", "copy", "--script", "new.py", *_VERIFY)
