@@ -75,7 +75,7 @@ TESTED_REQUEST_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "context.is_usable and ",
             "",
         ),
-        f"{_DRIVER}::test_a_coordinator_that_has_failed_answers_after_its_reset",
+        f"{_DRIVER}::test_a_request_behind_a_callback_that_fails_waits_for_the_reset",
     ),
     (
         Mutation(

@@ -137,6 +137,32 @@ def test_a_coordinator_that_has_failed_answers_after_its_reset(rig: CoordinatorR
     assert asked.result(SECONDS) == {"value": 1}
 
 
+def test_a_request_behind_a_callback_that_fails_waits_for_the_reset(rig: CoordinatorRig) -> None:
+    begun, is_queued = threading.Event(), threading.Event()
+
+    def fail_late(*arguments: object) -> None:
+        begun.set()
+        assert_set(is_queued)
+        boom()
+
+    rig.coordinator.then["handle_event_from_operator"] = fail_late
+    rig.start()
+    rig.hello(0, 0, task=1).answered()
+    rig.ack(0, 0, 1, 7)
+    rig.commit(0)
+    assert_set(begun)
+    asked = ask(rig)
+    for _ in range(2):  # the loop has asked the core, and has submitted the request to the coordinator's thread
+        rig.runtime.call(lambda core, now: None)
+    is_queued.set()
+    rig.failure()
+    rig.settle()
+    assert not asked.done()
+    del rig.coordinator.then["handle_event_from_operator"]
+    rig.restart(planned=0)
+    assert asked.result(SECONDS) == {"value": 1}
+
+
 def test_a_request_that_was_withdrawn_is_not_handled(rig: CoordinatorRig) -> None:
     asked = ask(rig, 1)
     assert asked.cancel()
