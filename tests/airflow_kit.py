@@ -193,6 +193,15 @@ class Airflow:
         )
         return self.task(dag, run, task)
 
+    def until_over(self, dag: str, run: str) -> None:
+        """Wait until a run of a DAG is over.
+
+        What is cleared before that can be overlooked by Airflow's scheduler, which writes the end of the run some time
+        after it has looked at its tasks.
+        """
+        where = f"/api/v2/dags/{dag}/dagRuns/{run}"
+        eventually(lambda: self._send("GET", where)["state"] in _OVER, self.logs, 0.2)
+
     def result(self, dag: str, run: str, task: str) -> Any:
         """What a task instance has returned."""
         where = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value"

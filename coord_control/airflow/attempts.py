@@ -26,6 +26,7 @@ __all__ = ["Attempts"]
 
 _ORIGIN: Final = "coord_control/origin"
 _REPORTED: Final = "coord_control/reported"
+_ON_STORAGE: Final = "coord_control/on_storage"
 _NAME_CHARACTERS: Final = 200  # the control database keeps keys of 256
 
 
@@ -57,6 +58,15 @@ class Attempts:
     def reported(self) -> frozenset[str]:
         """Return the commands, and restores on the storage, whose results earlier attempts have returned."""
         return frozenset(self._store.get(_REPORTED) or ())
+
+    @property
+    def were_on_storage(self) -> bool:
+        """Return whether an earlier attempt may have restored the job on its storage."""
+        return bool(self._store.get(_ON_STORAGE))
+
+    def go_to_storage(self) -> None:
+        """Record that the task is about to restore the job on its storage."""
+        self._store.set(_ON_STORAGE, True)
 
     def report(self, done: str) -> None:
         """Record that the task returns the result of a command (its id), or of a restore on the storage (its key)."""

@@ -13,18 +13,18 @@ from typing import Any, ClassVar
 
 from coord_control.airflow.attempts import Attempts
 from coord_control.airflow.command_task import CommandOperator
+from coord_control.airflow.earlier_restore import earlier_restore, storage_key
 from coord_control.airflow.task_failure import nothing_done
 from coord_control.airflow.task_result import Metadata, restore_metadata
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.client.request_once import newest_request
 from coord_control.control.commands import Command, Refusal, Restore, RestoreResult, requested
 from coord_control.durable.files.by_scheme import without_spark
-from coord_control.durable.files.filesystem import Files, join, scheme
-from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
+from coord_control.durable.files.filesystem import Files, scheme
+from coord_control.durable.job_folder.restore_log import RestoreRecord
 from coord_control.durable.offline.offline_restore import check_fork_name, restore_job
 from coord_control.durable.restore.checks import Verdict
 from coord_control.errors import CommandRefused, RestoreRefused
-from coord_control.storage.records import CommandRecord, CommandState, JobRecord
+from coord_control.storage.records import JobRecord
 
 __all__ = ["RestoreOperator"]
 
@@ -76,8 +76,11 @@ class RestoreOperator(CommandOperator):
         """Restore through the driver, or on the storage if there is none."""
         check_fork_name(self.job, self.as_name or None)
         record = client.job(self.job)
+        earlier = earlier_restore(attempts, client, record, self._target, lambda: self._storage_of_job(record))
+        if isinstance(earlier, RestoreRecord):
+            return self._found_on_storage(attempts, earlier)
         try:
-            if self._is_drivers(attempts, client, record):
+            if earlier is not None or record.is_alive or record.waits_for_driver:
                 return super().ask(context, attempts, client)
             return self._on_storage(attempts, client, record)
         except CommandRefused as error:
@@ -93,22 +96,10 @@ class RestoreOperator(CommandOperator):
         self._log_checks(result.checks)
         return restore_metadata("driver", result)
 
-    def _is_drivers(self, attempts: Attempts, client: ControlClient, record: JobRecord) -> bool:
-        asked = newest_request(client, self.job, attempts.key())
-        if asked is not None and _is_worth_finding(asked) and asked.id not in attempts.reported:
-            return True
-        return record.is_alive or record.waits_for_driver
-
     def _on_storage(self, attempts: Attempts, client: ControlClient, record: JobRecord) -> Metadata:
         request, files = self._request(), self._storage_of_job(record)
-        target = self.as_name or self.job
-        key, done = self._restored_before(attempts, files, join(record.root, target))
-        if done is not None:
-            self.log.info("An earlier attempt has already restored job %s: nothing was done", target)
-            attempts.report(key)
-            return restore_metadata(
-                "storage", RestoreResult(path=done.path, checkpoint=int(done.checkpoint), job=target)
-            )
+        attempts.go_to_storage()
+        key = storage_key(attempts)
         self.log.info("Job %s is not running: restoring directly on its storage in %s", self.job, record.root)
         restored = restore_job(files, _storage, request, root=record.root, job=self.job, key=key)
         result = RestoreResult.of(restored)
@@ -119,14 +110,17 @@ class RestoreOperator(CommandOperator):
         attempts.report(key)
         return restore_metadata("storage", result)
 
-    def _restored_before(self, attempts: Attempts, files: Files, folder: str) -> tuple[str, RestoreRecord | None]:
-        """Return the key of this restore, and what an earlier attempt has restored under it without reporting it."""
-        number = 1
-        while (done := find_restore(files, folder, key := f"{attempts.key()}@{number}")) is not None:
-            if key not in attempts.reported:
-                return key, done
-            number += 1
-        return key, None
+    def _found_on_storage(self, attempts: Attempts, done: RestoreRecord) -> Metadata:
+        assert done.key is not None, "it was found by its key"
+        self.log.info("An earlier attempt has already restored job %s: nothing was done", self._target)
+        attempts.report(done.key)
+        return restore_metadata(
+            "storage", RestoreResult(path=done.path, checkpoint=int(done.checkpoint), job=self._target)
+        )
+
+    @property
+    def _target(self) -> str:
+        return self.as_name or self.job
 
     def _request(self) -> Restore:
         if "/" in self.ref and not self.ref.startswith("/") and scheme(self.ref) is None:
@@ -148,7 +142,7 @@ class RestoreOperator(CommandOperator):
         files = _storage(job.root)
         if not files.exists(job.folder):
             raise nothing_done(
-                f"job {job.name} is not running, and its folder {job.folder} is not accessible from this worker; run "
+                f"the folder {job.folder} of job {job.name} is not accessible from this worker; run "
                 f"coordctl restore {job.name} where it is (the job last ran on {job.host})"
             )
         return files
@@ -159,10 +153,6 @@ class RestoreOperator(CommandOperator):
             what = f"{check.get('name', '')} of {subject}" if subject else check.get("name", "")
             tell = self.log.info if verdict == Verdict.OK.value else self.log.warning
             tell("preflight: %s: %s: %s%s", verdict, what, check.get("found", ""), f" ({way_out})" if way_out else "")
-
-
-def _is_worth_finding(command: CommandRecord) -> bool:
-    return not command.is_finished or command.state is CommandState.COMPLETED
 
 
 def _storage(path: str) -> Files:
