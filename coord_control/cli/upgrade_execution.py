@@ -8,6 +8,7 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -20,11 +21,12 @@ from typing import Any, Final, TypeAlias
 from coord_control.cli.program_launch import ProgramLaunch, run_check
 from coord_control.cli.storage import storage_of
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.commands import CheckpointResult, StopResult
+from coord_control.control.commands import StopResult
 from coord_control.control.settings import absolute_url, state_folder
 from coord_control.control.supervisors import supervisor_of
 from coord_control.control.upgrade_steps import ENDS, Look, QueryLook, StepOutcome, Watch, next_step
 from coord_control.durable.checkpoints.catalog import LATEST, Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.generations import newest_claim
@@ -35,11 +37,11 @@ from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import (
     CheckpointNotFound,
     CommandFailed,
-    DamagedRecord,
+    CoordControlError,
+    DatabaseError,
     JobNotRunning,
-    JobRunning,
-    MissingRecord,
     RestoreRefused,
+    StoreUnavailable,
 )
 from coord_control.ids import Generation
 from coord_control.storage.records import JobRecord, JobState
@@ -51,13 +53,15 @@ _LOOK_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 600.0
 #: How long the supervisor of the old program may take to end after the job has.
 _OLD_SECONDS: Final = 60.0
+#: How often a checkpoint is looked for that retention does not remove before it is held.
+_TRIES: Final = 3
 _RUNNING: Final = "running"
 
 _Changes: TypeAlias = dict[str, Any]
 
 
 class _StepFailed(Exception):
-    """A step has failed for a reason that a repetition does not change."""
+    """A step has failed for a reason that a repetition does not change, as after any error but those of :meth:`run`."""
 
 
 class UpgradeExecution:
@@ -101,7 +105,9 @@ class UpgradeExecution:
         while (step := self._record.step) not in ENDS:
             try:
                 changes, outcome = steps[step](), StepOutcome.DONE
-            except _StepFailed as failed:
+            except (DatabaseError, StoreUnavailable):
+                raise
+            except (_StepFailed, CoordControlError) as failed:
                 self._tell(f"{step.value}: {failed}")
                 why = "; ".join(filter(None, (self._record.why, str(failed))))
                 is_back = step in (UpgradeStep.STOP_NEW, UpgradeStep.SET_BACK, UpgradeStep.START_OLD)
@@ -117,8 +123,14 @@ class UpgradeExecution:
     # The way to the new program.
 
     def _check(self) -> _Changes:
+        catalog = Catalog(self._files, self._folder, storage_of)
+        # Held: the job takes further checkpoints, and retention removes this one while the new program starts.
+        with contextlib.ExitStack() as held:
+            self._compare(self._hold_newest(catalog, held).path)
+        return {}
+
+    def _compare(self, checkpoint: str) -> None:
         record = self._record
-        checkpoint = self._newest_checkpoint()
         self._tell(f"checking {record.new.script} against {checkpoint}; the job runs on")
         scratch = join(self._folder, "upgrade-check")
         log = self._log("check")
@@ -141,19 +153,20 @@ class UpgradeExecution:
         if not has_passed:
             what = f"it ended with {ended}" if ended.returncode else "it ended before it had started its queries"
             raise _StepFailed(f"the new program does not fit {checkpoint}: {what}; its output: {log}")
-        return {}
 
-    def _newest_checkpoint(self) -> str:
+    def _hold_newest(self, catalog: Catalog, held: contextlib.ExitStack) -> CheckpointEntry:
+        for _ in range(_TRIES):
+            with contextlib.suppress(CheckpointNotFound):
+                return held.enter_context(catalog.hold(LATEST, "an upgrade compares a program with it"))
+            self._take_checkpoint()
+        raise _StepFailed("each checkpoint of the job was removed before it could be read")
+
+    def _take_checkpoint(self) -> None:
+        key = f"upgrade-{self._record.id}-check"
         try:
-            return Catalog(self._files, self._folder, storage_of).resolve(LATEST).path
-        except CheckpointNotFound:
-            key = f"upgrade-{self._record.id}-check"
-            try:
-                result = self._client.wait(self._client.trigger_checkpoint(self._record.job, key=key))
-            except (CommandFailed, JobNotRunning) as error:
-                raise _StepFailed(f"the job has no checkpoint, and took none: {error}") from error
-            assert isinstance(result, CheckpointResult), "it is the result of this command"
-            return result.path
+            self._client.wait(self._client.trigger_checkpoint(self._record.job, key=key))
+        except (CommandFailed, JobNotRunning) as error:
+            raise _StepFailed(f"the job has no checkpoint, and took none: {error}") from error
 
     def _stop(self) -> _Changes:
         job, name = self._record.job, f"upgrade-{self._record.id}"
@@ -183,7 +196,12 @@ class UpgradeExecution:
         record = self._record
         assert record.generation is not None, "it has run"
         self._tell(f"watching generation {record.generation} for {record.verify_seconds:g} s")
-        before = {str(name): int(query.epoch) for name, query in self._metadata().queries.items()}
+        running, may_drop = self._look().queries, record.allow_non_restored_state
+        before = {
+            str(name): int(query.epoch)
+            for name, query in self._metadata().queries.items()
+            if str(name) in running or not may_drop
+        }
         watch = Watch(record.generation, before, record.verify_seconds, accept_idle=record.accept_idle)
         while not watch.is_over:
             if (why := watch.saw(self._look())) is not None:
@@ -233,10 +251,7 @@ class UpgradeExecution:
         request = RestoreRequest(ref=savepoint, roll_back_sinks=roll_back_sinks, allow_non_restored_state=allow)
         known = Generation(self._client.job(self._record.job).generation)
         root, _, job = self._folder.rpartition("/")
-        try:
-            restore_job(self._files, storage_of, request, root=root, job=job, key=key, above=known)
-        except (JobRunning, MissingRecord, DamagedRecord) as error:
-            raise _StepFailed(f"the job cannot be set back: {error}") from error
+        restore_job(self._files, storage_of, request, root=root, job=job, key=key, above=known)
 
     def _start_old(self) -> _Changes:
         self._tell(f"starting {self._record.old.script} again; its log: {self._old.log_file}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,8 @@ from coord_control.cli.storage import storage_of
 from coord_control.cli.upgrade_execution import UpgradeExecution
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CheckpointResult, StopResult
+from coord_control.durable.checkpoints.catalog import LATEST, Catalog
+from coord_control.durable.checkpoints.holds import active_hold
 from coord_control.durable.files.filesystem import Files, LocalFiles
 from coord_control.durable.job_folder.lineage import open_lineage
 from coord_control.durable.job_folder.restore_log import newest_restore
@@ -43,8 +46,10 @@ class _Killed(BaseException):
 class World:
     """A machine with a job on it: what survives whoever upgrades the job."""
 
-    def __init__(self, root: Path, fails: frozenset[UpgradeStep], rollback: bool) -> None:
-        self.root, self.fails = root, fails
+    def __init__(
+        self, root: Path, fails: frozenset[UpgradeStep], rollback: bool, *, drops: bool = False, may_drop: bool = False
+    ) -> None:
+        self.root, self.fails, self.drops = root, fails, drops
         self.folder = str(root / "flights")
         lineage = open_lineage(LocalFiles(), f"{self.folder}/queries/delays", QUERIES[0], {})
         run_spark(LocalFiles(), lineage.checkpoint, 3)
@@ -61,6 +66,7 @@ class World:
             old=_OLD,
             new=_NEW,
             rollback=rollback,
+            allow_non_restored_state=may_drop,
             verify_seconds=0.01,
         )
         write_upgrade(LocalFiles(), self.folder, record)
@@ -89,7 +95,8 @@ class World:
 
     def job(self, job: str) -> Any:
         epoch = 4 if self.running == "old" or UpgradeStep.VERIFY not in self.fails else 3
-        query = SimpleNamespace(name="delays", state="running", epoch=epoch, restarts=0, backlog=None)
+        name = "others" if self.drops and self.running == "new" else "delays"
+        query = SimpleNamespace(name=name, state="running", epoch=epoch, restarts=0, backlog=None)
         return SimpleNamespace(
             name=job,
             generation=self.generation,
@@ -106,6 +113,9 @@ class World:
         if UpgradeStep.CHECK in self.fails:
             return DriverEnded(78, "RestoreRefused: no")
         wanted = json.loads(check)
+        catalog = Catalog(LocalFiles(), self.folder, storage_of)
+        assert catalog.resolve(LATEST).path == wanted["checkpoint"]
+        assert active_hold(LocalFiles(), wanted["checkpoint"]) is not None, "retention could remove it"
         Path(wanted["root"], "flights").mkdir(parents=True)
         Path(wanted["report"]).write_text("fits")
         return DriverEnded(0)
@@ -116,7 +126,7 @@ class World:
         assert self.running is None
         self.launched.append(which)
         if which == "new":
-            assert options == ["--restore-from", self.savepoints["upgrade-12ab-stop"]]
+            assert options[:2] == ["--restore-from", self.savepoints["upgrade-12ab-stop"]]
         if {"new": UpgradeStep.START, "old": UpgradeStep.START_OLD}[which] in self.fails:
             return
         if which == "new":  # its driver restores the job, and is killed before it has committed anything
@@ -226,3 +236,27 @@ def test_what_failed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     done = _upgrade(world, monkeypatch)
     assert done is not None
     assert done.why == "it has ended; the end of its log (/logs/new):\nTraceback"
+
+
+def test_a_query_that_may_be_dropped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, frozenset(), True, drops=True, may_drop=True)
+    done = _upgrade(world, monkeypatch)
+    assert done is not None
+    assert (done.step, done.why, world.running) == (UpgradeStep.DONE, "", "new")
+
+
+def test_a_savepoint_that_is_removed_meanwhile_leaves_the_upgrade_stuck_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, frozenset({UpgradeStep.VERIFY}), True)
+    stop = _Launch.stop
+
+    def removing(launch: _Launch) -> bool:
+        shutil.rmtree(world.savepoints["upgrade-12ab-stop"])
+        return stop(launch)
+
+    monkeypatch.setattr(_Launch, "stop", removing)
+    done = _upgrade(world, monkeypatch)
+    assert done is not None
+    assert (done.step, world.running) == (UpgradeStep.STUCK, None)
+    assert "there is no _metadata" in done.why
