@@ -13,12 +13,13 @@ from coord_control.dagster.spec import CheckBounds
 from tests.patience import eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.counting import PER_BATCH, Counting
-from tests.spark.jobs import SCHEMA, MakeJob, rows, write
+from tests.spark.jobs import SCHEMA, MakeJob, query_status, rows, write
 from tests.spark.test_metrics import scrape
 
 pytestmark = pytest.mark.spark
 
 THERE = 1000
+IDLE_AFTER = "spark.sql.streaming.noDataProgressEventInterval"  # in milliseconds
 
 
 def test_the_backlog_of_a_query_is_in_the_metrics_the_database_and_the_check(
@@ -56,3 +57,18 @@ def test_the_backlog_of_a_query_is_in_the_metrics_the_database_and_the_check(
         assert "996 records wait for counted" in outcome.description
         assert "large, but not growing" in outcome.description
         assert outcome.description.endswith("that cannot be seen: files")
+
+
+def test_an_idle_query_reads_nothing_per_second(
+    make_job: MakeJob, spark: SparkSession, file_stream: MakeStream, request: pytest.FixtureRequest
+) -> None:
+    spark.conf.set(IDLE_AFTER, "200")
+    request.addfinalizer(lambda: spark.conf.unset(IDLE_AFTER))
+    files = file_stream(SCHEMA)
+    files.add(rows(0))
+    job = make_job()
+    job.start("files", write(files.read()))
+
+    eventually(lambda: query_status(job).progress.get("numInputRows"))
+    eventually(lambda: query_status(job).progress["inputRowsPerSecond"] == 0)
+    assert query_status(job).progress["numInputRows"] == len(rows(0))

@@ -162,7 +162,7 @@ class JobDriver:
             self.thread = CoordinatorThread(settings.slow_callback_seconds)
             self.thread.start()
             opened.callback(self.thread.close, CLOSE_SECONDS)
-            opened.callback(ProgressListener(spark, self.queries.heard).close)
+            opened.callback(ProgressListener(spark, self.queries.heard, self.queries.idle).close)
             self.live = LiveValues(
                 name,
                 spark,

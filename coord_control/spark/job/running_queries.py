@@ -87,3 +87,9 @@ class RunningQueries(Mapping[QueryName, ManagedQuery]):
         for query in self.all():
             if query.lineage.query_id == query_id:
                 query.committed(Epoch(epoch), progress)
+
+    def idle(self, query_id: str) -> None:
+        """Spark reports that a query has nothing to do."""
+        for query in self.all():
+            if query.lineage.query_id == query_id:
+                query.idle()

@@ -89,10 +89,11 @@ def connect(query_id: str, question: Question) -> None:
         _queries[query_id] = question
 
 
-def forget(query_id: str) -> None:
-    """Answer no epoch of this query any more."""
+def forget(query_id: str, question: Question) -> None:
+    """Let this question answer no epoch of the query any more; one that a later driver has connected stays."""
     with _lock:
-        _queries.pop(query_id, None)
+        if _queries.get(query_id) is question:
+            del _queries[query_id]
 
 
 def _loader(spark: SparkSession) -> Any:

@@ -95,7 +95,7 @@ class LiveValues:
         self._requests: queue.SimpleQueue[tuple[LiveRequest, Future[LiveFacts]] | None] = queue.SimpleQueue()
         self._state = threading.Lock()
         self._is_closed = threading.Event()
-        self._connected: list[str] = []
+        self._connected: list[tuple[str, jvm_side.Question]] = []
         self._thread = threading.Thread(target=self._run, name="coord-live", daemon=True)
 
     @property
@@ -151,7 +151,7 @@ class LiveValues:
             return texts
 
         jvm_side.connect(query_id, question)
-        self._connected.append(query_id)
+        self._connected.append((query_id, question))
 
     def values(self) -> dict[str, LiveValue]:
         """Return what is accepted, by name; for a checkpoint."""
@@ -237,8 +237,8 @@ class LiveValues:
 
     def close(self, timeout_seconds: float) -> None:
         """End the thread; what was not carried out fails with the error of the job's end."""
-        for query_id in self._connected:
-            jvm_side.forget(query_id)
+        for query_id, question in self._connected:
+            jvm_side.forget(query_id, question)
         with self._state:
             self._is_closed.set()
             self._requests.put(None)
@@ -278,7 +278,10 @@ class LiveValues:
                 extra={"action": "live_changed", "live": change.name},
             )
             self._runtime.post(lambda core, now: core.live_changed(change.name, _value(change)))
-        return _facts(change, model, self._in_force())
+        # It is accepted. That nobody knows now what the queries have seen of it makes no request fail.
+        with contextlib.suppress(StoreError, TimeoutError):
+            self._seen = self._in_force()
+        return _facts(change, model, self._seen)
 
     def _durable(self, request: LiveRequest, value: bytes) -> LiveChanged:
         assert self._log is not None, "it is open"

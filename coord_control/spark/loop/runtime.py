@@ -321,9 +321,11 @@ class JobRuntime:
                 assert_never(notice)
 
     def _tick(self) -> None:
+        asyncio.get_running_loop().call_later(
+            _TICK_SECONDS, self._tick
+        )  # first: one error must not end all time limits
         self._core.tick(time.monotonic())
         self._flush()
-        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     # From the writer thread.
 

@@ -5,19 +5,22 @@ Threads: changed by that of Spark's listener; any may read.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from coord_control.control.progress import with_newest_event
 from coord_control.ids import NO_EPOCH, Epoch
 
 __all__ = ["BatchCounts"]
 
+_RATES: Final = ("inputRowsPerSecond", "processedRowsPerSecond")
+
 
 class BatchCounts:
     """The batches of one query, each counted once.
 
     Attributes:
-        progress: Spark's newest progress event, with the newest event time of the last batch that had any.
+        progress: Spark's newest progress event, with the newest event time of the last batch that had any. Of a query
+            that is idle, with rates of zero.
         output_rows: what the sink has received; None if it does not report that of every batch.
     """
 
@@ -38,6 +41,10 @@ class BatchCounts:
             self.rows += int(progress.get("numInputRows") or 0)
             self.output_rows = _sum(self.output_rows, (progress.get("sink") or {}).get("numOutputRows"))
             self.seconds += float(progress.get("batchDuration") or 0.0) / 1000
+
+    def idle(self) -> None:
+        """No batch has run for a while: a rate of the last one would otherwise stay for ever."""
+        self.progress = {**self.progress, **dict.fromkeys(_RATES, 0.0)}
 
 
 def _sum(total: int | None, more: int | None) -> int | None:

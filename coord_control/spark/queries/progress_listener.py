@@ -21,18 +21,27 @@ _log = logging.getLogger("coord_control.progress")
 
 
 class ProgressListener:
-    """Tells of every progress event: ``heard(query id, batch id, progress)``, on a thread of Spark's listener bus.
+    """Tells what Spark reports of queries, on a thread of its listener bus.
+
+    Args:
+        heard: ``heard(query id, batch id, progress)``, for every progress event.
+        idle: ``idle(query id)``, for a query that has had nothing to do for a while: ten seconds, unless
+            ``spark.sql.streaming.noDataProgressEventInterval`` says otherwise.
 
     Remove it with :meth:`close` before the driver exits: a callback into a Python that is gone fails noisily
     (spark-facts 14).
     """
 
-    def __init__(self, spark: SparkSession, heard: Callable[[str, int, dict[str, Any]], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, heard: Callable[[str, int, dict[str, Any]], None], idle: Callable[[str], None]
+    ) -> None:
         context = spark.sparkContext
         gateway: Any = context._gateway
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         # The wrapper belongs to Spark; only the Python side of it is ours.
-        self._listener = gateway.jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_JvmSide(heard))
+        self._listener = gateway.jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(
+            _JvmSide(heard, idle)
+        )
         self._manager: Any = spark.streams._jsqm
         self._manager.addListener(self._listener)
 
@@ -46,8 +55,9 @@ class ProgressListener:
 class _JvmSide:
     """Called by the JVM through py4j."""
 
-    def __init__(self, heard: Callable[[str, int, dict[str, Any]], None]) -> None:
+    def __init__(self, heard: Callable[[str, int, dict[str, Any]], None], idle: Callable[[str], None]) -> None:
         self._heard = heard
+        self._idle = idle
 
     def onQueryStarted(self, event: Any) -> None:
         pass
@@ -61,7 +71,10 @@ class _JvmSide:
             _log.exception("a progress event could not be read")
 
     def onQueryIdle(self, event: Any) -> None:
-        pass
+        try:
+            self._idle(str(event.id()))
+        except Exception:
+            _log.exception("an idle event could not be read")
 
     def onQueryTerminated(self, event: Any) -> None:
         pass

@@ -154,6 +154,10 @@ class ManagedQuery:
         self._own.hear(progress)
         self._observe(epoch)
 
+    def idle(self) -> None:
+        """Spark says that it has had nothing to do for a while."""
+        self._counts.idle()
+
     @property
     def has_operators(self) -> bool:
         return bool(self.operators)
@@ -306,7 +310,9 @@ class ManagedQuery:
             self._run_until_end()
         except Exception as error:  # nothing that went wrong here may leave a query that only looks alive
             self._fail(error)
-        _log.info("= query %s %s", self.name, self.state.value, extra={"action": "query_ended", "query": self.name})
+        level, why = (logging.INFO, "") if self.error is None else (logging.ERROR, f": {self.last_failure}")
+        extra = {"action": "query_ended", "query": self.name}
+        _log.log(level, "= query %s %s%s", self.name, self.state.value, why, extra=extra)
         self._owner.query_changed()
 
     def _run_until_end(self) -> None:

@@ -132,6 +132,34 @@ def test_an_answer_without_a_write_rests_on_a_check_of_the_generation(rig: Rig) 
         rig.ask(1)
 
 
+def test_a_job_that_closes_leaves_the_question_of_the_one_that_has_followed_it(rig: Rig) -> None:
+    rig.open()
+    successor = jvm_side._queries["id"]
+
+    def question(run: str, epoch: int) -> dict[str, str | None]:
+        return {}
+
+    jvm_side.connect("id", question)
+    rig.values.close(SECONDS)
+    assert jvm_side._queries.pop("id") is question is not successor
+
+
+def test_an_accepted_change_succeeds_although_nobody_knows_what_the_queries_have_seen(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.open()
+    rig.ask(0)
+    seen = rig.set(minutes=40).result(SECONDS).uses
+
+    def unknown(self: LiveValues) -> Any:
+        raise StoreUnavailable("the log", "write", "simulated")
+
+    monkeypatch.setattr(LiveValues, "_in_force", unknown)
+    facts = rig.set(key="other", minutes=45).result(SECONDS)
+    assert (facts.version, facts.value) == (3, b'{"minutes":45.0}')
+    assert facts.uses.keys() == seen.keys()
+
+
 def test_a_change_of_a_driver_that_was_replaced_is_not_seen(rig: Rig) -> None:
     rig.open()
     rig.fenced = Fenced("job", Generation(1), 2)

@@ -200,6 +200,14 @@ def test_a_batch_counts_once_however_often_spark_reports_it() -> None:
     assert counts.progress["numInputRows"] == 2
 
 
+def test_an_idle_query_reads_nothing_per_second_and_counts_no_batch() -> None:
+    counts = BatchCounts()
+    counts.hear(Epoch(0), {"numInputRows": 5, "inputRowsPerSecond": 2.5, "processedRowsPerSecond": 9.0})
+    counts.idle()
+    assert (counts.progress["inputRowsPerSecond"], counts.progress["processedRowsPerSecond"]) == (0.0, 0.0)
+    assert (counts.progress["numInputRows"], counts.batches, counts.rows) == (5, 1, 5)
+
+
 @pytest.mark.parametrize(
     ("batches", "total"),
     [
