@@ -27,7 +27,7 @@ from coord_control.storage.records import to_json
 from tests.metrics_kit import read
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import MakeJob, Trouble, rows
+from tests.spark.jobs import MakeJob, Trouble, query_status, rows
 from tests.spark.live_kit import LIMIT, Limits, Seen
 from tests.spark.streams import FileStream
 
@@ -361,6 +361,7 @@ def test_a_restore_sets_the_value_back_and_a_fork_inherits_it(
     job, limits = run("job", seen)
     stream.add(rows(0))
     seen.wait(0)
+    eventually(lambda: query_status(job).committed == 0)
     limits.set(minutes=40)
     path = _taken(job, "forty")
     limits.set(minutes=50)

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 import coord_control as cc
 from coord_control.spark.live import jvm_side
-from tests.patience import SECONDS
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
-from tests.spark.jobs import MakeJob, rows
+from tests.spark.jobs import MakeJob, query_status, rows
 from tests.spark.live_kit import LIMIT, Limits, Seen
 from tests.spark.streams import FileStream
 
@@ -134,6 +134,7 @@ def test_a_key_may_be_null_in_one_run_and_not_in_the_next(
             label.set(**changes)
         stream.add(rows(epoch))
         seen.wait(epoch)
+        eventually(lambda: query_status(job).committed == epoch)
         path = job.trigger_savepoint().wait(SECONDS).path
         job.stop()
         return seen, path
