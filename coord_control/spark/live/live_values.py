@@ -278,7 +278,7 @@ class LiveValues:
                 extra={"action": "live_changed", "live": change.name},
             )
             self._runtime.post(lambda core, now: core.live_changed(change.name, _value(change)))
-        # It is accepted. That nobody knows now what the queries have seen of it makes no request fail.
+        # It is accepted, so an error in looking up what the queries have seen of it must not fail the request.
         with contextlib.suppress(StoreError, TimeoutError):
             self._seen = self._in_force()
         return _facts(change, model, self._seen)

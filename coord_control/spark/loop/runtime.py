@@ -321,9 +321,8 @@ class JobRuntime:
                 assert_never(notice)
 
     def _tick(self) -> None:
-        asyncio.get_running_loop().call_later(
-            _TICK_SECONDS, self._tick
-        )  # first: one error must not end all time limits
+        # Before anything that can fail: one error must not end all time limits.
+        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
         self._core.tick(time.monotonic())
         self._flush()
 
