@@ -26,6 +26,11 @@ from coord_control.errors import InvalidTransition
 __all__ = ["ENDS", "TRANSITIONS", "Look", "QueryLook", "StepOutcome", "Watch", "next_step"]
 
 
+# When a backlog counts as growing.
+_EPOCHS_OF_A_TREND: Final = 4
+_CLEARLY: Final = 1.1
+
+
 class StepOutcome(enum.Enum):
     """How a step has ended."""
 
@@ -153,10 +158,16 @@ class Watch:
 
     def _growing(self, name: str) -> str | None:
         # A backlog moves up and down, and one that the pause has left shrinks: it grows if its lowest point of late is
-        # above its highest one before.
-        looks = [look.queries[name].backlog for look in self._looks if name in look.queries]
-        sizes = [size for size in looks if size is not None]
+        # clearly above its highest one before. Between two commits it says nothing new, so it counts once an epoch.
+        by_epoch = {
+            query.epoch: query.backlog
+            for look in self._looks
+            if (query := look.queries.get(name)) is not None and query.backlog is not None
+        }
+        sizes = list(by_epoch.values())
+        if len(sizes) < _EPOCHS_OF_A_TREND:
+            return None
         half = len(sizes) // 2
-        if not half or min(sizes[half:]) <= max(sizes[:half]):
+        if min(sizes[half:]) <= _CLEARLY * max(sizes[:half]):
             return None
         return f"the backlog of query {name} grows: from {max(sizes[:half])} to {sizes[-1]}"

@@ -100,11 +100,18 @@ def test_a_driver_may_miss_heartbeats_for_a_while() -> None:
         ([0, 9, 0, 8, 1, 7], False),
         ([0, 0, 0, 0], False),
         ([5], False),
+        ([10, 20, 30], False),  # too few epochs to say
+        ([1000, 1010, 1020, 1030], False),  # so little is noise
     ],
 )
-def test_a_backlog_grows_if_it_is_higher_at_its_lowest_than_it_was_at_its_highest(
+def test_a_backlog_grows_if_it_is_clearly_higher_at_its_lowest_than_it_was_at_its_highest(
     sizes: list[int | None], grows: bool
 ) -> None:
-    looks = [_look(index, backlog=size) for index, size in enumerate(sizes)]
-    verdict = _verdict([*looks[:-1], _look(10.0, backlog=sizes[-1])] if len(looks) > 1 else [looks[0], _look(10.0)])
+    looks = [_look(index * 0.1, epoch=5 + index, backlog=size) for index, size in enumerate(sizes)]
+    verdict = _verdict([*looks, _look(10.0, epoch=5 + len(sizes) - 1, backlog=sizes[-1])])
     assert verdict == (f"the backlog of query rows grows: from 20 to {sizes[-1]}" if grows else None)
+
+
+def test_looks_between_two_epochs_do_not_make_a_backlog_grow() -> None:
+    looks = [_look(index, epoch=5 + index // 4, backlog=10 + 100 * (index // 4)) for index in range(8)]
+    assert _verdict([*looks, _look(10, epoch=6, backlog=110)]) is None
