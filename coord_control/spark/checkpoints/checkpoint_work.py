@@ -26,9 +26,12 @@ from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.checkpoints.query_snapshot import offsets_by_source, with_sink
 from coord_control.ids import Epoch, QueryName
 from coord_control.protocol.checkpoint import Progress
+from coord_control.protocol.cut import cut_of
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job import JobCore
+from coord_control.protocol.live_epochs import frozen_in
 from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
+from coord_control.protocol.recovery import recover
 from coord_control.protocol.scheduler.checkpoint_run import (
     MEASURED_SECONDS,
     AbortCut,
@@ -313,7 +316,9 @@ def _position(query: ManagedQuery, committed: Epoch) -> Position:
     """Return where to cut a query that the core does not cut: at its last commit."""
     if query.is_active:
         return Position(committed, committed)
-    return Position(*query.offline_cuts())
+    facts = query.facts()
+    cuts = tuple(cut_of(recover(facts, uid), uid) for uid in query.operators)
+    return Position(facts.committed, facts.planned, cuts, frozen_in(facts))
 
 
 def _let_the_query_go_first() -> None:

@@ -43,7 +43,7 @@ class BatchCounts:
             self.seconds += float(progress.get("batchDuration") or 0.0) / 1000
 
     def idle(self) -> None:
-        """No batch has run for a while: a rate of the last one would otherwise stay for ever."""
+        """No batch has run for a while: a rate of the last one would otherwise stay."""
         self.progress = {**self.progress, **dict.fromkeys(_RATES, 0.0)}
 
 

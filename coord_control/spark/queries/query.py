@@ -35,8 +35,6 @@ from coord_control.errors import (
     UnsupportedOption,
 )
 from coord_control.ids import NO_EPOCH, Epoch, RunId
-from coord_control.protocol.cut import OperatorCut, cut_of
-from coord_control.protocol.live_epochs import Values, frozen_in
 from coord_control.protocol.query_state import (
     FOLLOWS,
     WISHES,
@@ -49,7 +47,7 @@ from coord_control.protocol.query_state import (
     shall_wait,
 )
 from coord_control.protocol.records import Record
-from coord_control.protocol.recovery import Facts, recover
+from coord_control.protocol.recovery import Facts
 from coord_control.protocol.status import QueryStatus
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.batch_counts import BatchCounts
@@ -162,22 +160,14 @@ class ManagedQuery:
     def has_operators(self) -> bool:
         return bool(self.operators)
 
-    def offline_cuts(self) -> tuple[Epoch, Epoch, tuple[OperatorCut, ...], Values | None]:
-        """Cut a query that has ended, from durable facts.
-
-        Returns:
-            Spark's last committed and last planned epoch, the cuts of its operators there, and the live values of the
-            planned epoch.
+    def facts(self) -> Facts:
+        """Read what is durable of a query that has ended.
 
         Raises:
-            StoreError: the facts cannot be read.
+            StoreError: it cannot be read.
         """
         committed, planned = spark_position(self._files, self.lineage.checkpoint)
-        if self.store is None:
-            return committed, planned, (), None
-        facts = Facts(tuple(self.store.read()), committed, planned)
-        cuts = tuple(cut_of(recover(facts, uid), uid) for uid in self.operators)
-        return committed, planned, cuts, frozen_in(facts)
+        return Facts(() if self.store is None else tuple(self.store.read()), committed, planned)
 
     def look(self) -> Epoch:
         """Read what Spark has committed by now, without waiting for its report, and return the newest epoch.

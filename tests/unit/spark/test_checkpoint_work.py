@@ -21,9 +21,9 @@ from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import Fenced, StateFileMissing
 from coord_control.ids import BarrierId, CheckpointId, CheckpointKind, Epoch, Generation, OperatorUid, QueryName
-from coord_control.protocol.cut import OperatorCut
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.messages import CheckpointFailed
+from coord_control.protocol.recovery import Facts
 from coord_control.protocol.scheduler.scheduler import StartCheckpoint
 from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest, Ticket, TicketId
 from coord_control.protocol.statistics import CheckpointStatistics
@@ -73,7 +73,6 @@ class CheckpointRig:
         self.box: queue.Queue[Callable[[], None]] = queue.Queue()
         self.outcomes: list[CheckpointOutcome] = []
         self.looked = 0
-        self.cuts: tuple[OperatorCut, ...] = ()  #: of the operators of each query
         self.on_change: Callable[[], None] = lambda: None
         self.queries = [self._query(name) for name in queries]
 
@@ -82,9 +81,9 @@ class CheckpointRig:
         for epoch in range(5):
             run_epoch(self.files, epoch, spark=spark)
         lineage = SimpleNamespace(name="lineage-000001", checkpoint=spark, query_id=f"id-{name}", earlier=None)
-        found = SimpleNamespace(name=name, has_operators=False, is_active=False, lineage=lineage)
+        found = SimpleNamespace(name=name, has_operators=False, is_active=False, lineage=lineage, operators=())
         found.look = self._look
-        found.offline_cuts = lambda: (self._look(), self._look(), self.cuts)
+        found.facts = lambda: Facts((), self._look(), self._look())
         return cast(ManagedQuery, found)
 
     def _look(self) -> Epoch:
@@ -199,7 +198,7 @@ def test_a_driver_that_was_replaced_takes_no_id_from_its_successor(tmp_path: Pat
 def test_a_checkpoint_whose_metadata_cannot_be_made_fails(tmp_path: Path) -> None:
     """Bug: it counted as being written for ever; no abort and no timeout ended it, nor its job's checkpoints."""
     rig = CheckpointRig(tmp_path, SLOW)
-    rig.cuts = (OperatorCut(OperatorUid("unknown"), b"", {}, {}, ()),)
+    rig.queries[0].operators = (OperatorUid("unknown"),)
     work = rig.work(rig.store())
     work.begin()
     rig.run(lambda: rig.outcomes)
