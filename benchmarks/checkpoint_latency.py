@@ -32,8 +32,8 @@ _TRIGGERS: Final = 40
 _WAIT_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 0.5
 _WARM_UP: Final = 10  #: epochs that do not count
-_SEGMENT: Final = 14  #: epochs that count, of each variant in turn
-_SEGMENTS: Final = 5
+_SEGMENT: Final = 7  #: epochs that count, of each variant in turn: short, because the speed of a machine drifts
+_SEGMENTS: Final = 10
 
 
 def idle(spark: SparkSession, root: str, quick: bool) -> Part:

@@ -22,7 +22,7 @@ from benchmarks.report import at_most, median
 
 __all__ = ["restores"]
 
-_RESTORES: Final = 3
+_RESTORES: Final = 5
 _MORE_KEYS: Final = 1_000_000  #: the first key that does not exist yet
 _WAIT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.005
