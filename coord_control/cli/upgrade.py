@@ -1,4 +1,4 @@
-"""``coordctl upgrade``: another program for a running job, with a check before, a watch after, and a way back.
+"""``coordctl upgrade``: another program for a running job, with a check before, a watch after, and a rollback.
 
 Threads: the command's thread.
 """
@@ -57,7 +57,7 @@ _SAID: Final = {
     UpgradeStep.NOT_STOPPED: "job {job} was not upgraded, and not stopped for it; its program is {old}: {why}",
     UpgradeStep.ROLLED_BACK: "job {job} runs {old} again, from {savepoint}; {new} has failed: {why}",
     UpgradeStep.LEFT: "job {job} was left with {new}, which has failed: {why}. Its savepoint before that: {savepoint}",
-    UpgradeStep.STUCK: "job {job} needs you: {new} has failed, and so has the way back: {why}. Look: "
+    UpgradeStep.STUCK: "job {job} needs you: {new} has failed, and so has the rollback: {why}. Look: "
     "coordctl restore {job} {savepoint} --roll-back-sinks --check; then restore it, and start {old}",
 }
 

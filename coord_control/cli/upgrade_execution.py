@@ -1,7 +1,7 @@
 """Carrying out an upgrade, step by step; the table of the steps is :mod:`coord_control.control.upgrade_steps`.
 
 Every step may be begun again, because the process that carries it out may have been killed in it: commands have keys,
-the savepoint a label, each supervisor its own log, and the way back a restore with a key.
+the savepoint a label, each supervisor its own log, and the rollback a restore with a key.
 
 Threads: the command's thread.
 """
@@ -219,7 +219,7 @@ class UpgradeExecution:
         }
         return Look(time.monotonic(), job.generation, job.is_alive, is_supervised, queries)
 
-    # The way back.
+    # The rollback.
 
     def _stop_new(self) -> _Changes:
         self._tell("stopping the new program")

@@ -2,13 +2,13 @@
 
     CHECK     done -> STOP        failed -> REFUSED      the old program runs on, nothing was changed
     STOP      done -> START       failed -> NOT_STOPPED  the old program runs on
-    START     done -> VERIFY      failed -> STOP_NEW     or LEFT, if a way back is not wanted
+    START     done -> VERIFY      failed -> STOP_NEW     or LEFT, if no rollback is wanted
     VERIFY    done -> DONE        failed -> STOP_NEW     or LEFT
     STOP_NEW  done -> SET_BACK    failed -> STUCK
     SET_BACK  done -> START_OLD   failed -> STUCK
     START_OLD done -> ROLLED_BACK failed -> STUCK
 
-The way back is the same from everywhere. Nothing here reads a clock or does I/O.
+The rollback is the same from everywhere. Nothing here reads a clock or does I/O.
 
 Threads: values; :class:`Watch` belongs to one thread.
 """

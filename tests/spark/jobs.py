@@ -48,7 +48,6 @@ __all__ = [
 #: How an operator can be applied; "arrow" is Operator.apply.
 FORMS: Final = ("arrow", "pandas", "rows")
 
-#: How long a test waits for something that must happen before it fails.
 SCHEMA: Final = "key STRING, value LONG"
 
 #: Quick restarts, and few of them.

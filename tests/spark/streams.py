@@ -42,8 +42,6 @@ __all__ = [
     "write_query_id",
 ]
 
-# A deadlocked query must fail its test and not the whole run; nothing here takes a tenth of this.
-
 # What mapInArrow takes.
 Transform = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

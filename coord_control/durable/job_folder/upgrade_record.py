@@ -38,7 +38,7 @@ class UpgradeStep(enum.StrEnum):
     NOT_STOPPED = "not_stopped"  #: the savepoint failed; the old program runs on
     ROLLED_BACK = "rolled_back"  #: the old program runs from the savepoint
     LEFT = "left"  #: the new program has failed, and was left as it is, as requested
-    STUCK = "stuck"  #: the way back failed too; the job needs the user
+    STUCK = "stuck"  #: the rollback failed too; the job needs the user
 
 
 class _Model(pydantic.BaseModel):

@@ -257,7 +257,7 @@ class Job:
         During a stop with savepoint the call waits; the query starts if the savepoint fails.
 
         Args:
-            name: its name in this job; cannot change. Its name in Spark is ``JOB.NAME``, with a memory sink ``NAME``.
+            name: its name in this job; cannot change. Its name in Spark is ``JOB:NAME``, with a memory sink ``NAME``.
             writer: a configured ``df.writeStream``; the checkpoint location is set here.
             table: write to this table (``catalog.schema.table``), as ``writer.toTable(table)`` does. Spark creates it
                 if necessary. Set format, output mode, partitioning and options on the writer.
@@ -306,7 +306,8 @@ class Job:
     def trigger_checkpoint(self, *, key: str | None = None, label: str | None = None) -> CheckpointHandle:
         """Request a checkpoint of all queries: consistent, incremental, subject to retention. Return at once.
 
-        Its boundary in each query is the end of the running epoch, or the last commit if no epoch is running.
+        Its boundary in each query is the end of the running epoch; the last commit if no epoch is running, or the query
+        has no operators.
 
         Args:
             key: makes the request idempotent: the same key returns the same checkpoint, even after a restart.
