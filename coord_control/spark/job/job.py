@@ -160,7 +160,7 @@ class Job:
             accept_skipped_epochs=accept_skipped_epochs,
         )
         restore = None if request is None else JobRestore.wanted(name, spark, root, request)
-        self._driver = JobDriver(
+        self._driver = driver = JobDriver(
             name,
             spark,
             root,
@@ -177,7 +177,6 @@ class Job:
             restore=restore,
             stop=self.stop,
         )
-        driver = self._driver
         self.generation = driver.generation
         self._life, self._declared, self._checkpoints = driver.life, driver.declared, driver.checkpoints
         self._port = AgentPort(
@@ -427,8 +426,6 @@ class Job:
             self._stop(STOP_SECONDS)  # another interrupt does not wait
         else:
             self.stop()
-
-    # Parts.
 
     def _begin(self) -> None:
         """Let the job be seen and asked from outside, unless a newer driver has ended it meanwhile."""
