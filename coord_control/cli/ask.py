@@ -59,7 +59,12 @@ def ask(
     ] = None,
     after: Annotated[
         int | None,
-        typer.Option("--after", metavar="N", envvar="COORD_AFTER", help="With --state: only subtasks above this one."),
+        typer.Option(
+            "--after",
+            metavar="N",
+            envvar="COORD_AFTER",
+            help="With --state: only subtasks above this one, and not the coordinator.",
+        ),
     ] = None,
     limit: Annotated[
         int,
@@ -93,7 +98,7 @@ def ask(
             return
         if state:
             page = client.states(job, operator, subtasks=subtask or (), after=after, limit=limit, timeout=timeout)
-            _show(page, as_json=as_json)
+            _show(page, is_first=after is None, as_json=as_json)
             return
         try:
             print_json(client.ask_by_name(job, operator, request or _only(client, job, operator), value, timeout))
@@ -122,13 +127,14 @@ def _only(client: ControlClient, job: str, operator: str) -> str:
     return known[0]
 
 
-def _show(page: StatesPage, *, as_json: bool) -> None:
+def _show(page: StatesPage, *, is_first: bool, as_json: bool) -> None:
     if as_json:
         print_json(page.model_dump(mode="json"))
         return
     epoch = "no epoch is committed" if page.epoch is None else f"committed up to epoch {page.epoch}"
     say(f"{epoch}, {page.parallelism} subtasks")
-    say(f"coordinator ({human_bytes(page.coordinator_size)}): {_text(page.coordinator, page.coordinator_size)}")
+    if is_first:
+        say(f"coordinator ({human_bytes(page.coordinator_size)}): {_text(page.coordinator, page.coordinator_size)}")
     rows = [
         (each.subtask, each.waiting, human_bytes(each.size), _text(each.state, each.size)) for each in page.subtasks
     ]

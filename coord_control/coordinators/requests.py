@@ -48,8 +48,8 @@ class StatesPage(BaseModel):
     Attributes:
         epoch: the newest that is committed, or None if there is none.
         parallelism: how many subtasks there are.
-        coordinator: its state as JSON, base64 where it is none; None if there is none, if it was not wanted, or if it
-            is too large for an answer.
+        coordinator: its state as JSON, base64 where it is none; None if there is none, if it was not wanted, if it is
+            too large for an answer, or behind the first page.
         coordinator_size: its bytes; 0 if there is none.
         subtasks: by number.
         next_after: ``after`` of the next page, or None if this is the last one.
@@ -68,9 +68,9 @@ class CommittedStates(Request[StatesPage]):
 
     Attributes:
         subtasks: only these, in the order of their numbers, or all if it is empty.
-        after: only subtasks with a higher number.
+        after: only subtasks with a higher number, and not the coordinator; None for the first page.
         limit: how many subtasks at most; a page ends sooner when the answer would be too large.
-        coordinator: whether its state is wanted too.
+        coordinator: whether its state is wanted too, on the first page.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -280,7 +280,7 @@ class JobCore:
             refused: the numbers of refused events whose outcome is not durable yet, perhaps this one among them.
         """
         if (operator := self._current(uid, incarnation)) is not None:
-            operator.control_event(number, refused)
+            operator.control_event(number, refused, self._batch)
 
     def snapshot_failed(
         self, uid: OperatorUid, incarnation: int, barrier: BarrierId, error: CoordinatorFailed, now: float

@@ -174,8 +174,8 @@ class EventsDurable:
 
 @dataclass(frozen=True, slots=True)
 class EventsWait:
-    """A subtask has events that its next epoch brings, and rows are not needed for one: :meth:`.JobCore.to_wake` says
-    which.
+    """A subtask has events that its next epoch brings, or a control event waits for a record, and rows are not needed
+    for one: :meth:`.JobCore.to_wake` says which subtasks are.
 
     Said once; the next call of ``to_wake`` allows the next one.
     """

@@ -233,8 +233,11 @@ class OperatorRun:
         return self.channel.gateways[subtask].waiting_bytes + frozen
 
     def say_waiting(self, subtasks: Iterable[SubtaskIndex], batch: Batch) -> None:
-        """Say that some of these subtasks have events that their next epoch brings; once, until :meth:`to_wake`."""
-        if self.spec.wake and not self._is_waiting_said and any(self._has_mail(subtask) for subtask in subtasks):
+        """Say that an epoch is needed: for events of some of these subtasks that their next epoch brings, or for a
+        control event that no record contains; once, until :meth:`to_wake`."""
+        if not self.spec.wake or self._is_waiting_said:
+            return
+        if self.has_unrecorded_event or any(self._has_mail(subtask) for subtask in subtasks):
             self._is_waiting_said = True
             batch.notices.append(messages.EventsWait(self.spec.uid))
 
@@ -242,11 +245,18 @@ class OperatorRun:
         """Return the subtasks to which an epoch that is being planned brings events, also without rows.
 
         The epoch before it is committed, though perhaps not settled: inputs that no attempt has taken are about to
-        return.
+        return. Where nothing waits for any, but the coordinator has applied a control event that no record contains,
+        one subtask begins the epoch whose record does.
         """
         self._is_waiting_said = False
         returning = {} if self.epoch is None else self.epoch.returned()
-        return tuple(subtask for subtask in self._all if self._has_mail(subtask) or subtask in returning)
+        found = tuple(subtask for subtask in self._all if self._has_mail(subtask) or subtask in returning)
+        return found or ((SubtaskIndex(0),) if self.has_unrecorded_event else ())
+
+    @property
+    def has_unrecorded_event(self) -> bool:
+        """Whether the coordinator has applied a control event that no begin record contains."""
+        return self._recorded_number < self._seal.number
 
     @property
     def _all(self) -> Iterator[SubtaskIndex]:
@@ -255,9 +265,10 @@ class OperatorRun:
     def _has_mail(self, subtask: SubtaskIndex) -> bool:
         return bool(self.channel.gateways[subtask].mailbox)
 
-    def control_event(self, number: int, refused: tuple[int, ...] = ()) -> None:
+    def control_event(self, number: int, refused: tuple[int, ...], batch: Batch) -> None:
         """Count an event from outside from here on: the coordinator's next state contains it."""
         self._seal.mark(number, refused)
+        self.say_waiting((), batch)
 
     def snapshot_completed(self, barrier: BarrierId, data: bytes, now: float, batch: Batch) -> None:
         """Handle the coordinator's state; this call is the snapshot point (C2)."""
@@ -404,7 +415,7 @@ class OperatorRun:
             batch.persist.append(messages.Persist(self.query, record))
             self._recorded_state, self._delivered_since = state, False
             self.totals.begins_recorded += 1
-            if self._recorded_number < self._seal.number:
+            if self.has_unrecorded_event:
                 self._recorded_number = self._seal.number
                 batch.notices.append(messages.EventsDurable(self.spec.uid, self._recorded_number))
         for attempt, token in epoch.waiting:

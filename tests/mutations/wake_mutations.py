@@ -45,6 +45,24 @@ _LINEAGE: Final = "tests/unit/durable/test_lineage.py"
 TESTED_WAKE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
+            "do not say that a control event waits for a record",
+            OperatorRun.control_event,
+            "self.say_waiting((), batch)",
+            "pass",
+        ),
+        _OPERATOR,
+    ),
+    (
+        Mutation(
+            "wake nobody for a record",
+            OperatorRun.to_wake,
+            "(SubtaskIndex(0),) if self.has_unrecorded_event else ()",
+            "()",
+        ),
+        _OPERATOR,
+    ),
+    (
+        Mutation(
             "do not say what waits when a subtask has acknowledged",
             OperatorRun.acknowledge,
             "self.say_waiting((attempt.subtask,), batch)",
@@ -98,7 +116,7 @@ TESTED_WAKE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         _OPERATOR,
     ),
     (
-        Mutation("say it of operators that are not to be woken", OperatorRun.say_waiting, "self.spec.wake and", ""),
+        Mutation("say it of operators that are not to be woken", OperatorRun.say_waiting, "not self.spec.wake or", ""),
         _OPERATOR,
     ),
     (

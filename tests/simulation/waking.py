@@ -84,7 +84,7 @@ def send_to_all(world: World, driver: Driver) -> None:
 
 
 def check_silent(driver: Driver) -> None:
-    """Check that nothing waits for a subtask that could have been woken.
+    """Check that nothing waits for an epoch that could have been planned.
 
     Raises:
         Violation: something does, and the stream is silent.
@@ -95,3 +95,5 @@ def check_silent(driver: Driver) -> None:
         for subtask, gateway in enumerate(operator.channel.gateways):
             if gateway.waiting_bytes:
                 raise Violation(f"wake: events wait for {operator.spec.uid}[{subtask}], and no epoch is planned")
+        if operator.has_unrecorded_event:
+            raise Violation(f"wake: no record contains a control event of {operator.spec.uid}, and no epoch is planned")

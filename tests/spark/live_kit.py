@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from coord_control.spark.live.live_handle import Live
 from tests.patience import SECONDS
 
-__all__ = ["LIMIT", "Limits", "Seen"]
+__all__ = ["LIMIT", "Limits", "Seen", "with_limit"]
 
 LIMIT: Final = "limit"
 
@@ -55,3 +56,7 @@ class Seen:
         with self._changed:
             self.epochs[epoch] = rows
             self._changed.notify_all()
+
+
+def with_limit(frame: DataFrame, limits: Live[Limits]) -> DataFrame:
+    return frame.withColumn(LIMIT, limits.minutes)

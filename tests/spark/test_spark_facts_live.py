@@ -18,7 +18,7 @@ from coord_control.spark.live import jvm_side
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import MakeJob, query_status, rows
-from tests.spark.live_kit import LIMIT, Limits, Seen
+from tests.spark.live_kit import LIMIT, Limits, Seen, with_limit
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -152,3 +152,27 @@ def test_a_cached_frame_is_planned_when_that_is_asked_for(own_session: SparkSess
     with pytest.raises(Exception, match="live_limits_minutes"):
         own_session.range(3).where(limits.minutes > 1).persist()
     assert own_session.range(3).where("id > 1").persist().unpersist().count() == 1
+
+
+def test_a_frame_is_planned_with_its_first_action_only(
+    own_session: SparkSession, job: cc.Job, stream: FileStream
+) -> None:
+    """So a frame of an earlier epoch that has run an action keeps its value, and nothing of ours sees that it does."""
+    limits = job.live("limits", Limits())
+    kept: list[DataFrame] = []
+    found: list[float] = []
+
+    def look(frame: DataFrame, epoch: int) -> None:
+        if not kept:
+            kept.append(own_session.range(1).select(limits.minutes))
+        found.append(kept[0].collect()[0][0])
+        found.append(kept[0].localCheckpoint().collect()[0][0])
+        found.append(own_session.range(1).select(limits.minutes).collect()[0][0])
+        limits.set(minutes=31)
+
+    seen = Seen(look)
+    job.start("q", seen.writer(with_limit(stream.read(own_session), limits)))
+    for epoch in range(2):
+        stream.add(rows(epoch))
+        seen.wait(epoch)
+    assert found == [30.0, 30.0, 30.0, 30.0, 30.0, 31.0]

@@ -22,6 +22,7 @@ from coord_control import errors
 from coord_control.ids import OperatorUid
 from coord_control.protocol.query_state import Wish
 from coord_control.spark.compiled_java import compiled
+from coord_control.spark.job.agent_port import AgentPort
 from coord_control.spark.wake import wake_source
 from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
@@ -168,6 +169,33 @@ def test_an_event_gets_an_epoch_on_a_silent_stream_and_then_it_is_silent_again(
     assert woken(checkpoint) == {0: [2], 1: [0, 1, 2, 3]}
     totals = job._driver.runtime.read(lambda core, now: core.totals()[OP], SECONDS)
     assert totals.rows_in == 2, "rows that wake are not the user's"
+
+
+class Quiet(Teller):
+    """Keeps what it is told, and sends nothing."""
+
+    def handle_control_event(self, event: Number, subtask: int | None) -> None:
+        self.state.reports.append(Report(subtask=0, taken=Taken(numbers=[event.number]), rows=0))
+
+
+def test_a_control_event_that_is_sent_to_nobody_becomes_durable_on_a_silent_stream(
+    make_job: MakeJob, own_session: SparkSession, stream: FileStream, tmp_path: Path
+) -> None:
+    """Bug: it waited for rows, and so did whoever waited for it."""
+    job, checkpoint = make_job(session=own_session), lineage(tmp_path)
+    job.start("q", applied(declare(job, Quiet()), stream))
+    settle(job, checkpoint)
+    port = job._port
+    for number in (1, 2):
+        assert port.feed(number, port.check_event(OP, "Number", {"number": number}, None))
+        eventually(partial(_is_durable, port, number))
+    found = settle(job, checkpoint)
+    assert woken(checkpoint) == {epoch: [0] for epoch in found}
+    assert found == [0, 1]
+
+
+def _is_durable(port: AgentPort, number: int) -> bool:
+    return port.feed_status(OP).durable == number
 
 
 def hold(job: cc.Job, frame: Any, meanwhile: Any, **options: Any) -> None:

@@ -285,11 +285,11 @@ class ControlClient(ControlReader):
         limit: int = 20,
         timeout: float = 10.0,
     ) -> StatesPage:
-        """Return an operator's committed states: its coordinator's, and a page of its subtasks'.
+        """Return an operator's committed states: its coordinator's on the first page, and a page of its subtasks'.
 
         Args:
             subtasks: only these; by default all.
-            after: only subtasks with a higher number; ``next_after`` of the page before.
+            after: ``next_after`` of the page before; by default the first page.
             limit: how many subtasks at most.
 
         Raises:

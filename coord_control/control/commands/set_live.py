@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from coord_control.control.execution.command import Command, Name
 from coord_control.control.execution.execution import Execution, Workplace, job_closed
 from coord_control.control.execution.outcomes import CommandResult, completed, outcome_of
-from coord_control.errors import Fenced, JobClosed
+from coord_control.errors import Fenced, JobClosed, StoreUnavailable
 from coord_control.protocol.job_facts import LiveFacts, LiveUse
 from coord_control.storage.records import CommandKind, CommandRecord, LiveValueRecord, Outcome
 
@@ -125,11 +125,16 @@ class LiveExecution(Execution):
         error: Any = self._future.exception()
         if error is None:
             return completed(LiveResult.of(self._future.result()))
-        return None if isinstance(error, JobClosed | Fenced) else outcome_of(error)
+        return None if isinstance(error, JobClosed | Fenced | StoreUnavailable) else outcome_of(error)
 
     def job_ended(self) -> Outcome | None:
         ending = self._place.ending
-        return self.poll() or (None if ending.has_next_driver else job_closed(self._command, ending.by))
+        if (outcome := self.poll()) is not None or ending.has_next_driver:
+            return outcome
+        error = self._future.exception() if self._future.done() else None
+        if isinstance(error, StoreUnavailable):  # the change may be durable: a refusal would say that it is not
+            return outcome_of(error)
+        return job_closed(self._command, ending.by)
 
 
 def _in_queries(uses: Mapping[str, LiveUse]) -> dict[str, LiveInQuery]:

@@ -50,7 +50,8 @@ def states_page(
     Raises:
         StateInvalid: a state does not fit the model.
     """
-    coordinator = found.coordinator if request.coordinator else None
+    is_first = request.after is None
+    coordinator = found.coordinator if request.coordinator and is_first else None
     shown = None if coordinator is None else _bounded(as_json(coordinator))
     room = MAX_ANSWER_BYTES - _PAGE_BYTES - _size(shown)
     rows: list[SubtaskState] = []
@@ -63,21 +64,20 @@ def states_page(
             break
         waiting = found.waiting[subtask]
         rows.append(SubtaskState(subtask=subtask, state=value, size=len(data or b""), waiting=waiting))
-    wanted = list(found.subtasks)
     return StatesPage(
         epoch=None if found.epoch == NO_EPOCH else found.epoch,
         parallelism=parallelism,
         coordinator=shown,
         coordinator_size=len(found.coordinator or b""),
         subtasks=tuple(rows),
-        next_after=_next_after(request, wanted, rows),
+        next_after=_next_after(request, len(found.subtasks), rows),
     )
 
 
-def _next_after(request: CommittedStates, wanted: Sequence[int], rows: Sequence[SubtaskState]) -> int | None:
-    if len(rows) == len(wanted):
+def _next_after(request: CommittedStates, wanted: int, rows: Sequence[SubtaskState]) -> int | None:
+    if len(rows) == wanted or request.limit == 0:
         return None
-    return rows[-1].subtask if rows else request.after
+    return rows[-1].subtask if rows else -1  # the coordinator's state has filled the first page
 
 
 def _bounded(value: JsonValue) -> JsonValue:

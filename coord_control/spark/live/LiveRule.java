@@ -257,6 +257,9 @@ public final class LiveRule extends Rule {
 
     /** What a use evaluates, with the epoch in which it was made; two of the same epoch are the same to Spark. */
     public static final class Made extends AbstractFunction0 implements Serializable {
+        /** Of the use that this thread evaluates. */
+        static final ThreadLocal EVALUATED = new ThreadLocal();
+
         private final String name;
         private final Object function;
         final String made;
@@ -268,7 +271,12 @@ public final class LiveRule extends Rule {
         }
 
         public Object apply() {
-            return ((Function0) function).apply();
+            EVALUATED.set(made);
+            try {
+                return ((Function0) function).apply();
+            } finally {
+                EVALUATED.remove();
+            }
         }
 
         public boolean equals(Object other) {
@@ -303,7 +311,7 @@ public final class LiveRule extends Rule {
             if (TaskContext.get() != null) {
                 throw new IllegalStateException(name + NOT_REPLACED);
             }
-            return LiveRule.value(name, type, null);
+            return LiveRule.value(name, type, (String) Made.EVALUATED.get());
         }
 
         private void writeObject(ObjectOutputStream out) throws NotSerializableException {

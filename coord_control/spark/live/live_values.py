@@ -90,6 +90,7 @@ class LiveValues:
         self._closed_error = closed
         self._models: dict[str, LiveModel[Any]] = {}
         self._log: LiveLog | None = None
+        self._is_open = False
         self._current: dict[str, LiveChanged] = {}
         self._seen: Mapping[QueryName, QueryLive] = {}  # what was last in force
         self._requests: queue.SimpleQueue[tuple[LiveRequest, Future[LiveFacts]] | None] = queue.SimpleQueue()
@@ -109,7 +110,7 @@ class LiveValues:
         Raises:
             LiveModelInvalid: it cannot be declared like this, or not any more.
         """
-        if self._log is not None or self._connected:
+        if self._is_open:
             raise LiveModelInvalid(name, "declare live values before the first query is started")
         if name in self._models:
             raise LiveModelInvalid(name, "this job has declared it already")
@@ -127,16 +128,19 @@ class LiveValues:
             LiveValueInvalid: a value does not fit its model, which has changed.
             DamagedRecord, MissingRecord, UnsupportedFormat, StoreUnavailable: the log cannot be used.
         """
-        if self._log is not None or not self._models:
+        if self._is_open:
             return
-        log = self._make_log()
-        found = log.open({name: model.default for name, model in self._models.items()})
-        for name, model in self._models.items():
-            model.texts(found[name].value)
-        self._verify()
-        self._runtime.call(lambda core, now: [core.live_changed(each.name, _value(each)) for each in found.values()])
-        self._current, self._log = found, log
-        self._thread.start()
+        if self._models:
+            log = self._make_log()
+            found = log.open({name: model.default for name, model in self._models.items()})
+            for name, model in self._models.items():
+                model.texts(found[name].value)
+            self._verify()
+            values = {name: _value(change) for name, change in found.items()}
+            self._runtime.call(lambda core, now: [core.live_changed(name, value) for name, value in values.items()])
+            self._current, self._log = found, log
+        self._is_open = True
+        self._thread.start()  # also without any: requests that have come are refused
 
     def begin(self, query: QueryName, query_id: str, session: SparkSession) -> None:
         """Let a query use live values: its session replaces them, and its epochs are answered."""
@@ -180,7 +184,8 @@ class LiveValues:
         """Ask for a change; it is carried out behind those before it, once the job has begun.
 
         The future raises LiveValueNotFound, LiveValueInvalid, LiveVersionChanged: nothing was changed; JobClosed,
-        Fenced: the next driver carries it out if it is asked for again with the same key.
+        Fenced: the next driver carries it out if it is asked for again with the same key; StoreUnavailable: likewise,
+        and the change may be durable already.
         """
         future: Future[LiveFacts] = Future()
         with self._state:
@@ -260,8 +265,8 @@ class LiveValues:
     def _change(self, request: LiveRequest) -> LiveFacts:
         if self._is_closed.is_set():
             raise self._closed_error()
-        assert self._log is not None, "the thread starts when it is open"
         model, log = self.model(request.name), self._log
+        assert log is not None, "it is open where values are declared"
         change = log.find(request.key)
         if change is None:
             before = self._current[request.name]
@@ -294,7 +299,7 @@ class LiveValues:
                 _log.warning("= live value %s: it is not known whether the change is durable: %s", request.name, error)
                 # Nothing may be decided before it is known, so those behind it wait as well.
                 if self._is_closed.wait(_RETRY_SECONDS):
-                    raise self._closed_error() from error
+                    raise
 
     def _in_force(self) -> Mapping[QueryName, QueryLive]:
         for _ in range(_TRIES - 1):

@@ -58,7 +58,8 @@ def test_committed_states_are_shown(tmp_path: Path, store: ControlStore) -> None
     )
     answer = {"answer": page.model_dump(mode="json")}
     with kit.driver(tmp_path, lambda store, command: kit.completed(**answer)) as taken:
-        shown = run(tmp_path, *_ASK, "--state", "--subtask", "2", "--subtask", "3", "--after", "1", "-n", "2")
+        shown = run(tmp_path, *_ASK, "--state", "--subtask", "2", "--subtask", "3", "-n", "2")
+        assert "coordinator" not in run(tmp_path, *_ASK, "--state", "--after", "-1", "-n", "2")
         assert run_json(tmp_path, *_ASK, "--state") == answer["answer"]
 
     assert "committed up to epoch 41, 4 subtasks" in shown
@@ -69,9 +70,10 @@ def test_committed_states_are_shown(tmp_path: Path, store: ControlStore) -> None
     ]
     assert "more: --after 3" in shown
     wanted = [(each.payload["request"], each.payload["payload"]) for each in taken]
-    some = {"subtasks": [2, 3], "after": 1, "limit": 2, "coordinator": True}
+    some = {"subtasks": [2, 3], "after": None, "limit": 2, "coordinator": True}
+    next_page = {"subtasks": [], "after": -1, "limit": 2, "coordinator": True}
     every: dict[str, Any] = {"subtasks": [], "after": None, "limit": 20, "coordinator": True}
-    assert wanted == [("CommittedStates", some), ("CommittedStates", every)]
+    assert wanted == [("CommittedStates", some), ("CommittedStates", next_page), ("CommittedStates", every)]
 
 
 @pytest.mark.parametrize(

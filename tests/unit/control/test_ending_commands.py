@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from coord_control.control.agent.executor import Executor
 from coord_control.control.commands import CANCELLABLE
 from coord_control.control.commands.abort import Abort, AbortResult
+from coord_control.control.commands.set_live import LiveExecution, SetLive
 from coord_control.control.commands.stop import Stop, StopExecution
 from coord_control.control.commands.stop_with_savepoint import StopWithSavepoint, StopWithSavepointExecution
 from coord_control.control.execution.checkpoint_execution import CheckpointExecution, CheckpointResult
@@ -20,7 +22,7 @@ from coord_control.control.execution.outcomes import cancelled, completed
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.holder import Holder, Process
-from coord_control.errors import CheckpointNotCompleted
+from coord_control.errors import CheckpointNotCompleted, StoreUnavailable
 from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.spark.checkpoints.checkpoint_handle import CompletedCheckpoint
@@ -72,6 +74,27 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
     outcome = execution.job_ended()
     assert outcome is not None
     assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_change_that_may_be_durable_when_the_job_ends_is_not_refused(is_followed: bool) -> None:
+    """Bug: it was reported as refused, as if nothing had changed."""
+    future: Future[Any] = Future()
+    future.set_exception(StoreUnavailable("the log", "write", "simulated"))
+    ending = Ending(lambda: False)
+    ending.is_followed = is_followed
+    place: Any = SimpleNamespace(port=SimpleNamespace(set_live=lambda *_: future), ending=ending, wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.SET_LIVE, requested_by="ada")
+    execution = LiveExecution(command, place, SetLive(name="limits", fields={"minutes": 45}))
+    execution.begin()
+    assert execution.poll() is None, "the next driver may make it"
+    outcome = execution.job_ended()
+    if is_followed:
+        assert outcome is None
+        return
+    assert outcome is not None
+    assert outcome.error is not None
+    assert (outcome.state, outcome.error.code, outcome.error.retry) == (CommandState.FAILED, "STORAGE", True)
 
 
 def test_the_result_of_aborting_a_stop_names_its_savepoint() -> None:

@@ -154,3 +154,36 @@ def test_a_planned_epoch_without_a_record_wakes_again_without_events_and_they_co
     stage.commit(1)
     assert asked(stage) == [1]
     assert run_epoch(stage, 2, 1) == {1: "a"}
+
+
+def applied(stage: Stage, number: int) -> Batch:
+    """The coordinator applies a control event, and sends nothing because of it."""
+    stage.core.control_event(OP, stage.incarnation(), number)
+    return stage.execute()
+
+
+def test_a_control_event_that_no_record_contains_wakes_one_subtask_until_one_does() -> None:
+    stage = waking()
+    run_epoch(stage, 0, 0)
+    stage.commit(0)
+    assert is_said(applied(stage, 1))
+    assert asked(stage) == [0]
+    assert run_epoch(stage, 1, 0) == {0: ""}
+    assert not is_said(stage.commit(1))
+    assert asked(stage) == []
+
+
+def test_a_control_event_whose_recipients_are_woken_wakes_no_other_subtask() -> None:
+    stage = waking()
+    stage.send(1, "a")
+    applied(stage, 1)
+    assert asked(stage) == [1]
+
+
+def test_a_control_event_during_an_epoch_waits_for_the_record_of_the_next() -> None:
+    stage = waking()
+    run_epoch(stage, 0, 0)
+    assert is_said(applied(stage, 1))
+    stage.spark_commits(0)
+    assert asked(stage) == [0]
+    assert is_said(stage.commit(0))

@@ -26,7 +26,7 @@ from coord_control.spark.live import jvm_side
 from coord_control.spark.live import live_values as module
 from coord_control.spark.live.live_values import LiveRequest, LiveValues
 from tests.core_kit import FIRST_RUN, QUERY
-from tests.patience import SECONDS
+from tests.patience import SECONDS, eventually
 from tests.unit.spark.runtime_kit import Counting, RuntimeDriver
 
 
@@ -220,6 +220,27 @@ def test_requests_wait_for_the_first_query_and_come_in_their_order(rig: Rig) -> 
     rig.open()
     assert [future.result(SECONDS).version for future in waiting] == [2, 3, 4, 5, 6]
     assert rig.ask(0) == "4.0"
+
+
+def test_in_a_job_without_live_values_requests_are_refused_as_soon_as_it_has_begun(rig: Rig) -> None:
+    rig.values._models.clear()
+    waiting = rig.set(minutes=45)
+    rig.values.open()
+    for future in (waiting, rig.set(minutes=45)):
+        with pytest.raises(LiveValueNotFound):
+            future.result(SECONDS)
+    with pytest.raises(LiveModelInvalid, match="before the first query"):
+        rig.values.declare("limits", Limits())
+
+
+def test_a_change_that_may_be_durable_at_the_end_is_not_said_to_be_refused(rig: Rig) -> None:
+    rig.open()
+    rig.log.failures = 1_000_000
+    future = rig.set(minutes=45)
+    eventually(lambda: rig.log.writes > 0)
+    rig.values.close(SECONDS)
+    with pytest.raises(StoreUnavailable):
+        future.result(SECONDS)
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -86,7 +86,7 @@ def test_a_page_ends_before_the_answer_is_too_large() -> None:
     states: dict[int, bytes | None] = {number: stored("x" * large) for number in range(4)}
     first = page(CommittedStates(), states)
     assert [each.subtask for each in first.subtasks] == [0, 1]
-    second = page(CommittedStates(after=first.next_after, coordinator=False), states)
+    second = page(CommittedStates(after=first.next_after), states)
     assert ([each.subtask for each in second.subtasks], second.next_after) == ([2, 3], None)
 
 
@@ -102,8 +102,16 @@ def test_a_state_that_is_too_large_alone_is_left_out_and_its_size_is_shown() -> 
 
 def test_a_coordinator_that_fills_the_answer_leaves_the_subtasks_to_the_next_page() -> None:
     full = json.dumps("x" * (MAX_ANSWER_BYTES - 2_000)).encode()
-    shown = page(CommittedStates(), {0: stored("y" * 1_000)}, full)
-    assert (shown.coordinator_size, shown.subtasks, shown.next_after) == (len(full), (), None)
+    states: dict[int, bytes | None] = {0: stored("y" * 1_000), 1: stored("z")}
+    first = page(CommittedStates(), states, full)
+    assert (first.coordinator_size, first.subtasks, first.next_after) == (len(full), (), -1)
+    second = page(CommittedStates(after=first.next_after), states, full)
+    assert (second.coordinator, [each.subtask for each in second.subtasks], second.next_after) == (None, [0, 1], None)
+
+
+def test_without_subtasks_there_is_one_page() -> None:
+    shown = page(CommittedStates(limit=0), {0: stored("y"), 1: stored("z")})
+    assert (shown.coordinator, shown.subtasks, shown.next_after) == ({"minutes": 45}, (), None)
 
 
 def test_nothing_is_committed_at_first() -> None:
