@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,21 +61,33 @@ class AgentRig:
 
     def expire(self, command: str) -> None:
         """Let the time of a command be over, as if it had been requested long ago."""
-        with contextlib.closing(sqlite3.connect(self.folder / "control.db", timeout=SECONDS)) as database, database:
+        with contextlib.closing(sqlite3.connect(self.database, timeout=SECONDS)) as database, database:
             database.execute("UPDATE commands SET expires_at = requested_at WHERE id = ?", (command,))
+
+    @property
+    def database(self) -> Path:
+        """The database's file, alone in its folder."""
+        return database_file(self.folder)
 
     def away(self) -> None:
         """There is something else where the database should be, and connections are lost."""
-        for path in self.folder.glob("control.db*"):
-            path.rename(path.with_name(f"away-{path.name}"))
-        (self.folder / "control.db").mkdir()
+        (self.folder / "other" / self.database.name).mkdir(parents=True)
+        self._swap(there="other", kept="away")
         for store in (self.store, *self.stores):
             store.close()
 
     def back(self) -> None:
-        (self.folder / "control.db").rmdir()
-        for path in self.folder.glob("away-control.db*"):
-            path.rename(path.with_name(path.name.removeprefix("away-")))
+        self._swap(there="away", kept="other")
+        shutil.rmtree(self.folder / "other")
+
+    def _swap(self, *, there: str, kept: str) -> None:
+        # The whole folder at once: who opens a database of which some files are missing damages it.
+        self.database.parent.rename(self.folder / kept)
+        (self.folder / there).rename(self.database.parent)
+
+
+def database_file(folder: Path) -> Path:
+    return folder / "database" / "control.db"
 
 
 def submit_periodic(driver: ScriptedDriver, count: int) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent_kit import control_settings, open_store
-from tests.unit.control.agent_rig import AgentRig
+from tests.unit.control.agent_rig import AgentRig, database_file
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[AgentRig]:
-    settings = control_settings(tmp_path / "control.db")
+    database = database_file(tmp_path)
+    database.parent.mkdir()
+    settings = control_settings(database)
     with contextlib.ExitStack() as cleanup:
         store = open_store(settings)
         cleanup.callback(store.close)

@@ -70,7 +70,7 @@ def test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history(
 ) -> None:
     driver, agent = rig.driver()
     driver.closing = agent.close
-    with contextlib.closing(sqlite3.connect(rig.folder / "control.db", timeout=SECONDS)) as database, database:
+    with contextlib.closing(sqlite3.connect(rig.database, timeout=SECONDS)) as database, database:
         database.executescript(_EARLY_OUTCOMES)
     store = rig.stores[-1]
     writes = {"before the record": store.checkpoints, "before the outcome": store.commands}
@@ -86,7 +86,7 @@ def test_a_command_is_never_completed_before_its_checkpoint_is_in_the_history(
     assert done.state is CommandState.COMPLETED, done.error
     assert done.checkpoint is not None
     assert rig.store.checkpoints.report(JOB, done.checkpoint).checkpoint.state is CheckpointState.COMPLETED
-    with contextlib.closing(sqlite3.connect(rig.folder / "control.db", timeout=SECONDS)) as database:
+    with contextlib.closing(sqlite3.connect(rig.database, timeout=SECONDS)) as database:
         assert database.execute("SELECT command FROM early_outcomes").fetchall() == []
 
 
@@ -123,7 +123,7 @@ def test_a_database_that_is_lost_for_good_is_made_by_hand_and_filled_from_the_st
     eventually(lambda: len(rig.store.checkpoints.list(JOB)) == 2)
     rig.away()
     eventually(lambda: agent.metrics().database_failures)
-    (rig.folder / "control.db").rmdir()
+    rig.database.rmdir()
     failures = agent.metrics().database_failures
     eventually(lambda: agent.metrics().database_failures > failures)
     assert rig.store.database.schema_version() is None, "a driver that lives never puts an empty one in its place"
