@@ -24,7 +24,7 @@ from coord_control.cli.output import plain, say, warn
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import state_folder
 from coord_control.errors import CoordControlError
-from coord_control.storage.records import JobState
+from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["default_log_file", "detach"]
 
@@ -83,7 +83,8 @@ def _tell(child: int, log_file: Path) -> None:
 
 def _await_job(child: int, log_file: Path, seconds: float) -> int:
     """Wait until the control database has a running job with this log; return the exit code of the command."""
-    began, deadline = datetime.now(UTC), time.monotonic() + seconds
+    # Spark alone takes seconds to start. A log may be that of an earlier driver as well.
+    earlier, deadline = {job.name: job.generation for job in _jobs_of(log_file)}, time.monotonic() + seconds
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -91,19 +92,17 @@ def _await_job(child: int, log_file: Path, seconds: float) -> int:
             lines = log_file.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
             warn("\n".join([f"it has ended with exit code {code}; the end of its log:", *map(plain, lines)]))
             return code if code >= 0 else 128 - code
-        if job := _job_of(log_file, began):
-            say(f"job {job} runs")
-            return 0
+        for job in _jobs_of(log_file):
+            if job.is_alive and job.state is JobState.RUNNING and job.generation > earlier.get(job.name, 0):
+                say(f"job {job.name} runs")
+                return 0
         time.sleep(_POLL_SECONDS)
     warn(f"no job of it runs after {seconds:g} s; see its log, and coordctl jobs")
     return 0
 
 
-def _job_of(log_file: Path, began: datetime) -> str | None:
+def _jobs_of(log_file: Path) -> list[JobRecord]:
     # Without a database there may be one soon, or the job uses none.
     with contextlib.suppress(CoordControlError), ControlClient() as client:
-        for job in client.jobs():
-            is_ours = job.log_file == str(log_file) and job.heartbeat_at >= began
-            if is_ours and job.is_alive and job.state is JobState.RUNNING:
-                return job.name
-    return None
+        return [job for job in client.jobs() if job.log_file == str(log_file)]
+    return []

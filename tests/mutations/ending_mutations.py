@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from coord_control import signal_wakeup
+from coord_control.durable.restore import reached
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.job.job import Job
@@ -26,6 +27,15 @@ _AFTERWARDS: Final = f"{_DRIVER_END}::test_a_program_that_uses_a_job_after_a_com
 
 #: Each with the tests that catch it.
 ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
+    (
+        Mutation(
+            "take the epoch number of another history for that of a savepoint",
+            reached.stands_at,
+            "lineage is None or lineage.name != snapshot.lineage",
+            "lineage is None",
+        ),
+        "tests/spark/test_stop_with_savepoint.py::test_the_key_of_a_savepoint_of_another_history_is_refused",
+    ),
     (
         Mutation(
             "let a signal cut off the last moments of a job",

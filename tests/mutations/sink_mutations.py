@@ -408,9 +408,9 @@ SINK_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
-            "look at the sinks before the claim alone",
+            "look at sources and sinks before the claim alone",
             offline_restore.restore_job,
-            "refuse(path, check_request_sinks(request, source, files, folder, storage))",
+            "refuse(path, check_what_moves(request, source, files, folder, storage))",
             "pass",
         ),
         _OFFLINE_SINKS,

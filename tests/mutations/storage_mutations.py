@@ -17,6 +17,9 @@ from tests.mutations.mutation import Mutation
 __all__ = ["STORAGE_MUTATIONS"]
 
 _CLAIMS: Final = "tests/unit/durable/test_generations.py::test_equal_drivers_of_one_moment_are_told_apart"
+_COMMANDS: Final = (
+    "tests/unit/durable/test_offline_savepoint.py::test_a_driver_that_starts_at_the_same_moment_is_left_alone"
+)
 _DOCTOR: Final = "tests/unit/test_environment.py"
 _OBJECTS: Final = "tests/unit/durable/test_objects.py"
 _REQUESTS: Final = "tests/unit/durable/test_checkpoint_requests.py"
@@ -80,6 +83,15 @@ STORAGE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if False:",
         ),
         _REQUESTS,
+    ),
+    (
+        Mutation(
+            "let a command look at the newest claim once only",
+            generations.claim,
+            "if look_at is not None:",
+            "if look_at is not None and not contests:",
+        ),
+        _COMMANDS,
     ),
     (
         Mutation(

@@ -340,6 +340,18 @@ def _start_rivals(world: World, rng: random.Random) -> bool:
     return True
 
 
+def _start_driver_and_command(world: World, rng: random.Random) -> bool:
+    if world.alive:
+        return False
+    world.say("a driver and a command on the storage claim the job at the same moment")
+    meets_at, dead = rng.choice((3, 3, 3, *range(1, 9))), world.claims.newest(world.disk)
+    if rng.random() < 0.5:
+        world.start_driver(meets_at=meets_at, meet=lambda: world.run_command(dead))
+    else:
+        world.run_command(dead, meets_at=meets_at, meet=world.start_driver)
+    return True
+
+
 def _start_driver(world: World, rng: random.Random) -> bool:
     if world.driver is not None:
         return False
@@ -425,6 +437,7 @@ ACTIONS: Final[dict[str, tuple[float, Action]]] = {
     "arm crash": (0.4, _arm_crash),
     "take over": (0.15, _take_over),
     "start rivals": (0.05, _start_rivals),
+    "start driver and command": (0.3, _start_driver_and_command),
     "watch": (0.2, _watch),
     "pass a moment": (1, _pass_a_moment),
     "set back": (0.4, _set_back),

@@ -16,8 +16,9 @@ from typing import Final
 from unittest import mock
 
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import LEASE_SECONDS, Claim
+from coord_control.durable.job_folder.generations import LEASE_SECONDS, Claim, ClaimRecord
 from coord_control.durable.job_folder.holder import Holder
+from coord_control.errors import JobRunning
 from coord_control.ids import Generation
 from tests.simulation.clocks import Clock
 from tests.simulation.dice import Dice
@@ -73,6 +74,27 @@ class Claims:
             if each.generation != newest:
                 self.superseded.setdefault(each.generation, self.passed)
         return mine
+
+    def newest(self, files: MemoryFiles) -> Generation:
+        """Return the newest generation that was claimed, by whomever."""
+        found = generations.newest_claim(files, _FOLDER)
+        return generations.NO_GENERATION if found is None else found[0].generation
+
+    def command(self, files: MemoryFiles, dead: Generation) -> Claim | None:
+        """Claim as a command on the storage of a job without a driver. None: a driver came first, it is left alone.
+
+        Args:
+            dead: whoever has claimed this generation, or an older one, is known to be dead.
+        """
+
+        def leave_alone(record: ClaimRecord, is_released: bool) -> None:
+            if record.is_driver and record.generation > dead:
+                raise JobRunning("simulated", record.generation, _HOLDER.host, is_known=True)
+
+        try:
+            return generations.claim(files, _FOLDER, _HOLDER, look_at=leave_alone, sleep=lambda seconds: None)
+        except JobRunning:
+            return None
 
     def answered(self, generation: Generation) -> None:
         """A driver has answered a subtask, other than by refusing it.

@@ -17,6 +17,7 @@ class Statistics:
     steps: int = 0
     crashes: int = 0
     takeovers: int = 0  #: by one driver, from one that lives
+    commands_withdrawn: int = 0  #: commands on a stopped job that came at the same moment as a driver, and after it
     rivals: int = 0  #: claims that another driver made between two steps of the same claim
     created_twice: int = 0  #: claims that two drivers wrote, on a storage that looks first and writes later
     restarts_in_place: int = 0

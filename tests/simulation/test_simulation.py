@@ -23,8 +23,8 @@ def test_no_history_breaks_a_rule(start: int) -> None:
     assert min(statistics.stored, statistics.restores, statistics.aborted, statistics.failed) > _CHUNK
     assert min(statistics.cut_down, statistics.cut_up, statistics.offline_savepoints) > _CHUNK / 5
     assert min(statistics.held_in_begins, statistics.pauses, statistics.cut_again) > 0
-    assert min(statistics.foreign_commits, statistics.rivals, statistics.created_twice) > 0
-    assert statistics.unreported_commits > 0
+    assert min(statistics.foreign_commits, statistics.rivals, statistics.commands_withdrawn) > 0
+    assert min(statistics.unreported_commits, statistics.created_twice) > 0
     assert min(statistics.epochs_without_rows, statistics.full_channels) > 0
     assert min(statistics.planned_in_cuts, statistics.planned_restored) > 0
     assert min(statistics.requests_waited, statistics.states_shown) > 0

@@ -151,19 +151,24 @@ class World:
 
     # Drivers.
 
-    def start_driver(self, dies_at: int | None = None, meets_at: int | None = None) -> None:
+    def start_driver(
+        self, dies_at: int | None = None, meets_at: int | None = None, meet: Callable[[], None] | None = None
+    ) -> None:
         """A new driver claims the job as in :meth:`claim`; older ones that are alive do not know yet."""
-        files, claim = self.claim(dies_at, meets_at)
+        files, claim = self.claim(dies_at, meets_at, meet)
         self.run_driver(files, claim, self.lineage)
 
-    def claim(self, dies_at: int | None, meets_at: int | None = None) -> tuple[MemoryFiles, Claim]:
+    def claim(
+        self, dies_at: int | None, meets_at: int | None = None, meet: Callable[[], None] | None = None
+    ) -> tuple[MemoryFiles, Claim]:
         """A new generation, and the disk as its driver sees it.
 
         Args:
             dies_at: the durable step that the driver does not survive, perhaps of its claim.
-            meets_at: the step of its claim at which another driver claims the job as well.
+            meets_at: the step of its claim at which another process claims the job as well.
+            meet: lets that one do so; None: another driver.
         """
-        faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=self._start_rival)
+        faults = StorageFaults(self.statistics, dies_at, meets_at=meets_at, meet=meet or self._start_rival)
         files = self.disk.seen_by(faults)
         claim = self.claims.claim(files)
         faults.meets_at = None
@@ -173,6 +178,27 @@ class World:
     def _start_rival(self) -> None:
         self.statistics.rivals += 1
         self.start_driver()
+
+    def run_command(
+        self, dead: Generation, meets_at: int | None = None, meet: Callable[[], None] | None = None
+    ) -> None:
+        """A command claims a job of which no driver is alive, unless one has come just now.
+
+        Args:
+            dead: as for :meth:`.Claims.command`.
+            meets_at, meet: as for :meth:`claim`.
+
+        Raises:
+            Violation: it has fenced a driver that came at the same moment.
+        """
+        faults = StorageFaults(self.statistics, meets_at=meets_at, meet=meet)
+        claim = self.claims.command(self.disk.seen_by(faults), dead)
+        if self.driver is not None and not self.driver.claim.is_current():
+            raise Violation("fencing: a command has fenced a driver that it should have left alone")
+        if claim is None:
+            self.statistics.commands_withdrawn += 1
+        else:
+            claim.release()
 
     def run_driver(self, files: MemoryFiles, claim: Claim, lineage: Lineage) -> None:
         """The driver of a generation begins its work."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -284,6 +285,26 @@ def test_a_query_that_sleeps_until_a_far_trigger_is_saved_at_once(make_job: Make
     eventually(lambda: committed(job) == 0)
     assert metadata(job.stop_with_savepoint().path).queries["q"].epoch == 0  # type: ignore[index]
     coordinator.check(range(8))
+
+
+def test_the_key_of_a_savepoint_of_another_history_is_refused(
+    make_job: MakeJob, source: FileStream, tmp_path: Path
+) -> None:
+    """Bug: after a restore to the same epoch number the job ended with the savepoint of the history before."""
+    first = str(tmp_path / "first")
+    with make_job() as job:
+        run(job, source, Dialogue())
+        job.trigger_savepoint(target=first).wait(SECONDS)
+        taken = job.stop_with_savepoint(key="k")
+    with make_job() as job:  # nothing has run since: the same savepoint
+        run(job, source, Dialogue())
+        assert job.stop_with_savepoint(key="k") == taken
+    job = make_job(restore_from=first)
+    run(job, source, Dialogue())
+    assert committed(job) == metadata(taken.path).queries["q"].epoch  # type: ignore[index]
+    with pytest.raises(CheckpointNotCompleted, match="'q' has processed epochs, or was restored, since"):
+        job.stop_with_savepoint(key="k")
+    assert job.stop_with_savepoint(key="another").id > taken.id
 
 
 # A savepoint of what has ended (fault 1: it waited for ever).

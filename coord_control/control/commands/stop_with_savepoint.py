@@ -36,13 +36,11 @@ from coord_control.control.execution.driver_port import Completed, DriverPort, H
 from coord_control.control.execution.ending import has_ended
 from coord_control.control.execution.execution import Execution, ThreadedExecution, Workplace, job_closed
 from coord_control.control.execution.outcomes import cancelled, completed, failed, outcome_of
-from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, QuerySnapshot
-from coord_control.durable.files.filesystem import Files
-from coord_control.durable.job_folder.lineage import recorded_lineage, spark_position
-from coord_control.durable.job_folder.lineage_record import query_folder
+from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.restore.prepared_restore import queries_of
+from coord_control.durable.restore.reached import stands_at
 from coord_control.errors import CheckpointNotCompleted, CheckpointNotFound
-from coord_control.ids import CheckpointId, CheckpointKind, QueryName
+from coord_control.ids import CheckpointId, CheckpointKind
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.storage.records import CommandKind, CommandRecord, Outcome
@@ -161,12 +159,5 @@ def _is_last(port: DriverPort, savepoint: CheckpointMetadata) -> bool:
     folder = port.facts.folder
     names = queries_of(port.files, folder)
     return savepoint.queries.keys() == set(names) and all(
-        _is_at(port.files, query_folder(folder, name), name, savepoint.queries[name]) for name in names
+        stands_at(port.files, folder, name, savepoint.queries[name]) for name in names
     )
-
-
-def _is_at(files: Files, folder: str, name: QueryName, snapshot: QuerySnapshot) -> bool:
-    found = recorded_lineage(files, folder, name)
-    assert found is not None, "it was just listed"
-    position = spark_position(files, found[0].checkpoint)
-    return found[0].name == snapshot.lineage and position == (snapshot.epoch, snapshot.planned)

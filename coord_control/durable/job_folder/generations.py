@@ -18,6 +18,10 @@ a write is late.
 An owner is current as long as its claim holds its own content. That is one read of a file that exists: no negative
 cache can answer it, and opening a file is what NFS promises to check with its server.
 
+A command that works on the storage of a stopped job claims in the same way, but leaves a driver alone: it looks at
+each new claim before it takes the next number, and withdraws if that one's holder is alive. So of a driver and a
+command that come at the same moment the driver stays.
+
 Fencing rests on the claims alone, and is safe whatever the older driver does. Whether that one *may still live* is a
 different question, see :mod:`.holder`.
 """
@@ -230,7 +234,7 @@ def claim(
     holder: Holder,
     *,
     above: Generation = NO_GENERATION,
-    is_driver: bool = True,
+    look_at: Callable[[ClaimRecord, bool], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] | None = None,
 ) -> Claim:
@@ -242,7 +246,8 @@ def claim(
         holder: this driver.
         above: claim one after the other until one is above this: what was restored from another job, or from another
             place, has seen the barrier ids of that generation (rule C9).
-        is_driver: False for a command that works on the storage.
+        look_at: for a command that works on the storage, and must leave a driver alone. Called with the newest claim of
+            another process, and whether its holder recorded its end, before each attempt; it may raise to withdraw.
         sleep: waits between two attempts, when several drivers claim at the same moment.
         clock: seconds that only grow; for :meth:`Claim.is_fresh`.
 
@@ -258,12 +263,14 @@ def claim(
         # Numbers that we tried to claim, including those that we did not get, are not those of a driver before us.
         if newest and (record := _read(files, folder, newest)).token != token:
             before_us = record
+            if look_at is not None:
+                look_at(record, files.exists(_released_path(folder, newest)))
         mine = ClaimRecord(
             generation=Generation(newest + 1),
             holder=holder,
             claimed_at=datetime.datetime.now(datetime.UTC),
             token=token,
-            is_driver=is_driver,
+            is_driver=look_at is None,
         )
         is_owner = _try_to_own(files, folder, mine)
         if is_owner and mine.generation > above:

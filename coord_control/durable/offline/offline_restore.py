@@ -23,7 +23,7 @@ from coord_control.durable.job_folder.restore_log import RestoreRecord
 from coord_control.durable.offline.offline_savepoint import installed_spark, own_job
 from coord_control.durable.restore.checks import Check, refuse
 from coord_control.durable.restore.prepared_restore import prepare_restore, remove_unborn
-from coord_control.durable.restore.request import RestoreRequest, check_request, check_request_sinks
+from coord_control.durable.restore.request import RestoreRequest, check_request, check_what_moves
 from coord_control.durable.restore.shuffle_partitions import Repartition, check_repartition
 from coord_control.errors import ForkNameTaken, InvalidName, RestoreRefused
 from coord_control.ids import Generation, is_valid_name
@@ -120,7 +120,7 @@ def restore_job(
         refuse(path, checks)
         with _own_or_forget(files, folder, request, max(source.metadata.generation, above)) as claim:
             # A driver may have run since the check, and ended.
-            refuse(path, check_request_sinks(request, source, files, folder, storage))
+            refuse(path, check_what_moves(request, source, files, folder, storage))
             prepared = prepare_restore(
                 files,
                 folder,

@@ -41,7 +41,7 @@ from coord_control.durable.checkpoints.removal import remove_savepoint
 from coord_control.durable.epochs.epoch_store import EpochStore
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder import generations
-from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.job_folder.generations import Claim, ClaimRecord
 from coord_control.durable.job_folder.holder import Aliveness, Holder, may_live
 from coord_control.durable.job_folder.lineage import Lineage, read_query_id, recorded_lineage, spark_position
 from coord_control.durable.job_folder.lineage_record import LineageOperator, LineageRecord, query_folder
@@ -128,21 +128,23 @@ def own_job(
         above: claim a generation above this.
 
     Raises:
-        JobRunning: its driver is alive, or may be and ``force`` was not given. Nothing was claimed.
+        JobRunning: its driver is alive, or may be and ``force`` was not given; it is not fenced.
         DamagedRecord, UnsupportedFormat: the newest claim cannot be read.
     """
     job = job_folder.rstrip("/").rpartition("/")[2]
     folder = join(job_folder, "generations")
-    found = generations.newest_claim(files, folder)
-    aliveness = Aliveness.DEAD
-    if found is not None:
-        record, is_released = found
+    is_unseen = False
+
+    def leave_alone(record: ClaimRecord, is_released: bool) -> None:
+        nonlocal is_unseen
         aliveness = may_live(record.holder, is_released=is_released)
         if aliveness is Aliveness.ALIVE or (aliveness is Aliveness.UNKNOWN and not force):
             raise JobRunning(job, record.generation, record.holder.host, is_known=aliveness is Aliveness.ALIVE)
-    claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above, is_driver=False)
+        is_unseen = is_unseen or aliveness is Aliveness.UNKNOWN
+
+    claim = generations.claim(files, folder, Holder.of([os.getpid()]), above=above, look_at=leave_alone)
     try:
-        if aliveness is Aliveness.UNKNOWN:
+        if is_unseen:
             sleep(generations.UNSEEN_SECONDS)
         yield claim
     finally:

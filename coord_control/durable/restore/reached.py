@@ -9,12 +9,25 @@ from __future__ import annotations
 
 from coord_control.durable.checkpoints.metadata_file import QuerySnapshot
 from coord_control.durable.files.filesystem import Files, join
-from coord_control.durable.job_folder.lineage import are_sinks_set_back, is_sink_back
+from coord_control.durable.job_folder.lineage import are_sinks_set_back, current_lineage, is_sink_back, spark_position
 from coord_control.durable.job_folder.lineage_record import Reached, lineage_names, query_folder, read_record
 from coord_control.durable.restore.seeds import read_seed
 from coord_control.ids import NO_EPOCH, Epoch, QueryName
 
-__all__ = ["reached_here", "reached_with", "set_back_to"]
+__all__ = ["reached_here", "reached_with", "set_back_to", "stands_at"]
+
+
+def stands_at(files: Files, job_folder: str, query: QueryName, snapshot: QuerySnapshot) -> bool:
+    """Say whether a query stands where a checkpoint has it: it has planned no epoch since, and was not restored.
+
+    Raises:
+        DamagedRecord, MissingRecord, UnsupportedFormat: what is recorded of the query cannot be used.
+        StoreUnavailable: the storage.
+    """
+    lineage = current_lineage(files, query_folder(job_folder, query), query)
+    if lineage is None or lineage.name != snapshot.lineage:
+        return False
+    return spark_position(files, lineage.checkpoint) == (snapshot.epoch, snapshot.planned)
 
 
 def reached_here(files: Files, job_folder: str, query: QueryName) -> Reached | None:

@@ -15,7 +15,7 @@ from coord_control.durable.restore.preflight import check_files, check_job, chec
 from coord_control.durable.restore.preflight_sinks import SinkOptions, check_sinks
 from coord_control.durable.restore.preflight_sources import check_sources
 
-__all__ = ["RestoreRequest", "check_request", "check_request_sinks"]
+__all__ = ["RestoreRequest", "check_request", "check_what_moves"]
 
 
 class RestoreRequest(BaseModel):
@@ -59,21 +59,23 @@ def check_request(
         files: the storage of the restored job.
         spark_version: the version in this environment, or None if it has no Spark.
     """
-    root, _, job = job_folder.rstrip("/").rpartition("/")
-    is_fork, allow = source.metadata.job != job, request.allow_non_restored_state
     return [
         *check_files(source, verify=request.verify),
         *check_spark_version(source.metadata, spark_version),
-        *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
-        *check_sources(files, storage, root, source, allow_missing_input=request.allow_missing_input),
-        *check_request_sinks(request, source, files, job_folder, storage),
+        *check_what_moves(request, source, files, job_folder, storage),
     ]
 
 
-def check_request_sinks(
+def check_what_moves(
     request: RestoreRequest, source: CheckpointSource, files: Files, job_folder: str, storage: Storage
 ) -> list[Check]:
-    """Make the checks of the sinks alone, as :func:`check_request` does."""
-    is_fork = source.metadata.job != job_folder.rstrip("/").rpartition("/")[2]
+    """Make those checks of :func:`check_request` whose answer changes when a driver of the job runs: of its queries,
+    sources and sinks."""
+    root, _, job = job_folder.rstrip("/").rpartition("/")
+    is_fork, allow = source.metadata.job != job, request.allow_non_restored_state
     options = SinkOptions(is_fork, request.roll_back_sinks, request.accept_skipped_epochs)
-    return check_sinks(files, job_folder, source, storage, options)
+    return [
+        *check_job(files, job_folder, source, is_fork=is_fork, allow_non_restored_state=allow),
+        *check_sources(files, storage, root, source, allow_missing_input=request.allow_missing_input),
+        *check_sinks(files, job_folder, source, storage, options),
+    ]

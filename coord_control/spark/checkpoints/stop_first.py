@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from coord_control.errors import CheckpointNotCompleted
-from coord_control.ids import Epoch, QueryName
+from coord_control.ids import QueryName
 from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.query_state import QueryState
 from coord_control.protocol.scheduler.tickets import CheckpointOutcome
@@ -48,7 +48,7 @@ def savepoint_and_pause(
     queries: Sequence[ManagedQuery],
     submit: Callable[[], CheckpointHandle],
     is_wanted: Callable[[], bool],
-    epochs_in: Callable[[CompletedCheckpoint], Mapping[QueryName, Epoch]],
+    moved_since: Callable[[CompletedCheckpoint], QueryName | None],
     timeout_seconds: float,
 ) -> CompletedCheckpoint:
     """Pause all queries at the end of their epochs and take a savepoint. If it fails, all queries resume.
@@ -56,7 +56,8 @@ def savepoint_and_pause(
     Args:
         submit: requests the savepoint; called once all queries are paused.
         is_wanted: returns whether the savepoint is still wanted; polled until then.
-        epochs_in: returns the last epochs in a savepoint; called if an earlier request with the same key made it.
+        moved_since: returns a query that does not stand where a savepoint has it, or None; called if an earlier request
+            with the same key made the savepoint.
 
     Raises:
         CheckpointNotCompleted: the savepoint failed, or is no longer wanted; the job keeps running.
@@ -67,8 +68,8 @@ def savepoint_and_pause(
         _pause(queries, deadline, is_wanted, timeout_seconds)
         handle = submit()
         completed = _wait(handle, queries, deadline, timeout_seconds)
-        if not handle.was_started:
-            _check_last(completed, queries, epochs_in(completed))
+        if not handle.was_started and (moved := moved_since(completed)) is not None:
+            raise _key_reused(completed, moved)
         return completed
     except BaseException:
         for query in queries:
@@ -113,14 +114,10 @@ def _wait(
             return _ended(handle, CheckpointNotCompleted("savepoint", reason.code, message))
 
 
-def _check_last(
-    completed: CompletedCheckpoint, queries: Sequence[ManagedQuery], epochs: Mapping[QueryName, Epoch]
-) -> None:
-    """Refuse the savepoint of an earlier request with the same key, unless nothing was processed since."""
-    if newer := [query for query in queries if query.last_committed != epochs.get(query.name)]:
-        reason = FailureReason.KEY_REUSED
-        found = f"it is that of savepoint {completed.id}, and query {newer[0].name!r} has processed epochs since"
-        raise CheckpointNotCompleted("savepoint", reason.code, CheckpointOutcome(reason, found).message)
+def _key_reused(completed: CompletedCheckpoint, moved: QueryName) -> CheckpointNotCompleted:
+    reason = FailureReason.KEY_REUSED
+    found = f"it is that of savepoint {completed.id}, and query {moved!r} has processed epochs, or was restored, since"
+    return CheckpointNotCompleted("savepoint", reason.code, CheckpointOutcome(reason, found).message)
 
 
 def _ended(handle: CheckpointHandle, otherwise: Exception) -> CompletedCheckpoint:

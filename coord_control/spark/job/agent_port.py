@@ -33,8 +33,9 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.generations import Claim
+from coord_control.durable.restore.reached import stands_at
 from coord_control.errors import Fenced, NoSuchSubtask, NotAnswered, OperatorNotFound
-from coord_control.ids import CheckpointId, Epoch, Generation, OperatorUid, QueryName, SubtaskIndex
+from coord_control.ids import CheckpointId, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import operator as operators
 from coord_control.protocol.job_facts import (
     ControlEvent,
@@ -248,7 +249,7 @@ class AgentPort:
 
         self._life.begin_pause()
         try:
-            return savepoint_and_pause(self._queries.all(), submit, is_wanted, self._epochs_in, timeout_seconds)
+            return savepoint_and_pause(self._queries.all(), submit, is_wanted, self._moved_since, timeout_seconds)
         except BaseException:
             self._life.end_pause()
             raise
@@ -417,10 +418,14 @@ class AgentPort:
 
     # Parts.
 
-    def _epochs_in(self, completed: CompletedCheckpoint) -> Mapping[QueryName, Epoch]:
+    def _moved_since(self, completed: CompletedCheckpoint) -> QueryName | None:
         catalog = self._catalog()
-        metadata = catalog.read(catalog.resolve(completed.path))
-        return {query: snapshot.epoch for query, snapshot in metadata.queries.items()}
+        then = catalog.read(catalog.resolve(completed.path)).queries
+        for query in self._queries.all():
+            snapshot = then.get(query.name)
+            if snapshot is None or not stands_at(self.files, self._place.folder, query.name, snapshot):
+                return query.name
+        return None
 
     def _catalog(self) -> Catalog:
         return self._place.catalog()

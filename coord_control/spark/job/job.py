@@ -347,7 +347,7 @@ class Job:
 
         Args:
             target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
-                was processed since.
+                was processed or restored since.
             timeout_seconds: limit for the running epochs and the savepoint together, instead of that of the job's
                 checkpoint options. Nothing is processed meanwhile.
 

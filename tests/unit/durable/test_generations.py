@@ -521,7 +521,7 @@ class TestRealProcesses:
     def test_who_runs_no_query_any_more_does_not_count_as_alive(self, files: MemoryFiles) -> None:
         with hanging() as process:
             other = Holder.of([process.pid])
-            claim(files, FOLDER, other, is_driver=False)  # a command on the storage
+            claim(files, FOLDER, other, look_at=lambda record, is_released: None)  # a command on the storage
             claim(files, FOLDER, other).release()
             claim(files, FOLDER, Holder.of([os.getpid()]))  # this process, in which an earlier job has ended
             claim(files, FOLDER, other.model_copy(update={"boot": "another"}))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -307,6 +309,43 @@ def test_a_driver_that_cannot_be_looked_at_is_fenced_off_only_on_request(files: 
         assert (claim.generation, theirs.is_current(), len(slept)) == (3, False, 1)
     with own_job(files, JOB) as claim:
         assert claim.is_previous_released()
+
+
+@pytest.mark.parametrize("creates_atomically", [True, False])
+def test_a_driver_that_starts_at_the_same_moment_is_left_alone(creates_atomically: bool) -> None:
+    """Bug: a command that had looked before the driver claimed took the next number, and fenced it."""
+    withdrawn = 0
+    for point in range(1, 14):
+        disk = MemoryFiles(creates_atomically=creates_atomically)
+        ran(disk)
+        drivers: list[generations.Claim] = []
+        meeting = MeetAt(point, functools.partial(start_driver, disk, drivers))
+        try:
+            with own_job(disk.seen_by(meeting), JOB) as claim:
+                assert claim.is_current() is (not drivers)
+        except JobRunning:
+            withdrawn += 1
+        assert all(driver.is_current() for driver in drivers)
+    assert withdrawn
+
+
+class MeetAt(CrashAt):
+    """At one of the points where a process could die, something else happens."""
+
+    def __init__(self, point: int, meet: Callable[[], None]) -> None:
+        super().__init__(point)
+        self._meet = meet
+
+    def _pass(self, where: str) -> None:
+        try:
+            super()._pass(where)
+        except Crash:
+            self._meet()
+
+
+def start_driver(files: Files, drivers: list[generations.Claim]) -> None:
+    holder = Holder.of([os.getpid()])
+    drivers.append(generations.claim(files, join(JOB, "generations"), holder, sleep=lambda seconds: None))
 
 
 def test_a_driver_that_starts_meanwhile_ends_the_savepoint(files: MemoryFiles) -> None:

@@ -21,6 +21,7 @@ from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import RestoreRefused, StoreUnavailable
 from tests.simulation.memory_files import MemoryFiles
 from tests.unit.durable.restore_kit import JOB, QUERIES, opened, run_spark
+from tests.unit.durable.test_preflight_sources import log
 
 RAW = QUERIES[1]
 OUT = "file:/out"
@@ -108,6 +109,24 @@ def test_sinks_that_received_more_before_the_job_was_owned_are_seen(files: Memor
     request = RestoreRequest(ref=early)
     with pytest.raises(RestoreRefused, match="epoch 4 was received after the checkpoint"):
         restore_job(files, storage, request, root="/jobs", job="flights")
+    assert newest_restore(files, JOB) is None
+
+
+def test_input_that_was_read_before_the_job_was_owned_and_is_gone_is_missed(files: MemoryFiles) -> None:
+    """Fault: it was looked for before the claim alone; a driver that ran in between had read and removed it."""
+    ran_to(files, 3)
+    early, lineage = saved(files), opened(files, RAW)
+
+    class Reads:
+        def before_write(self, path: str) -> None:
+            pass
+
+        def after_write(self, path: str) -> None:
+            if path.startswith(f"{JOB}/generations/"):
+                files.replace(join(lineage.checkpoint, "sources/0/4"), log([4]))
+
+    with pytest.raises(RestoreRefused, match="1 of 1 files that were read after the checkpoint are gone"):
+        restore(files.seen_by(Reads()), early)
     assert newest_restore(files, JOB) is None
 
 

@@ -69,7 +69,7 @@ def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True,
             handle.finish(CheckpointOutcome(reason=FailureReason.DISK_FULL))
         return handle
 
-    return stop_first.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: {}, seconds).id
+    return stop_first.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: None, seconds).id
 
 
 def all_pause_before_the_savepoint() -> None:
