@@ -15,7 +15,7 @@ from coord_control.durable.restore import prepared_restore
 from coord_control.spark.job import driver_takeover
 from coord_control.spark.job.pending_restore import AppliedRestore, PendingRestore
 from coord_control.spark.job.query_starts import QueryStarts
-from coord_control.spark.queries import kafka_offsets
+from coord_control.spark.queries import kafka_offsets, plan_check, start_check
 from tests.mutations.mutation import Mutation
 
 __all__ = ["RESTORE_MUTATIONS"]
@@ -26,6 +26,7 @@ _LOG: Final = "tests/unit/durable/test_restore_log.py"
 _SEEDS: Final = "tests/unit/durable/test_seeds.py"
 _PENDING: Final = "tests/unit/spark/test_pending_restore.py"
 _REFUSALS: Final = "tests/spark/test_restore_refusals.py"
+_STARTS: Final = "tests/spark/test_start_check.py"
 _TOGETHER: Final = f"{_REFUSALS}::test_all_queries_of_a_checkpoint_start_together"
 _OUTSIDE: Final = f"{_REFUSALS}::test_all_queries_of_a_job_that_was_restored_from_outside_start_together"
 
@@ -89,10 +90,46 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "do not let Spark check the plan of a restored query",
             QueryStarts._check,
-            "restore.check_plan(start.name, self._refusal(start, lineage))",
+            "restore.check_plan(start.name, self._plan_refusal(start, lineage))",
             "pass",
         ),
         _OUTSIDE,
+    ),
+    (
+        Mutation(
+            "do not let Spark check the start of a restored query",
+            QueryStarts._check,
+            "restore.check_start(start.name, self._start_refusal(start))",
+            "pass",
+        ),
+        _STARTS,
+    ),
+    (
+        Mutation(
+            "do not let Spark check the plan of a query that has committed nothing",
+            plan_check.check_plan,
+            "if planned == NO_EPOCH:",
+            "if committed == NO_EPOCH:",
+        ),
+        _STARTS,
+    ),
+    (
+        Mutation(
+            "leave the empty log of a file sink that was only tried",
+            start_check._start,
+            "_remove_empty_log(storage, query, writer)",
+            "pass",
+        ),
+        _STARTS,
+    ),
+    (
+        Mutation(
+            "create the table of a query whose start is only tried",
+            start_check.check_start,
+            "if table is not None and not writer._df.sparkSession.catalog.tableExists(table):",
+            "if False:",
+        ),
+        _STARTS,
     ),
     (
         Mutation(

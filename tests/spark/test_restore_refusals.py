@@ -179,6 +179,30 @@ def impossible_output_mode(job: cc.Job, other: FileStream) -> None:
     job.start("b", counts(frame).outputMode("append"))
 
 
+def missing_format(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame).format("nothing-of-this-name"))
+
+
+def file_sink_in_update_mode(job: cc.Job, other: FileStream) -> None:
+    """Bug: the plan was tried with another sink, and the restore took place."""
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame).format("parquet").option("path", "/tmp/never-made"))
+
+
+def missing_namespace(job: cc.Job, other: FileStream) -> None:
+    frame = apply(talk(job, Dialogue(), "op2"), other.read())
+    job.start("b", counts(frame).format("parquet"), table="no_such_namespace.b")
+
+
+#: What Spark refuses of any query when it starts, whether or not the query has run.
+STARTS: Mapping[Callable[[cc.Job, FileStream], None], str] = {
+    impossible_output_mode: "start of b: Spark says: .STREAMING_OUTPUT_MODE",
+    missing_format: "start of b: Spark says: .DATA_SOURCE_NOT_FOUND",
+    file_sink_in_update_mode: "start of b: Spark says: .STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
+    missing_namespace: "start of b: Spark says: there is no table no_such_namespace.b, and no namespace",
+}
+
 CHANGES: Mapping[Callable[[cc.Job, FileStream], None], str] = {
     changed_parallelism: "parallelism of op2: 2 before, 3 now",
     renamed: "query of c: it is not in the checkpoint",
@@ -192,7 +216,7 @@ CHANGES: Mapping[Callable[[cc.Job, FileStream], None], str] = {
     changed_key: "plan of b: Spark says: .STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     no_aggregation: "plan of b: Spark says: .STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
     another_source: "plan of b: Spark says: .*1.* sources in the checkpoint offsets and now there are .2.",
-    impossible_output_mode: "plan of b: Spark says: .STREAMING_OUTPUT_MODE",
+    **STARTS,
 }
 
 
@@ -227,7 +251,7 @@ def test_all_queries_of_a_checkpoint_start_together(
         eventually(lambda: stands(job) == {"a": 3, "b": 3})
         assert handle.id == job._driver.queries[next(iter(job._driver.queries))].spark_query.id
         # Nothing is left of what Spark was asked.
-        assert not list((tmp_path / "jobs").rglob("plan-check"))
+        assert not list((tmp_path / "jobs").rglob("*-check"))
         with pytest.raises(QueryNotRestored, match=r"query 'c' is not in .* restored with"):
             job.start("c", write(other.read()))
 

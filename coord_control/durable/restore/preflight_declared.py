@@ -119,9 +119,10 @@ def _check_wake(
 
 
 def _check_sources(snapshot: QuerySnapshot, declared: DeclaredQuery) -> Iterable[Check]:
-    if declared.sources is None or snapshot.epoch < 0:
+    offsets = snapshot.offsets if snapshot.epoch >= 0 else snapshot.planned_offsets
+    if declared.sources is None or offsets is None:
         return
-    before, now = len(snapshot.offsets), declared.sources
+    before, now = len(offsets), declared.sources
     if before == now:
         yield Check("sources", declared.query, Verdict.OK, str(now))
     else:

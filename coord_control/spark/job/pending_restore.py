@@ -106,6 +106,18 @@ class PendingRestore(abc.ABC):
         offsets = self.metadata.queries[query].offsets
         self._report(list(check_kafka(query, frame, offsets, allow_missing_input=self.record.allow_missing_input)))
 
+    def check_start(self, query: QueryName, refusal: str | None) -> None:
+        """Report what Spark says to the start of a query.
+
+        Args:
+            refusal: None: it would start.
+
+        Raises:
+            RestoreRefused: it would not.
+        """
+        if refusal is not None:
+            self._report([Check("start", query, Verdict.REFUSED, f"Spark says: {refusal}", "correct the query")])
+
     def check_plan(self, query: QueryName, refusal: str | None) -> None:
         """Report what Spark says to a query's plan.
 

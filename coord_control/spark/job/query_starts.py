@@ -1,10 +1,10 @@
 """Starting the queries of a job: at once, or together after a restore.
 
 While a restore is pending, starting a query only checks it: its declaration against the checkpoint, its states against
-the models, its plan by Spark itself, in lineages that are not in use yet. When all queries of the checkpoint have been
-checked the restore is committed, the sinks are set back if that was asked for, and the queries start. So whatever is
-refused before has changed nothing. A restore that took place without the program is pending until a query has run in
-one of its lineages, so it can be undone after a refusal.
+the models, its start and its plan by Spark itself, in lineages that are not in use yet. When all queries of the
+checkpoint have been checked the restore is committed, the sinks are set back if that was asked for, and the queries
+start. So whatever is refused before has changed nothing. A restore that took place without the program is pending until
+a query has run in one of its lineages, so it can be undone after a refusal.
 Where queries of the checkpoint may be left out (``allow_non_restored_state``), the program has to say that there are no
 others: by waiting for the job's end, or by asking for a checkpoint. In the same way a program that is only checked
 (:mod:`.program_check`) says that it has started all of its queries; or by using the handle of one.
@@ -18,7 +18,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -52,11 +52,14 @@ from coord_control.spark.job.program_check import program_check
 from coord_control.spark.job.query_launch import QueryLaunch
 from coord_control.spark.job.sink_rollback import SinkRollback
 from coord_control.spark.queries.plan_check import check_plan
+from coord_control.spark.queries.start_check import check_start
 from coord_control.spark.queries.writers import own_checkpoint, spark_name
 
 __all__ = ["QueryStart", "QueryStarts"]
 
 _log = logging.getLogger("coord_control.job")
+
+_START_CHECK: Final = "start-check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +156,24 @@ class QueryStarts:
         declared = declared_query(start.name, start.writer._df, records, rescalable)
         restore.check(declared, models, self._launch.live.models())
         lineage = restore.open(self._place.files, start.name, records, start.checkpoint_location, rescalable)
+        restore.check_start(start.name, self._start_refusal(start))
         if lineage is not None:
             restore.check_kafka(start.name, start.writer._df)
-            restore.check_plan(start.name, self._refusal(start, lineage))
+            restore.check_plan(start.name, self._plan_refusal(start, lineage))
             self._launch.seed(lineage, start.operators)
         return lineage
 
-    def _refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
-        name = f"{spark_name(self._launch.job, start.name, start.writer)} (check)"
-        return check_plan(self._place.files, start.writer, lineage, name)
+    def _start_refusal(self, start: QueryStart) -> str | None:
+        folder = join(self._place.folder, _START_CHECK)
+        return check_start(
+            self._place.files, self._place.storage, folder, start.writer, start.table, self._check_name(start)
+        )
+
+    def _plan_refusal(self, start: QueryStart, lineage: Lineage) -> str | None:
+        return check_plan(self._place.files, start.writer, lineage, self._check_name(start))
+
+    def _check_name(self, start: QueryStart) -> str:
+        return f"{spark_name(self._launch.job, start.name, start.writer)} (check)"
 
     def _take_place(self, restore: PendingRestore) -> None:
         self._sinks.check(restore)
@@ -193,8 +205,10 @@ class QueryStarts:
             rescalable=self._rescalable(start),
         )
         # Other queries have run since the restore. Before Spark plans anything here the program may still be corrected.
-        if lineage.restored is not None and (why := self._refusal(start, lineage)) is not None:
-            raise PlanRefused(start.name, why)
+        if lineage.restored is not None:
+            why = self._start_refusal(start) or self._plan_refusal(start, lineage)
+            if why is not None:
+                raise PlanRefused(start.name, why)
         self._launch.seed(lineage, start.operators)
         return lineage
 

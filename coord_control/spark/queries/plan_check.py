@@ -48,8 +48,8 @@ def check_plan(files: Files, writer: DataStreamWriter, lineage: Lineage, name: s
         StoreUnavailable: the storage.
         StreamingQueryException: Spark could not say, because of a source that cannot be reached for example.
     """
-    committed, _ = spark_position(files, lineage.checkpoint)
-    if committed == NO_EPOCH:
+    committed, planned = spark_position(files, lineage.checkpoint)
+    if planned == NO_EPOCH:
         return None
     copy = join(lineage.folder, _FOLDER)
     files.delete(copy)
@@ -87,7 +87,15 @@ def _copy(files: Files, checkpoint: str, copy: str, committed: Epoch) -> None:
     files.link_all(checkpoint, copy, [(name, name) for name in names])
     # A new id: Spark runs no two queries of one id.
     write_query_id(files, copy, str(uuid.uuid4()))
-    files.create(join(copy, "offsets", str(committed + 1)), files.read(join(checkpoint, "offsets", str(committed))))
+    entry = files.read(join(checkpoint, "offsets", str(max(committed, 0))))
+    files.create(join(copy, "offsets", str(committed + 1)), entry if committed >= 0 else _without_offsets(entry))
+
+
+def _without_offsets(entry: bytes) -> bytes:
+    """Return an entry of Spark's log with the same sources, of which none has anything."""
+    version, metadata, *sources = entry.split(b"\n")
+    names = [b"" if version == b"v1" else source.partition(b":")[0] + b":" for source in sources]
+    return b"\n".join([version, metadata, *(name + b"-" for name in names)])
 
 
 def _is_needed(path: str, committed: Epoch) -> bool:

@@ -26,6 +26,7 @@ _LOGGERS: Final = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
     "org.apache.spark.sql.execution.streaming.MicroBatchExecution",  # before 4.1
+    "org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.streaming.state.BatchCommitTracker",
     "org.apache.spark.util.Utils",

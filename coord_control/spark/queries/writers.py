@@ -18,7 +18,17 @@ from coord_control.ids import QueryName
 from coord_control.protocol.status import QueryTarget
 from coord_control.spark.worker.subtask import RUN_PROPERTY
 
-__all__ = ["output_mode", "own_checkpoint", "place", "spark_name", "start_run", "target"]
+__all__ = [
+    "copied",
+    "is_in_memory",
+    "output_mode",
+    "own_checkpoint",
+    "place",
+    "spark_name",
+    "start_run",
+    "table_format",
+    "target",
+]
 
 _LOCATION: Final = "checkpointLocation"
 _SESSION_LOCATION: Final = "spark.sql.streaming.checkpointLocation"
@@ -56,13 +66,35 @@ def spark_name(job: str, query: QueryName, writer: DataStreamWriter) -> str:
 
     Names of jobs and queries may contain dots, and no colons (:func:`.is_valid_name`).
     """
-    return query if str(_field(writer, "source")).lower() == _MEMORY else f"{job}:{query}"
+    return query if is_in_memory(writer) else f"{job}:{query}"
+
+
+def is_in_memory(writer: DataStreamWriter) -> bool:
+    """Say whether it writes to a table in memory, which Spark keeps under the name of the query."""
+    return str(_field(writer, "source")).lower() == _MEMORY
 
 
 def place(writer: DataStreamWriter, name: str, location: str) -> DataStreamWriter:
     """Set the name and the checkpoint location that the job has chosen."""
     _placed[writer] = location
     return writer.queryName(name).option(_LOCATION, location)
+
+
+def copied(writer: DataStreamWriter, name: str, location: str) -> DataStreamWriter:
+    """Return a writer like this one with another name and checkpoint location."""
+    copy = writer._df.writeStream
+    java_class = writer._jwrite.getClass()
+    modifier: Any = writer._df.sparkSession._jvm.java.lang.reflect.Modifier  # type: ignore[union-attr]
+    for field in java_class.getDeclaredFields():
+        if not modifier.isStatic(field.getModifiers()) and not modifier.isFinal(field.getModifiers()):
+            field.setAccessible(True)
+            field.set(copy._jwrite, field.get(writer._jwrite))
+    return copy.queryName(name).option(_LOCATION, location)
+
+
+def table_format(writer: DataStreamWriter) -> str:
+    """Return the format of a table that this writer creates."""
+    return str(_field(writer, "source"))
 
 
 def target(writer: DataStreamWriter, table: str | None) -> QueryTarget:
