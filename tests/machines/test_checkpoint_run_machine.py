@@ -1,8 +1,8 @@
 """Every history of one checkpoint with two queries, in every order of what may happen around it.
 
-The model: a storage on which the id is claimed and discarded; a core that cuts, whose news arrive in order but late,
-and whose loop may have ended; threads that pin and write; an abort at any time; and time. Each step may fail. All
-states that can be reached are visited, and all that must hold is checked on the way.
+The model: a core that cuts, whose news arrive in order but late, and whose loop may have ended; threads that claim,
+pin, write and remove on a storage that may hang; an abort at any time; and time. Each step may fail. All states that
+can be reached are visited, and all that must hold is checked on the way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunModel:
     in_core: BarrierId | None = None  #: the cut that the core knows
     in_core_awaited: bool = False  #: and has not captured its query
     news: list[tuple[str, BarrierId]] = field(default_factory=list)  #: of the core, on their way
-    threads: list[str] = field(default_factory=list)  #: that pin a query, or write
+    threads: list[str] = field(default_factory=list)  #: that claim, pin a query, write or remove
     pinned: list[QueryName] = field(default_factory=list)  #: in this cut
 
     def key(self) -> str:
@@ -81,8 +81,8 @@ class RunModel:
     def _orders(self, effect: Effect) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
         match effect:
             case ClaimNumber():
-                yield "claim", RunModel._claim
-                yield "maybe claim fails", lambda model: model.run.fail_with(UNAVAILABLE, 0.0)
+                yield "claim", lambda model: model.threads.append("claim")
+                yield "maybe no thread for the claim", lambda model: model.run.not_claimed(UNAVAILABLE, 0.0)
             case Cut():
                 yield "cut", RunModel._cut
                 yield "maybe cut fails before the core", lambda model: model.run.fail_with(UNAVAILABLE, 0.0)
@@ -105,13 +105,19 @@ class RunModel:
                 yield "maybe the loop has ended", RunModel._forget
             case Discard():
                 yield "discard", RunModel._discard
+                yield "maybe no thread to discard", RunModel._discard_later
             case Ended():
                 yield "end", RunModel._end
             case Report():
                 yield "report", lambda model: None
 
     def _returns(self, thread: str) -> Iterator[tuple[str, Callable[[RunModel], None]]]:
-        if thread == "write":
+        if thread == "claim":
+            yield "claimed", RunModel._claimed
+            yield "maybe not claimed", RunModel._not_claimed
+        elif thread == "discard":
+            yield "discarded", RunModel._discarded
+        elif thread == "write":
             yield "written", RunModel._written
             yield "maybe not written", RunModel._not_written
         else:
@@ -121,10 +127,6 @@ class RunModel:
             yield "maybe not pinned", lambda model: model._not_pinned(query, UNAVAILABLE)
 
     # What the run has ordered.
-
-    def _claim(self) -> None:
-        self.is_claimed = True
-        self.run.claimed()
 
     def _cut_unheard(self) -> None:
         assert not self.threads, "pins of the cut before still run"
@@ -164,19 +166,40 @@ class RunModel:
         assert not self.threads, "a pin still runs"
         assert not self.is_written, "it exists"
         assert not self.is_discarded, "twice"
-        self.is_discarded = True
+        self.threads.append("discard")
+
+    def _discard_later(self) -> None:
+        self.is_discarded = True  # by the next driver
+        self.run.removed()
 
     def _end(self) -> None:
         assert not self.is_over, "it ends twice"
         outcome = self.run.outcome
         assert outcome is not None
         assert (outcome.reason is None) is self.is_written
-        assert self.is_written or self.is_discarded is self.is_claimed, "something is left"
         assert self.in_core is None, "its gateways stay closed"
-        assert not self.threads
+        assert not self.is_written or not self.threads
         self.is_over = True
 
+    def is_done(self) -> bool:
+        """It has ended, and nothing of it runs."""
+        return self.is_over and not self.threads and not self.to_do
+
     # What the threads and the core say.
+
+    def _claimed(self) -> None:
+        self.threads.remove("claim")
+        self.is_claimed = True
+        self.run.claimed()
+
+    def _not_claimed(self) -> None:
+        self.threads.remove("claim")
+        self.run.not_claimed(UNAVAILABLE, 0.0)
+
+    def _discarded(self) -> None:
+        self.threads.remove("discard")
+        self.is_discarded = True
+        self.run.removed()
 
     def _pinned(self, query: QueryName) -> None:
         self.threads.remove(query)
@@ -232,7 +255,7 @@ def after(model: RunModel, step: Callable[[RunModel], None]) -> RunModel:
         del following.to_do[0]
     step(following)
     following.to_do += following.run.take()
-    assert not (model.is_over and following.to_do), "it is over"
+    assert not (model.is_done() and following.to_do), "it is over"
     return following
 
 
@@ -246,8 +269,9 @@ def test_in_every_history_a_checkpoint_ends_once_and_leaves_nothing_that_does_no
     while todo:
         model = todo.pop()
         states.add(model.run.state)
-        if model.is_over:
+        if model.is_done():
             assert model.run.outcome is not None
+            assert model.is_written or model.is_discarded is model.is_claimed, "something is left"
             ends.add((model.run.outcome.reason, model.cuts))
             over.append(model.key())
         following = [(name, after(model, step)) for name, step in model.steps()]

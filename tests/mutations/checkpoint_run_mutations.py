@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
 from coord_control.protocol.checkpoint import PendingCheckpoints
 from coord_control.protocol.scheduler.checkpoint_run import CheckpointRun
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
@@ -18,6 +20,7 @@ _WORK: Final = "tests/unit/spark/test_checkpoint_work.py"
 _SERVICE: Final = "tests/unit/spark/test_checkpoint_service.py"
 _ENDED: Final = f"{_SERVICE}::test_a_savepoint_of_queries_that_have_all_ended_waits_for_no_commit"
 _UNREADABLE: Final = f"{_SERVICE}::test_a_storage_that_cannot_be_read_is_reported_once_and_the_checkpoint_still_expires"
+_HANGS: Final = f"{_SERVICE}::test_a_storage_that_hangs_under_a_savepoint_holds_up_nothing_else"
 _CORE: Final = "tests/unit/protocol/test_checkpoint_ends.py"
 
 
@@ -40,7 +43,7 @@ CHECKPOINT_RUN_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     _row("give up what is complete", "(State.COMPLETED, Input.FAIL): (State.FAILED, (Discard, Ended))"),
     _row(
         "discard what was not claimed",
-        "(State.CLAIMING, Input.FAIL): (State.FAILED, (Discard, Ended))",
+        "(State.CLAIMING, Input.NOT_CLAIMED): (State.REMOVING, (Discard,))",
     ),
     _row("leave what a failed checkpoint has claimed", "(State.DRAINING, Input.QUIET): (State.FAILED, (Ended,))"),
     _row("leave a cut that is void in the core", "(State.PINNING, Input.FILE_GONE): (State.VOID, ())"),
@@ -97,8 +100,28 @@ CHECKPOINT_RUN_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         _RULES,
     ),
     (
-        Mutation("wait for the core for ever", CheckpointRun.tick, "now >= self._measured_by", "False"),
+        Mutation("wait for the core for ever", CheckpointRun.tick, "now < self._failed_at + seconds", "True"),
         _HISTORIES,
+    ),
+    _row("wait for a pin that hangs", "(State.DRAINING, Input.OVERDUE): (State.DRAINING, ())"),
+    _row("leave what was claimed too late", "(State.LEFT, Input.QUIET): (State.FAILED, ())"),
+    (
+        Mutation(
+            "look for labels on the storages of savepoints",
+            Catalog.labels,
+            "taken_labels(self._files, self._folder)",
+            "{entry.label for entry in self.entries() if entry.label is not None}",
+        ),
+        _HANGS,
+    ),
+    (
+        Mutation(
+            "finish removals elsewhere before the job's own",
+            CheckpointStore.retain,
+            "self._finish_removals(is_elsewhere=False)",
+            "self._finish_removals(is_elsewhere=False); self._finish_removals(is_elsewhere=True)",
+        ),
+        "tests/unit/durable/test_checkpoint_store_failures.py",
     ),
     (
         Mutation(

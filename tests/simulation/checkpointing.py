@@ -134,7 +134,7 @@ def _carry_out(world: World, driver: Driver, pending: UnderWay, effect: Effect) 
             try:
                 driver.verify()
             except CoordControlError as error:
-                run.fail_with(error, driver.now)
+                run.not_claimed(error, driver.now)
             else:
                 run.claimed()
         case Cut():
@@ -154,6 +154,7 @@ def _carry_out(world: World, driver: Driver, pending: UnderWay, effect: Effect) 
             driver.inbox.append(lambda: driver.checkpoint_stored(pending.checkpoint))
         case Discard():
             pending.kept.clear()
+            run.removed()
         case Ended():
             del driver.desk.under_way[pending.checkpoint]
         case Report():

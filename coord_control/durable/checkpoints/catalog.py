@@ -17,6 +17,7 @@ from coord_control.durable.checkpoints.checkpoint_folder import (
     list_entries,
     look,
     read_metadata,
+    taken_labels,
 )
 from coord_control.durable.checkpoints.holds import hold
 from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata
@@ -66,8 +67,12 @@ class Catalog:
         return [entry for entry in found if entry.state is not StoredState.VOID]
 
     def labels(self) -> set[str]:
-        """Return the labels that are taken, including those of incomplete checkpoints."""
-        return {entry.label for entry in self.entries() if entry.label is not None}
+        """Return the labels that are taken, including those of incomplete checkpoints; reads the job's storage only.
+
+        Raises:
+            StoreUnavailable: the storage.
+        """
+        return taken_labels(self._files, self._folder)
 
     def resolve(self, reference: str) -> CheckpointEntry:
         """Return the complete checkpoint or savepoint that ``reference`` names.

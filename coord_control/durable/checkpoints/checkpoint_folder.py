@@ -18,6 +18,7 @@ Threads: values and reads; any thread.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import uuid
@@ -61,6 +62,7 @@ __all__ = [
     "shared_folder",
     "shared_names",
     "stored_name",
+    "taken_labels",
 ]
 
 CLAIM_NAME: Final = "_claim"
@@ -238,7 +240,7 @@ def look(
             checkpoint, claim.kind, state, path, claim.label, claim, problem, generation=claim.generation
         )
 
-    outcome = _outcome(files, folder) if claim.kind == "savepoint" else None
+    outcome = _content(files, folder, COMPLETED_NAME) if claim.kind == "savepoint" else None
     if outcome == VOID:
         return entry(StoredState.VOID), None
     try:
@@ -259,9 +261,23 @@ def look(
     return CheckpointEntry.of(path, metadata, claim), metadata
 
 
-def _outcome(files: Files, folder: str) -> bytes | None:
+def taken_labels(files: Files, job_folder: str) -> set[str]:
+    """Return the labels of all checkpoints of a job that were not aborted, as their claims say."""
+    labels = set()
+    for checkpoint in checkpoint_ids(files, job_folder):
+        folder = checkpoint_folder(job_folder, checkpoint)
+        with contextlib.suppress(DamagedRecord, UnsupportedFormat):
+            claim = read_claim(files, folder)
+            if claim is None or claim.label is None:
+                continue
+            if _content(files, folder, COMPLETED_NAME if claim.kind == "savepoint" else METADATA_NAME) != VOID:
+                labels.add(claim.label)
+    return labels
+
+
+def _content(files: Files, folder: str, name: str) -> bytes | None:
     try:
-        return files.read(join(folder, COMPLETED_NAME))
+        return files.read(join(folder, name))
     except FileNotFoundError:
         return None
 

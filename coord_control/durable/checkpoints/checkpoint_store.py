@@ -71,7 +71,6 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 
 __all__ = ["CheckpointStore", "Written"]
 
-
 #: Of a query's files the driver keeps so much in memory, or nothing.
 _MAX_READ_BYTES: Final = 16 << 20
 
@@ -305,7 +304,7 @@ class CheckpointStore:
         """Remove a claimed checkpoint that was not completed.
 
         Raises:
-            StoreUnavailable: something may be left; :meth:`retain` tries again, or the next driver.
+            StoreUnavailable: something may be left; the next removal tries again, or the next driver.
         """
         with self._lock:
             pending = self._pending.pop(checkpoint, None)
@@ -315,7 +314,7 @@ class CheckpointStore:
     # Removing.
 
     def retain(self, count: int) -> list[CheckpointId]:
-        """Remove all completed checkpoints but the newest ones, and those that are being read.
+        """Remove all completed checkpoints but the newest ones, and those that are being read, from the job's storage.
 
         Args:
             count: how many stay; one at least always does.
@@ -327,7 +326,8 @@ class CheckpointStore:
             StoreUnavailable: some are left; the next call continues.
         """
         self.open()
-        self._finish_removals()
+        self._finish_removals(is_elsewhere=False)
+        self.shared.remove_unneeded()
         removed: list[CheckpointId] = []
         if len(self._retained) <= max(count, 1):
             return removed
@@ -337,6 +337,15 @@ class CheckpointStore:
                     self._condemn(checkpoint, self._claim_of_checkpoint(checkpoint))
                 removed.append(checkpoint)
         return removed
+
+    @property
+    def has_rest_elsewhere(self) -> bool:
+        """Whether :meth:`retain_elsewhere` has something to do."""
+        return any(record.requested_target is not None for record in list(self._condemned.values()))
+
+    def retain_elsewhere(self) -> None:
+        """Like :meth:`retain`, for savepoints that failed and were written outside the job's folder."""
+        self._finish_removals(is_elsewhere=True)
 
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Remove a checkpoint that is no longer wanted. Repeatable.
@@ -433,11 +442,11 @@ class CheckpointStore:
         with self._lock:
             self._condemned.pop(checkpoint, None)
 
-    def _finish_removals(self) -> None:
+    def _finish_removals(self, *, is_elsewhere: bool) -> None:
         for checkpoint, record in list(self._condemned.items()):
-            with contextlib.suppress(CheckpointInUse):
-                self._condemn(checkpoint, record)
-        self.shared.remove_unneeded()
+            if (record.requested_target is not None) is is_elsewhere:
+                with contextlib.suppress(CheckpointInUse):
+                    self._condemn(checkpoint, record)
 
     def _remove(self, checkpoint: CheckpointId, record: CheckpointClaim) -> None:
         """Remove a checkpoint or savepoint. Every step may be repeated.

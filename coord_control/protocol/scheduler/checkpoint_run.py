@@ -41,6 +41,7 @@ from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 __all__ = [
     "MAX_CUTS",
     "MEASURED_SECONDS",
+    "REMOVED_SECONDS",
     "TRANSITIONS",
     "AbortCut",
     "CheckpointRun",
@@ -62,6 +63,9 @@ __all__ = [
 MAX_CUTS: Final = 3
 #: What the core has measured of a failed checkpoint is a step of its loop away, but the loop may have ended.
 MEASURED_SECONDS: Final = 2.0
+#: How long an aborted checkpoint waits for its threads, and for the removal of its files. Its end is certain before: a
+#: storage that hangs must not hold up those who wait for it.
+REMOVED_SECONDS: Final = 30.0
 
 
 class State(enum.Enum):
@@ -74,7 +78,9 @@ class State(enum.Enum):
     VOID = "void"  #: a file was gone; pins of this cut still run
     WRITING = "writing"  #: everything is pinned; its metadata is being written
     FAILING = "failing"  #: aborted; what the core has measured is waited for
-    DRAINING = "draining"  #: aborted; pins still run
+    DRAINING = "draining"  #: aborted; its claim or pins still run
+    REMOVING = "removing"  #: aborted; what it has left on the storage is being removed
+    LEFT = "left"  #: it has ended, and its claim or pins hang
     COMPLETED = "completed"
     FAILED = "failed"
 
@@ -82,22 +88,26 @@ class State(enum.Enum):
 class Input(enum.Enum):
     BEGIN = "begin"
     CLAIMED = "claimed"
+    NOT_CLAIMED = "not_claimed"
     CUT = "cut"
     CAPTURED = "captured"  #: the core has captured a query of this cut
     PINNED = "pinned"
     FILE_GONE = "file_gone"  #: a pin found a file removed, and the checkpoint may be cut again
     NOT_PINNED = "not_pinned"  #: a pin failed
-    QUIET = "quiet"  #: no pin runs, and no boundary is waited for; follows from the other inputs
+    QUIET = "quiet"  #: nothing runs, and no boundary is waited for; follows from the other inputs
     WRITTEN = "written"
     NOT_WRITTEN = "not_written"
     FAIL = "fail"  #: aborted, or an error
     ABANDONED = "abandoned"  #: the core has aborted this cut by itself
-    MEASURED = "measured"  #: the core has answered an :class:`Abort`, or was waited for long enough
+    MEASURED = "measured"  #: the core has answered an :class:`AbortCut`, or was waited for long enough
+    REMOVED = "removed"  #: what could be removed is removed
+    OVERDUE = "overdue"  #: its threads were waited for long enough
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimNumber:
-    """Verify that the job is still this driver's, and claim the id; then ``claimed`` or ``fail``."""
+    """Verify that the job is still this driver's, and claim the id, on another thread; then ``claimed`` or
+    ``not_claimed``, always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,7 @@ class AbortCut:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Remove from the storage what the checkpoint has left there."""
+    """Remove from the storage what the checkpoint has left there, on another thread; then ``removed``, always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,8 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], tuple[State, _Kinds]]] = {
     (State.NEW, Input.BEGIN): (State.CLAIMING, (ClaimNumber,)),
     (State.NEW, Input.FAIL): (State.FAILED, (Ended,)),
     (State.CLAIMING, Input.CLAIMED): (State.CUTTING, (Cut,)),
-    (State.CLAIMING, Input.FAIL): (State.FAILED, (Ended,)),  # nothing of it is ours: there is nothing to discard
+    (State.CLAIMING, Input.NOT_CLAIMED): (State.FAILED, (Ended,)),  # nothing of it is ours: nothing is discarded
+    (State.CLAIMING, Input.FAIL): (State.DRAINING, ()),
     (State.CUTTING, Input.CUT): (State.PINNING, (Pin,)),
     (State.CUTTING, Input.FAIL): (State.FAILING, (AbortCut,)),  # the core may have begun all the same
     (State.PINNING, Input.CAPTURED): (State.PINNING, (Pin,)),
@@ -188,25 +199,61 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], tuple[State, _Kinds]]] = {
     (State.DRAINING, Input.PINNED): (State.DRAINING, ()),
     (State.DRAINING, Input.FILE_GONE): (State.DRAINING, ()),
     (State.DRAINING, Input.NOT_PINNED): (State.DRAINING, ()),
-    (State.DRAINING, Input.QUIET): (State.FAILED, (Discard, Ended)),
+    (State.DRAINING, Input.CLAIMED): (State.DRAINING, ()),
+    (State.DRAINING, Input.NOT_CLAIMED): (State.FAILED, (Ended,)),
+    (State.DRAINING, Input.QUIET): (State.REMOVING, (Discard,)),
+    (State.DRAINING, Input.OVERDUE): (State.LEFT, (Ended,)),
     (State.DRAINING, Input.FAIL): (State.DRAINING, ()),
     (State.DRAINING, Input.ABANDONED): (State.DRAINING, ()),
     (State.DRAINING, Input.MEASURED): (State.DRAINING, ()),
-    (State.COMPLETED, Input.FAIL): (State.COMPLETED, ()),  # late news, here and below
+    (State.REMOVING, Input.REMOVED): (State.FAILED, (Ended,)),
+    (State.REMOVING, Input.OVERDUE): (State.FAILED, (Ended,)),
+    (State.REMOVING, Input.CAPTURED): (State.REMOVING, ()),
+    (State.REMOVING, Input.FAIL): (State.REMOVING, ()),
+    (State.REMOVING, Input.ABANDONED): (State.REMOVING, ()),
+    (State.REMOVING, Input.MEASURED): (State.REMOVING, ()),
+    (State.LEFT, Input.CLAIMED): (State.LEFT, ()),
+    (State.LEFT, Input.NOT_CLAIMED): (State.FAILED, ()),
+    (State.LEFT, Input.PINNED): (State.LEFT, ()),
+    (State.LEFT, Input.FILE_GONE): (State.LEFT, ()),
+    (State.LEFT, Input.NOT_PINNED): (State.LEFT, ()),
+    (State.LEFT, Input.QUIET): (State.FAILED, (Discard,)),
+    (State.LEFT, Input.CAPTURED): (State.LEFT, ()),  # late news, here and below
+    (State.LEFT, Input.FAIL): (State.LEFT, ()),
+    (State.LEFT, Input.ABANDONED): (State.LEFT, ()),
+    (State.LEFT, Input.MEASURED): (State.LEFT, ()),
+    (State.COMPLETED, Input.FAIL): (State.COMPLETED, ()),
     (State.COMPLETED, Input.ABANDONED): (State.COMPLETED, ()),
     (State.FAILED, Input.CAPTURED): (State.FAILED, ()),
     (State.FAILED, Input.FAIL): (State.FAILED, ()),
     (State.FAILED, Input.ABANDONED): (State.FAILED, ()),
     (State.FAILED, Input.MEASURED): (State.FAILED, ()),
+    (State.FAILED, Input.REMOVED): (State.FAILED, ()),
 }
 
-_ABORTED: Final = (State.FAILING, State.DRAINING, State.FAILED)
+_ABORTED: Final = (State.FAILING, State.DRAINING, State.REMOVING, State.LEFT, State.FAILED)
+#: Where time has something to do with it, and what it then does.
+_TIMED: Final = {
+    State.FAILING: Input.MEASURED,
+    State.DRAINING: Input.OVERDUE,
+    State.REMOVING: Input.OVERDUE,
+}
 
 
 class CheckpointRun:
     """Decides what is done for one checkpoint, from its start to its end."""
 
-    __slots__ = ("_awaited", "_barrier", "_cuts", "_effects", "_measured_by", "_outcome", "_pinning", "_state")
+    __slots__ = (
+        "_awaited",
+        "_barrier",
+        "_cuts",
+        "_effects",
+        "_failed_at",
+        "_is_claiming",
+        "_outcome",
+        "_pinning",
+        "_state",
+    )
 
     def __init__(self) -> None:
         self._state = State.NEW
@@ -214,7 +261,8 @@ class CheckpointRun:
         self._barrier: BarrierId | None = None  # of this cut
         self._awaited: set[QueryName] = set()  # queries that the core has not captured
         self._pinning: set[QueryName] = set()  # queries whose pin was ordered and has not come back
-        self._measured_by = 0.0  # in FAILING: until when the core is waited for
+        self._is_claiming = False  # the claim was ordered and has not come back
+        self._failed_at = 0.0
         self._outcome: CheckpointOutcome | None = None
         self._effects: list[Effect] = []
 
@@ -246,8 +294,8 @@ class CheckpointRun:
 
     @property
     def needs_look(self) -> bool:
-        """Whether time has something to do with it: boundaries may be reached, or the core be waited for too long."""
-        return bool(self.awaited) or self._state is State.FAILING
+        """Whether time has something to do with it: boundaries may be reached, or something waited for too long."""
+        return bool(self.awaited) or self._state in _TIMED
 
     # What was done.
 
@@ -258,6 +306,7 @@ class CheckpointRun:
             InvalidTransition: it was started, or aborted before.
         """
         self._step(Input.BEGIN)
+        self._is_claiming = True
 
     def claimed(self) -> None:
         """Its id is claimed.
@@ -265,7 +314,16 @@ class CheckpointRun:
         Raises:
             InvalidTransition: it is not being claimed.
         """
-        self._step(Input.CLAIMED)
+        self._claim_returned(Input.CLAIMED)
+
+    def not_claimed(self, error: BaseException, now: float) -> None:
+        """Its id could not be claimed.
+
+        Raises:
+            InvalidTransition: it is not being claimed.
+        """
+        self._claim_returned(Input.NOT_CLAIMED)
+        self._note(_failure(error), now)
 
     def cut(self, barrier: BarrierId, awaited: Iterable[QueryName], at_rest: Iterable[QueryName]) -> None:
         """The core has begun to cut.
@@ -354,6 +412,14 @@ class CheckpointRun:
         """
         self._step(Input.MEASURED)
 
+    def removed(self) -> None:
+        """What it had left on the storage is removed, as far as that was possible.
+
+        Raises:
+            InvalidTransition: that was not ordered.
+        """
+        self._step(Input.REMOVED)
+
     # What else happens.
 
     def fail(self, failure: CheckpointOutcome, now: float) -> None:
@@ -365,18 +431,26 @@ class CheckpointRun:
         """Like :meth:`fail`, with the reason of an error."""
         self.fail(_failure(error), now)
 
-    def tick(self, now: float) -> bool:
-        """Time has passed. True: the core was waited for long enough, its measurements are left out."""
-        is_over = self._state is State.FAILING and now >= self._measured_by
-        if is_over:
-            self._step(Input.MEASURED)
-        return is_over
+    def tick(self, now: float) -> Input | None:
+        """Time has passed. Return what was waited for long enough: MEASURED, the core's measurements are left out;
+        OVERDUE, its threads or the removal of its files hang, and it ends without them."""
+        input_ = _TIMED.get(self._state)
+        seconds = MEASURED_SECONDS if input_ is Input.MEASURED else REMOVED_SECONDS
+        if input_ is None or now < self._failed_at + seconds:
+            return None
+        self._step(input_)
+        return input_
 
     # Inside.
 
     def _check(self, input_: Input) -> None:
         if (self._state, input_) not in TRANSITIONS:
             raise InvalidTransition("checkpoint run", self._state, input_)
+
+    def _claim_returned(self, input_: Input) -> None:
+        self._check(input_)
+        self._is_claiming = False
+        self._step(input_)
 
     def _returned(self, query: QueryName, input_: Input) -> None:
         if query not in self._pinning:  # pins run in states only that have a row for their return
@@ -396,14 +470,15 @@ class CheckpointRun:
                 self._effects.append(kind())
         if self._state is State.CUTTING:
             self._barrier = None  # news of the cut before come too late from now on
-        if not self._pinning and not self.awaited and (self._state, Input.QUIET) in TRANSITIONS:
+        is_quiet = not self._pinning and not self.awaited and not self._is_claiming
+        if is_quiet and (self._state, Input.QUIET) in TRANSITIONS:
             self._step(Input.QUIET)
 
     def _note(self, failure: CheckpointOutcome, now: float) -> None:
         """Keep why it was aborted, if it was; the first failure stands."""
         if self._state in _ABORTED and self._outcome is None:
             self._outcome = failure
-            self._measured_by = now + MEASURED_SECONDS
+            self._failed_at = now
 
 
 def _failure(error: BaseException) -> CheckpointOutcome:

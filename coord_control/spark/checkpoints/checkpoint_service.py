@@ -16,8 +16,9 @@ Spark removes a file before it is pinned, the checkpoint is cut again at a newer
 storage does not fail a checkpoint that waits for a commit: polling continues, less often, until the checkpoint times
 out.
 
-Threads: everything runs on the service's own thread, except that files are pinned and metadata is written on separate
-threads. Public methods and callbacks of the core may be called from any thread.
+Threads: everything runs on the service's own thread, except what may wait for the storage of a savepoint, which need
+not be the job's: see :mod:`.checkpoint_work`; savepoints are removed on separate threads, too. Public methods and
+callbacks of the core may be called from any thread.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ class CheckpointService:
         self._handles: dict[TicketId, list[CheckpointHandle]] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_wanted = False
+        self._is_retaining_elsewhere = False
         self._closing = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="coord-checkpoints", daemon=True)
@@ -209,7 +211,7 @@ class CheckpointService:
             Fenced, StoreUnavailable: some files may remain.
             JobClosed: the job has ended.
         """
-        self._answered(lambda: self._dispose(checkpoint), _DISPOSE_SECONDS)
+        self._answered(lambda: self._dispose(checkpoint), _DISPOSE_SECONDS, _in_thread)
 
     def close(self, timeout_seconds: float) -> None:
         """Refuse waiting requests, abort running checkpoints, finish all handles and end the thread."""
@@ -226,7 +228,13 @@ class CheckpointService:
         """Run ``call`` on the service's thread, after everything posted before."""
         self._inbox.put(call)
 
-    def _answered(self, call: Callable[[], Result], timeout_seconds: float) -> Result:
+    def _answered(
+        self,
+        call: Callable[[], Result],
+        timeout_seconds: float,
+        post: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Result:
+        """Call on the service's thread, or where ``post`` does, and wait for the result."""
         future: Future[Result] = Future()
 
         def run() -> None:
@@ -235,7 +243,7 @@ class CheckpointService:
             except Exception as error:
                 future.set_exception(error)
 
-        self.post(run)
+        (post or self.post)(run)
         deadline = time.monotonic() + timeout_seconds
         while not wait([future], min(_ALIVE_SECONDS, timeout_seconds)).done:
             if not self._thread.is_alive() and not future.done():
@@ -333,10 +341,12 @@ class CheckpointService:
             return
         ticket = self._scheduler.submit(request, time.monotonic())
         handle.ticket = ticket.id
-        if ticket.outcome is not None:
-            handle.finish(ticket.outcome, ticket.checkpoint, self._statistics_of(ticket))
-        else:
+        if (outcome := ticket.outcome) is None:
             self._handles.setdefault(ticket.id, []).append(handle)
+        elif outcome.reason is None:  # its statistics may be in a savepoint elsewhere
+            _in_thread(lambda: handle.finish(outcome, ticket.checkpoint, self._statistics_of(ticket)))
+        else:
+            handle.finish(outcome, ticket.checkpoint)
 
     def _is_label_taken(self, request: CheckpointRequest) -> bool:
         if request.label is None or (request.key is not None and self._scheduler.by_key(request.key) is not None):
@@ -360,7 +370,7 @@ class CheckpointService:
 
     def _dispose(self, checkpoint: CheckpointId) -> None:
         self._store.dispose(checkpoint)
-        self._discarded(checkpoint)
+        self.post(lambda: self._discarded(checkpoint))
 
     def _abort_handle(self, handle: CheckpointHandle) -> None:
         if handle.ticket is not None:
@@ -422,6 +432,17 @@ class CheckpointService:
                 self._discarded(checkpoint)
         except CoordControlError as error:  # retried after the next checkpoint
             _log.warning("= old checkpoints could not be removed: %s", error)
+        if self._store.has_rest_elsewhere and not self._is_retaining_elsewhere:
+            self._is_retaining_elsewhere = True
+            _in_thread(self._retain_elsewhere)
+
+    def _retain_elsewhere(self) -> None:
+        try:
+            self._store.retain_elsewhere()
+        except CoordControlError as error:  # retried after the next checkpoint
+            _log.warning("= what is left of savepoints that failed could not be removed: %s", error)
+        finally:
+            self._is_retaining_elsewhere = False
 
     def changed(self, statistics: CheckpointStatistics) -> None:
         """Take up what is known of a checkpoint now."""
@@ -462,6 +483,10 @@ class CheckpointService:
                 call(work)
             except Exception as error:
                 work.fail(reason_of(error), str(error))
+
+
+def _in_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="coord-removal", daemon=True).start()
 
 
 def _error_of(call: Callable[[], None]) -> Exception | None:

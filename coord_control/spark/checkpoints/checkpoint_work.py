@@ -4,8 +4,9 @@
 the steps and reports their results. A step that raises is reported as failed: every checkpoint must end, because queued
 requests wait for it.
 
-Threads: everything runs on the checkpoint service's thread, except pinning the files of a query and writing the
-metadata. Each of these runs on a separate thread that only uses its arguments, and posts its result.
+Threads: everything runs on the checkpoint service's thread, except what may wait for the storage of a savepoint, which
+need not be the job's: claiming, pinning the files of a query, writing the metadata, and removing. Each of these runs on
+a separate thread that only uses its arguments, and posts its result.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from coord_control.protocol.messages import CheckpointFailed, QueryCaptured
 from coord_control.protocol.recovery import recover
 from coord_control.protocol.scheduler.checkpoint_run import (
     MEASURED_SECONDS,
+    REMOVED_SECONDS,
     AbortCut,
     CheckpointRun,
     ClaimNumber,
@@ -42,6 +44,7 @@ from coord_control.protocol.scheduler.checkpoint_run import (
     Discard,
     Effect,
     Ended,
+    Input,
     Pin,
     Report,
     Withdraw,
@@ -131,24 +134,25 @@ class CheckpointWork:
         return self._contents.statistics(outcome)
 
     def begin(self) -> None:
-        """Claim its id, then cut the queries."""
+        """Claim its id; what follows comes with the answer."""
         self._run.begin()
         self._apply()
 
     def look(self) -> None:
-        """Check for the awaited commits of Spark, and for a timeout of the core's answer.
+        """Check for the awaited commits of Spark, and for what was waited for long enough.
 
         Raises:
             StoreError: Spark's commits cannot be read; look again later.
         """
         for name in self._run.awaited:
             self._queries[name].look_for_next()
-        if self._run.tick(time.monotonic()):
-            _log.info(
-                "= checkpoint %d: the job did not answer within %.0f s after it failed; statistics are incomplete",
-                self.checkpoint,
-                MEASURED_SECONDS,
-            )
+        match self._run.tick(time.monotonic()):
+            case Input.MEASURED:
+                late = "= checkpoint %d: the job did not answer within %.0f s after it failed; measurements are missing"
+                _log.info(late, self.checkpoint, MEASURED_SECONDS)
+            case Input.OVERDUE:
+                hangs = "= checkpoint %d failed; its storage has not answered for %.0f s, its files are removed later"
+                _log.warning(hangs, self.checkpoint, REMOVED_SECONDS)
         self._apply()
 
     def captured(self, captured: QueryCaptured) -> None:
@@ -198,7 +202,7 @@ class CheckpointWork:
             case AbortCut():
                 self._runtime.post(self._abort)
             case Discard():
-                self._store.discard(self.checkpoint)
+                self._spawn(lambda: self._store.discard(self.checkpoint), self._removed, self._not_removed)
             case Ended():
                 assert self._run.outcome is not None, "it has ended"
                 self._owner.ended(self, self._run.outcome)
@@ -207,23 +211,36 @@ class CheckpointWork:
 
     def _not_carried_out(self, effect: Effect, error: Exception) -> None:
         match effect:
-            case ClaimNumber() | Cut():
+            case ClaimNumber():
+                self._run.not_claimed(error, time.monotonic())
+            case Cut():
                 self._run.fail_with(error, time.monotonic())
             case Pin():
                 self._run.not_pinned(effect.query, error, time.monotonic())
             case Write():
                 self._run.not_written(error, time.monotonic())
-            case Discard():  # the next driver removes it
-                _log.warning("= checkpoint %d: its files could not be removed: %s", self.checkpoint, error)
+            case Discard():
+                self._not_removed(error)
             case _:
                 bug = "x internal error in checkpoint %d; please report it"
                 _log.error(bug, self.checkpoint, exc_info=error)
 
     def _claim(self) -> None:
-        self._store.verify()  # a driver that hung and was replaced must not take the id of its successor
         request = self.request
-        self._store.claim(self.checkpoint, request.kind.value, target=request.target, label=request.label)
+
+        def claim() -> None:
+            self._store.verify()  # a driver that hung and was replaced must not take the id of its successor
+            self._store.claim(self.checkpoint, request.kind.value, target=request.target, label=request.label)
+
+        self._spawn(claim, self._claimed, self._not_claimed, goes_first=True)
+
+    def _claimed(self, _: None) -> None:
         self._run.claimed()
+        self._apply()
+
+    def _not_claimed(self, error: Exception) -> None:
+        self._run.not_claimed(error, time.monotonic())
+        self._apply()
 
     def _cut(self) -> None:
         self._contents.clear()
@@ -295,12 +312,25 @@ class CheckpointWork:
         self._run.not_written(error, time.monotonic())
         self._apply()
 
+    def _removed(self, _: None) -> None:
+        self._run.removed()
+        self._apply()
+
+    def _not_removed(self, error: Exception) -> None:  # the next driver removes it
+        _log.warning("= checkpoint %d: its files could not be removed: %s", self.checkpoint, error)
+        self._removed(None)
+
     def _spawn(
-        self, action: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+        self,
+        action: Callable[[], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+        *,
+        goes_first: bool = False,
     ) -> None:
         def run() -> None:
             # Not for a savepoint elsewhere: its copies take long anyway.
-            if self.request.target is None:
+            if self.request.target is None and not goes_first:
                 _let_the_query_go_first()
             try:
                 result = action()

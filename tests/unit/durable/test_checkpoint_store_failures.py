@@ -81,6 +81,39 @@ class TestFailures:
         failing.store.retain(3)
         check_nothing_is_left(failing, files)
 
+    def test_a_storage_elsewhere_that_fails_does_not_keep_the_job_from_its_own_removals(
+        self, driver: StoreDriver, files: MemoryFiles
+    ) -> None:
+        """Fault: what was left of one savepoint elsewhere kept every old checkpoint of the job where it was."""
+
+        class Elsewhere:
+            fails = True
+
+            def before_write(self, path: str) -> None:
+                if Elsewhere.fails and path.startswith("/elsewhere"):
+                    raise StoreUnavailable(path, "delete", "no permission")
+
+            def after_write(self, path: str) -> None:
+                pass
+
+        Elsewhere.fails = False
+        failing = StoreDriver(files.seen_by(Elsewhere()), 2)
+        savepoint = failing.claim("savepoint", target="/elsewhere/s")
+        failing.pin(savepoint, 4)
+        Elsewhere.fails = True
+        with pytest.raises(StoreUnavailable):
+            failing.store.discard(savepoint)
+        for epoch in (2, 3, 4):
+            failing.make(epoch)
+        assert len(failing.store.retain(1)) == 2
+        left = [failing.store.has_rest_elsewhere]
+        with pytest.raises(StoreUnavailable):
+            failing.store.retain_elsewhere()
+        Elsewhere.fails = False
+        failing.store.retain_elsewhere()
+        assert [*left, failing.store.has_rest_elsewhere] == [True, False]
+        assert not [path for path in files.paths() if path.startswith("/elsewhere")]
+
     def test_a_write_that_failed_and_happened_all_the_same_counts(
         self, files: MemoryFiles, driver: StoreDriver
     ) -> None:

@@ -14,6 +14,7 @@ from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.scheduler.checkpoint_run import (
     MAX_CUTS,
     MEASURED_SECONDS,
+    REMOVED_SECONDS,
     TRANSITIONS,
     AbortCut,
     CheckpointRun,
@@ -90,6 +91,18 @@ def draining() -> CheckpointRun:
     return run
 
 
+def removing() -> CheckpointRun:
+    run = draining()
+    run.pinned(AT_REST)
+    return run
+
+
+def left() -> CheckpointRun:
+    run = draining()
+    assert run.tick(REMOVED_SECONDS) is Input.OVERDUE
+    return run
+
+
 def completed() -> CheckpointRun:
     run = writing()
     run.written(PATH)
@@ -97,8 +110,8 @@ def completed() -> CheckpointRun:
 
 
 def failed() -> CheckpointRun:
-    run = draining()
-    run.pinned(AT_REST)
+    run = removing()
+    run.removed()
     return run
 
 
@@ -111,14 +124,17 @@ IN: dict[State, Callable[[], CheckpointRun]] = {
     State.WRITING: writing,
     State.FAILING: failing,
     State.DRAINING: draining,
+    State.REMOVING: removing,
+    State.LEFT: left,
     State.COMPLETED: completed,
     State.FAILED: failed,
 }
 
-#: Each input as it comes from outside; only QUIET follows from the others.
+#: Each input as it comes from outside.
 GIVE: dict[Input, Callable[[CheckpointRun], object]] = {
     Input.BEGIN: lambda run: run.begin(),
     Input.CLAIMED: lambda run: run.claimed(),
+    Input.NOT_CLAIMED: lambda run: run.not_claimed(UNAVAILABLE, 0.0),
     Input.CUT: lambda run: run.cut(SECOND, [AWAITED], [AT_REST]),
     Input.CAPTURED: lambda run: run.captured(LATER, FIRST),
     Input.PINNED: lambda run: run.pinned(being_pinned(run)),
@@ -129,8 +145,11 @@ GIVE: dict[Input, Callable[[CheckpointRun], object]] = {
     Input.FAIL: lambda run: run.fail(EXPIRED, 0.0),
     Input.ABANDONED: lambda run: run.abandoned(FIRST, EXPIRED, 0.0),
     Input.MEASURED: lambda run: run.measured(),
+    Input.REMOVED: lambda run: run.removed(),
 }
-PAIRS = [(state, input_) for state, input_ in itertools.product(State, Input) if input_ is not Input.QUIET]
+#: What follows from the others, or from time.
+INNER = (Input.QUIET, Input.OVERDUE)
+PAIRS = [(state, input_) for state, input_ in itertools.product(State, Input) if input_ not in INNER]
 #: What the core says is late news where it cannot mean anything any more, or does not speak of the present cut.
 LATE = {
     *itertools.product((State.NEW, State.CLAIMING, State.CUTTING), (Input.CAPTURED, Input.ABANDONED)),
@@ -142,6 +161,13 @@ def being_pinned(run: CheckpointRun) -> QueryName:
     return AWAITED if run.state is State.VOID else AT_REST
 
 
+def ended(run: CheckpointRun) -> bool:
+    """Whether it only waits for the removal of its files, and ends with it."""
+    assert run.take() == [Discard()]
+    run.removed()
+    return run.take() == [Ended()]
+
+
 def everything(run: CheckpointRun) -> dict[str, object]:
     return {slot: copy.deepcopy(getattr(run, slot)) for slot in CheckpointRun.__slots__}
 
@@ -150,7 +176,7 @@ def row(state: State, input_: Input) -> tuple[State, list[type[Effect]]]:
     """Where a pair leads, with what follows at once when no pin runs any more."""
     target, effects = TRANSITIONS[state, input_]
     is_quiet = {Input.PINNED, Input.FILE_GONE, Input.NOT_PINNED}
-    if target in (State.VOID, State.DRAINING) and input_ in is_quiet:  # it was the only pin
+    if target in (State.VOID, State.DRAINING, State.LEFT) and input_ in is_quiet:  # it was the only pin
         target, more = TRANSITIONS[target, Input.QUIET]
         return target, [*effects, *more]
     return target, list(effects)
@@ -299,7 +325,7 @@ def test_a_checkpoint_that_is_given_up_while_its_cut_is_void_is_not_cut_again() 
     run.fail(ABORTED, 0.0)
     run.measured()
     run.pinned(AWAITED)
-    assert run.take() == [AbortCut(), Discard(), Ended()]
+    assert run.take() == [AbortCut(), Discard()]
 
 
 # The end of one that failed.
@@ -308,7 +334,7 @@ def test_a_checkpoint_that_is_given_up_while_its_cut_is_void_is_not_cut_again() 
 def test_what_could_not_be_claimed_is_not_discarded() -> None:
     run = claiming()
     run.take()
-    run.fail_with(Fenced("flights", 1, 2), 0.0)
+    run.not_claimed(Fenced("flights", 1, 2), 0.0)
     assert run.take() == [Ended()]
     assert run.outcome == CheckpointOutcome(FailureReason.FENCED, str(Fenced("flights", 1, 2)))
 
@@ -325,7 +351,50 @@ def test_nothing_is_discarded_while_a_pin_runs() -> None:
     run.measured()
     assert run.take() == [AbortCut()]
     assert not run.pinned(AT_REST), "it does not count"
-    assert run.take() == [Discard(), Ended()]
+    assert ended(run)
+
+
+# A storage that hangs.
+
+
+def test_a_checkpoint_that_is_given_up_while_its_claim_hangs_ends_in_time_and_removes_the_claim_later() -> None:
+    run = claiming()
+    run.take()
+    run.fail(EXPIRED, 100.0)
+    assert run.needs_look
+    assert run.tick(100.0 + REMOVED_SECONDS - 1) is None
+    assert run.tick(100.0 + REMOVED_SECONDS) is Input.OVERDUE
+    assert run.take() == [Ended()]
+    assert run.outcome == EXPIRED
+    run.claimed()
+    assert run.take() == [Discard()]
+    run.removed()
+    assert run.take() == []
+
+
+def test_a_checkpoint_whose_claim_fails_after_it_was_given_up_removes_nothing() -> None:
+    run = claiming()
+    run.fail(ABORTED, 0.0)
+    run.not_claimed(UNAVAILABLE, 0.0)
+    assert run.take() == [ClaimNumber(), Ended()]
+    assert run.outcome == ABORTED
+
+
+def test_a_checkpoint_ends_in_time_while_a_pin_hangs_and_is_removed_when_it_has_come_back() -> None:
+    run = draining()
+    assert run.tick(REMOVED_SECONDS) is Input.OVERDUE
+    assert run.take() == [Ended()]
+    run.pinned(AT_REST)
+    assert run.take() == [Discard()]
+
+
+def test_a_checkpoint_ends_in_time_while_its_removal_hangs() -> None:
+    run = removing()
+    run.take()
+    assert run.tick(REMOVED_SECONDS) is Input.OVERDUE
+    assert run.take() == [Ended()]
+    run.removed()
+    assert run.take() == []
 
 
 def test_the_end_waits_for_what_the_core_has_measured() -> None:
@@ -334,7 +403,7 @@ def test_the_end_waits_for_what_the_core_has_measured() -> None:
     run.pinned(AT_REST)
     assert run.take() == [AbortCut()]
     run.measured()
-    assert run.take() == [Discard(), Ended()]
+    assert ended(run)
 
 
 def test_a_core_that_does_not_answer_is_not_waited_for_for_ever() -> None:
@@ -344,13 +413,16 @@ def test_a_core_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     run.take()
     assert not run.tick(10.0 + MEASURED_SECONDS - 0.1)
     assert run.take() == []
-    assert run.tick(10.0 + MEASURED_SECONDS)
-    assert run.take() == [Discard(), Ended()]
+    assert run.tick(10.0 + MEASURED_SECONDS) is Input.MEASURED
+    assert ended(run)
     run.measured()
     assert not run.has_output
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.FAILING])
+TIMED = (State.FAILING, State.DRAINING, State.REMOVING)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in TIMED])
 def test_time_alone_ends_nothing_else(state: State) -> None:
     run = IN[state]()
     before = everything(run)
@@ -363,7 +435,7 @@ def test_a_checkpoint_that_the_core_has_given_up_does_not_ask_it() -> None:
     run.pinned(AT_REST)
     run.take()
     assert run.abandoned(FIRST, EXPIRED, 0.0)
-    assert run.take() == [Discard(), Ended()]
+    assert ended(run)
     assert run.outcome == EXPIRED
 
 
@@ -373,7 +445,7 @@ def test_the_first_failure_stands() -> None:
     run.fail(EXPIRED, 5.0)
     run.abandoned(FIRST, EXPIRED, 5.0)
     run.not_pinned(AT_REST, UNAVAILABLE, 5.0)
-    assert run.state is State.FAILED
+    assert run.state is State.REMOVING
     assert run.outcome == ABORTED
 
 
@@ -414,7 +486,7 @@ def test_metadata_that_could_not_be_written_is_discarded() -> None:
     run.not_written(UNAVAILABLE, 0.0)
     assert run.take() == [AbortCut()]
     run.measured()
-    assert run.take() == [Discard(), Ended()]
+    assert ended(run)
     assert run.outcome == CheckpointOutcome(FailureReason.FINALISE_FAILED, str(UNAVAILABLE))
 
 
@@ -426,5 +498,5 @@ def test_metadata_of_a_driver_that_was_replaced_say_so() -> None:
 
 
 @pytest.mark.parametrize("state", State)
-def test_it_is_looked_at_while_boundaries_or_the_core_are_waited_for(state: State) -> None:
-    assert IN[state]().needs_look is (state in (State.PINNING, State.FAILING))
+def test_it_is_looked_at_while_something_is_waited_for(state: State) -> None:
+    assert IN[state]().needs_look is (state in (State.PINNING, *TIMED))

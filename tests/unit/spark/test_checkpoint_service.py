@@ -6,13 +6,18 @@ When a checkpoint starts, and which step comes next, is tested where it is decid
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from coord_control.durable.checkpoints.catalog import Catalog
+from coord_control.durable.checkpoints.checkpoint_folder import Storage
 from coord_control.durable.checkpoints.checkpoint_store import CheckpointStore
+from coord_control.durable.checkpoints.pins import pin_savepoint
+from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import (
     CheckpointNotCompleted,
     CoordControlError,
@@ -22,6 +27,7 @@ from coord_control.errors import (
 )
 from coord_control.ids import CheckpointKind, Generation
 from coord_control.protocol.query_state import QueryState
+from coord_control.protocol.scheduler import checkpoint_run
 from coord_control.protocol.scheduler.checkpoint_options import CheckpointOptions
 from coord_control.protocol.scheduler.statistics_history import StatisticsHistory
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
@@ -31,6 +37,7 @@ from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
 from coord_control.spark.job.news import News
 from coord_control.spark.loop.runtime import JobRuntime
 from coord_control.spark.queries.query import ManagedQuery
+from tests.patience import eventually
 from tests.unit.spark.test_checkpoint_work import SLOW, CheckpointRig, Core
 
 SECONDS = 60.0  # a bug leaves requests open: mutations would be noticed late
@@ -53,11 +60,11 @@ class Job:
         raise AssertionError(error)
 
 
-def service_of(rig: CheckpointRig, **options: Any) -> CheckpointService:
+def service_of(rig: CheckpointRig, storage: Storage | None = None, **options: Any) -> CheckpointService:
     for query in rig.queries:
         query.state = QueryState.STOPPED
     return CheckpointService(
-        CheckpointStore(rig.files, rig.folder, Generation(1), lambda: None),
+        CheckpointStore(rig.files, rig.folder, Generation(1), lambda: None, storage=storage),
         cast(JobRuntime, Core()),
         CheckpointOptions(**options),
         job=JobDescription("flights", Generation(1), "4.3.0", lambda uid: 1 / 0),  # type: ignore[arg-type, return-value]
@@ -118,6 +125,67 @@ def test_a_storage_that_cannot_be_read_is_reported_once_and_the_checkpoint_still
     service.close(SECONDS)
     assert len(looks) > 2
     assert [record.levelname for record in caplog.records if "wait for the storage" in record.message] == ["WARNING"]
+
+
+class Hanging(LocalFiles):
+    """A storage on which one kind of call hangs until it is released."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self.hangs, self.may_end = threading.Event(), threading.Event()
+
+    def _meet(self, name: str) -> None:
+        if name == self._name:
+            self.hangs.set()
+            assert self.may_end.wait(SECONDS)
+
+    def list(self, path: str) -> list[str]:
+        self._meet("claim")
+        return super().list(path)
+
+    def read(self, path: str) -> bytes:
+        self._meet("pin")  # before anything is copied, whether the folder is still this savepoint's
+        return super().read(path)
+
+    def delete(self, path: str) -> None:
+        self._meet("remove")
+        super().delete(path)
+
+
+@pytest.mark.parametrize("where", ["claim", "pin", "remove"])
+def test_a_storage_that_hangs_under_a_savepoint_holds_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Fault: the claim and the removal of a savepoint elsewhere, and the look for labels, stopped all checkpoints."""
+    monkeypatch.setattr(checkpoint_run, "REMOVED_SECONDS", 0.3)
+    elsewhere, other = tmp_path / "elsewhere", Hanging(where)
+    rig = CheckpointRig(tmp_path, SLOW)
+    service = service_of(
+        rig, lambda path: other if path.startswith(str(elsewhere)) else rig.files, timeout_seconds=1.0, retained=1
+    )
+    if where == "remove":
+
+        def pin(live: Any, target_files: Any, target: str, *more: Any) -> Any:
+            if target.startswith(str(elsewhere)):
+                raise StoreUnavailable(target, "write", "the disk is full")
+            return pin_savepoint(live, target_files, target, *more)
+
+        monkeypatch.setattr(f"{CheckpointStore.__module__}.pin_savepoint", pin)
+    service.start()
+    service.begin()
+    hung = service.submit(CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target=str(elsewhere / "s"), label="far"))
+    assert other.hangs.wait(SECONDS)
+    done = [service.submit(CheckpointRequest(label=label)).wait(SECONDS).id for label in ("a", "b", "c")]
+    with pytest.raises(CheckpointNotCompleted, match="storage" if where == "remove" else "expired"):
+        hung.wait(SECONDS)
+    assert service.overview().counts.failed == 1
+    assert not other.may_end.is_set()
+    other.may_end.set()
+    eventually(lambda: [entry.checkpoint for entry in Catalog(rig.files, rig.folder).entries()] == done[-1:])
+    assert not (elsewhere / "s").exists()
+    assert service.submit(CheckpointRequest(label="far")).wait(SECONDS).id > done[-1]
+    service.close(SECONDS)
 
 
 @pytest.mark.parametrize(
