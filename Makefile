@@ -21,6 +21,7 @@ SEEDS ?= 10000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.coord-control-installed
+DEMO_STAMP := $(VENV)/.coord-control-demo
 # Nothing here talks to another machine: Spark binds to the loopback address.
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
@@ -41,10 +42,15 @@ test-requirements: ## as requirements, and for Chromium and Prometheus, which th
 # To standard error: standard output is for what a target is run for (make demo DEMO_ARGS=--json).
 # Order-only: the checks come first, but do not make the environment out of date.
 $(STAMP): pyproject.toml scripts/setup | requirements
-	@bash scripts/setup "$(PYTHON)" "$(VENV)" >&2
+	@bash scripts/setup "$(PYTHON)" "$(VENV)" dev,demo >&2
 	@touch $@
 
-demo: setup ## a year of flights through a coordinated streaming job
+$(DEMO_STAMP): pyproject.toml scripts/setup | requirements
+	@bash scripts/setup "$(PYTHON)" "$(VENV)" demo >&2
+	@touch $@
+
+# The demo needs none of the developers' tools.
+demo: requirements $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## a year of flights through a coordinated streaming job
 	@$(SPARK_ENV) $(BIN)/python -m examples.flights $(DEMO_ARGS)
 
 # The tests come last, so that the last line of all is the closing line of pytest. Its tiers run in one go, cheap ones

@@ -85,7 +85,18 @@ _MODULES: Final = {
 }
 
 
+#: Packages of the extra ``spark``, under the names by which they are imported.
+_SPARK: Final = ("pandas", "py4j", "pyarrow", "pyspark")
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, "coord_control.coordinators")), name)
+    try:
+        module = importlib.import_module(_MODULES.get(name, "coord_control.coordinators"))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _SPARK:
+            raise
+        errors = importlib.import_module("coord_control.errors")
+        raise errors.PackageMissing(f"{__name__}.{name}", error.name, "spark") from error
+    return getattr(module, name)

@@ -1,4 +1,4 @@
-"""The checks of ``coordctl doctor`` before Spark is started: Python, Java, packages, network, disk, storage.
+"""The checks of ``coordctl doctor`` before Spark is started: Python, packages, Java, network, disk, storage.
 
 Each check is split into a function that reads (a version, the free disk space) and one that judges the result, so that
 every verdict can be tested on any machine. A failed check always names the next step.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -23,13 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coord_control.errors import AlreadyExists, JavaMissing, NoAtomicCreate, StoreError
+from coord_control.errors import AlreadyExists, JavaMissing, NoAtomicCreate, PackageMissing, StoreError
 
 if TYPE_CHECKING:
     from coord_control.durable.files.filesystem import Files
 
 __all__ = [
-    "SUPPORTED_PACKAGES",
+    "BASE_PACKAGES",
+    "SPARK_PACKAGES",
     "EnvironmentCheck",
     "Java",
     "Status",
@@ -43,19 +45,16 @@ __all__ = [
     "check_python",
     "check_storage",
     "find_java",
+    "has_spark",
     "local_path",
     "read_mounts",
     "require_java",
+    "require_spark",
 ]
 
 #: The same ranges as in pyproject.toml.
-SUPPORTED_PACKAGES: Final[Mapping[str, str]] = {
-    "pyspark": ">=3.5,<5",
-    "pyarrow": ">=18",
-    "pandas": ">=2.2,<3",
-    "pydantic": ">=2.12",
-    "msgspec": ">=0.19",
-}
+BASE_PACKAGES: Final[Mapping[str, str]] = {"pydantic": ">=2.12", "msgspec": ">=0.19"}
+SPARK_PACKAGES: Final[Mapping[str, str]] = {"pyspark": ">=3.5,<5", "pyarrow": ">=18", "pandas": ">=2.2,<3"}
 
 _MIN_PYTHON: Final = (3, 11)
 _MIN_JAVA: Final = 17
@@ -200,9 +199,32 @@ def _java_install() -> str:
 # --- packages
 
 
+def has_spark() -> bool:
+    """Return whether PySpark can be imported: installed, or on the path of modules, as on a cluster."""
+    return importlib.util.find_spec("pyspark") is not None
+
+
+def require_spark(what: str) -> None:
+    """Check that PySpark can be imported, without importing it.
+
+    Args:
+        what: what needs it, for the message.
+
+    Raises:
+        PackageMissing: it cannot.
+    """
+    if not has_spark():
+        raise PackageMissing(what, "pyspark", "spark")
+
+
 def check_packages() -> list[EnvironmentCheck]:
     """Judge the installed version of every package that matters, without importing it."""
-    return [check_package(name, _installed(name), range_) for name, range_ in SUPPORTED_PACKAGES.items()]
+    packages = {**SPARK_PACKAGES, **BASE_PACKAGES} if has_spark() else BASE_PACKAGES
+    checks = [check_package(name, _installed(name), range_) for name, range_ in packages.items()]
+    if has_spark():
+        return checks
+    install = "drivers of jobs need it: pip install 'coord-control[spark]'"
+    return [EnvironmentCheck("pyspark", Status.WARNING, "not installed", SPARK_PACKAGES["pyspark"], install), *checks]
 
 
 def check_package(name: str, version: str | None, range_: str) -> EnvironmentCheck:

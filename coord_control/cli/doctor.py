@@ -54,7 +54,8 @@ def doctor(
     checks = _basic_checks(root)
     skipped = ["storage"] if root is None else []
     remote_root = root if root is not None and environment.local_path(root) is None else None
-    if spark and not any(check.status is Status.FAILED and check.name in ("java", "pyspark") for check in checks):
+    blocked = any(check.status is Status.FAILED and check.name in ("java", "pyspark") for check in checks)
+    if spark and environment.has_spark() and not blocked:
         checks += _spark_checks(remote_root, spark_timeout)
     else:
         skipped += ["spark"] if remote_root is None else ["spark", "storage"]
@@ -69,7 +70,7 @@ def doctor(
 def _basic_checks(root: str | None) -> list[EnvironmentCheck]:
     checks = [
         environment.check_python(sys.version_info[:3]),
-        environment.check_java(environment.find_java(os.environ)),
+        *([environment.check_java(environment.find_java(os.environ))] if environment.has_spark() else []),
         *environment.check_packages(),
         environment.check_loopback(),
         environment.check_host(os.environ),

@@ -38,7 +38,7 @@ from coord_control.driver_process import (
     driver_environment,
 )
 from coord_control.durable.job_folder.upgrade_record import Program
-from coord_control.environment import require_java
+from coord_control.environment import require_java, require_spark
 from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.supervisor import Policy, StopRequested, supervise
 
@@ -158,6 +158,7 @@ def run(
     Python workers use the driver's interpreter on a local master, unless PYSPARK_PYTHON is set.
     """
     with reported(as_json=False):
+        require_spark("coordctl run")
         if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):  # Spark Connect: Java is on another machine
             require_java(os.environ)
     _warn_of_misplaced(context, args or [])

@@ -25,6 +25,7 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.state_lookup import find_query
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.restore.export import export_query
+from coord_control.environment import require_spark
 from coord_control.exit_codes import ExitCode
 from coord_control.ids import QueryName
 
@@ -164,6 +165,7 @@ def _list_known(control: str | None, as_json: bool) -> None:
 
 
 def _load_states(path: str) -> list[dict[str, Any]]:
+    require_spark("--state")
     command = [sys.executable, "-m", "coord_control.spark.process.state_check", path]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 import typer
 
 from coord_control.durable.restore.shuffle_partitions import StateToRepartition
+from coord_control.environment import require_spark
 from coord_control.ids import QueryName
 from coord_control.spark.states.state_request import StateRequest, StateRows
 
@@ -38,6 +39,7 @@ def read_state(request: StateRequest) -> StateRows:
     """Have Spark read a state of a checkpoint, or compare two.
 
     Raises:
+        PackageMissing: PySpark is not installed.
         typer.BadParameter: Spark could not be run.
     """
     return StateRows.model_validate_json(_answer("coord_control.spark.process.state_rows", request.model_dump_json()))
@@ -45,6 +47,7 @@ def read_state(request: StateRequest) -> StateRows:
 
 def _answer(module: str, work: str) -> str:
     """Run a module with work on its standard input, and return the last line that it prints."""
+    require_spark("this command")
     done = subprocess.run([sys.executable, "-m", module], input=work, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

@@ -14,7 +14,7 @@ from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings
-from coord_control.errors import PagePackageMissing, PageSettingsInvalid
+from coord_control.errors import PackageMissing, PageSettingsInvalid
 from coord_control.exit_codes import ExitCode
 from coord_control.listen_address import is_loopback
 
@@ -83,7 +83,7 @@ def _serve(client: ControlClient, listen: str, token_file: Path | None, actions:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
             raise
-        raise PagePackageMissing(error.name) from error
+        raise PackageMissing("coordctl ui", error.name, "ui") from error
     token = read_token(token_file) if actions else None
     client.actor = f"{client.actor} (page)"  # for the audit trail
     with bound(listen) as listener:

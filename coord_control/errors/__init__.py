@@ -61,7 +61,8 @@
             - DatabaseBusy, DatabaseFull
         - DatabaseReadOnly, DatabaseForbidden, DatabaseDamaged, DatabaseNotFound
         - DatabaseUrlInvalid, DatabaseDriverMissing, SchemaMismatch, RecordRefused
-    - PagePackageMissing, PageSettingsInvalid    coordctl ui cannot serve its page
+    - PackageMissing                             an extra of the package is not installed
+    - PageSettingsInvalid                        coordctl ui cannot serve its page
 """
 
 from coord_control.errors import base, client, control, live, restores, states, system, user

@@ -18,7 +18,7 @@ __all__ = [
     "MetricsAddressInvalid",
     "NoControlPlane",
     "OperatorNotFound",
-    "PagePackageMissing",
+    "PackageMissing",
     "PageSettingsInvalid",
     "RequestInvalid",
 ]
@@ -133,14 +133,14 @@ class MetricsAddressInvalid(CoordControlError):
         )
 
 
-class PagePackageMissing(CoordControlError):
-    """The packages of the optional web page are not installed."""
+class PackageMissing(CoordControlError):
+    """The package of an extra is not installed."""
 
     fault = Fault.USER
 
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(f'coordctl ui needs the package {package}: pip install "coord-control[ui]"')
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        self.what, self.package, self.extra = what, package, extra
+        super().__init__(f"{what} needs the package {package}: pip install 'coord-control[{extra}]'")
 
 
 class PageSettingsInvalid(CoordControlError):

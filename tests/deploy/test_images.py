@@ -23,7 +23,7 @@ DOCKERFILE: Final = IMAGES / "Dockerfile"
 PROJECT: Final[dict[str, Any]] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 #: Extras that the images have; requirements.txt has their packages.
-EXTRAS: Final = ("postgresql", "dagster", "demo", "ui")
+EXTRAS: Final = ("spark", "postgresql", "dagster", "demo", "ui")
 
 #: What Spark on Kubernetes gives an executor.
 EXECUTOR: Final = {

@@ -27,7 +27,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     result = invoke(tmp_path, "ui", "--listen", "nowhere")  # not even if it could
     assert result.exit_code == ExitCode.CONFIG
     assert f"needs the package {package}" in result.output
-    assert 'pip install "coord-control[ui]"' in result.output
+    assert "pip install 'coord-control[ui]'" in result.output
 
 
 def test_a_token_file_without_buttons_is_a_mistake(tmp_path: Path) -> None:

@@ -111,8 +111,11 @@ def test_package_versions(version: str | None, range_: str, status: Status) -> N
 def test_the_supported_ranges_are_those_of_the_project() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
-    for name, range_ in environment.SUPPORTED_PACKAGES.items():
-        assert f"{name}{range_}" in project["dependencies"]
+    for packages, declared in (
+        (environment.BASE_PACKAGES, project["dependencies"]),
+        (environment.SPARK_PACKAGES, project["optional-dependencies"]["spark"]),
+    ):
+        assert {f"{name}{range_}" for name, range_ in packages.items()} <= set(declared)
     assert project["requires-python"] == ">=3.11"
 
 
