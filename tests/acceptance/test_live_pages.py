@@ -1,4 +1,4 @@
-"""The programs and commands of README.md and docs/live-values.md, typed one after the other into a real terminal."""
+"""The programs and commands of README.md and two pages, typed one after the other into a real terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spark
 
 README: Final = CHECKOUT / "README.md"
 PAGE: Final = CHECKOUT / "docs" / "live-values.md"
+OPERATORS: Final = CHECKOUT / "docs" / "operators.md"
 #: Lines of an editor or a terminal that are seen at once.
 SCREEN: Final = 24
 
@@ -54,14 +56,27 @@ class Reader:
         for line in lines:
             printed.append(self.type(line))
             if line.startswith("echo "):
-                epoch = str(len(list((self.folder / "in").glob("*.json"))) - 1)
-                commits = f"jobs/{job}/queries/{query}/lineage-000001/spark/commits/{epoch}"
-                eventually((self.folder / commits).exists, self._logs)
+                self.wait_for(job, query, len(list((self.folder / "in").glob("*.json"))) - 1)
         return printed
+
+    def wait_for(self, job: str, query: str, epoch: int) -> None:
+        """Wait until the newest lineage of a query has committed an epoch."""
+        lineages = self.folder / "jobs" / job / "queries" / query
+        eventually(lambda: (max(lineages.glob("lineage-*")) / f"spark/commits/{epoch}").exists(), self._logs)
 
     def output(self, name: str) -> list[dict[str, Any]]:
         parts = sorted((self.folder / name).glob("part-*.json"), key=lambda path: path.stat().st_mtime)
         return [json.loads(line) for path in parts for line in path.read_text().splitlines()]
+
+    def sink(self, name: str) -> list[dict[str, Any]]:
+        """The rows that Spark's log of the sink names, in order of their epochs."""
+        log = self.folder / name / "_spark_metadata"
+        rows = []
+        for entry in sorted((path for path in log.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
+            for line in entry.read_text().splitlines()[1:]:
+                part = Path(urlsplit(json.loads(line)["path"]).path)
+                rows += [json.loads(row) for row in part.read_text().splitlines()]
+        return rows
 
     def _here(self, text: str) -> str:
         return text.replace(self._place, str(self.folder))
@@ -78,40 +93,40 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
             process.kill()
 
 
-def of_the_readme() -> tuple[Block, Block, Block, Block]:
-    """The first program, its commands, and those of the second."""
+def of_the_readme() -> list[Block]:
+    """The plain program and its commands, then that with a live value and its commands."""
     found = list(blocks(README))
-    at = next(at for at, block in enumerate(found) if "job.live" in block.text)
-    first, commands, second, more = found[at : at + 4]
-    return first, commands, second, more
+    at = next(at for at, block in enumerate(found) if "cc.Job" in block.text)
+    return found[at : at + 4]
 
 
-def test_the_first_program_of_the_readme_fits_on_a_screen() -> None:
-    first, commands, second, _ = of_the_readme()
-    assert len(first.text.splitlines()) <= SCREEN
-    assert len(commands.text.splitlines()) <= SCREEN
-    assert "job.operator" in second.text
+def test_the_programs_of_the_readme_fit_on_a_screen() -> None:
+    for block in of_the_readme():
+        assert len(block.text.splitlines()) <= SCREEN
 
 
 @pytest.mark.parametrize("reader", ["/tmp/tour"], indirect=True)
-def test_the_first_program_of_the_readme_and_its_commands_work(reader: Reader) -> None:
-    program, commands, _, _ = of_the_readme()
-    reader.save("tour.py", program)
-    *_, restored = reader.follow(commands.text.splitlines(), "tour", "late")
-    assert "before-change" in restored
-    assert len(reader.output("out")) == 1, "the second flight is not late by the new limit"
+def test_the_programs_of_the_readme_and_their_commands_work(reader: Reader) -> None:
+    plain, commands, live, more = of_the_readme()
+    reader.save("tour.py", plain)
+    printed = reader.follow(commands.text.splitlines(), "tour", "late")
+    assert "can be restored; nothing was changed" in printed[6]
+    assert "was restored from" in printed[7]
+    reader.wait_for("tour", "late", 1)
+    assert [row["carrier"] for row in reader.sink("out")] == ["UA", "AA"], "each flight once"
+    reader.save("tour.py", live)
+    reader.follow(more.text.splitlines(), "tour", "late")
+    assert len(reader.sink("out")) == 2, "the third flight is not late by the new limit"
 
 
 @pytest.mark.slow  # tests/spark shows each of its parts
 @pytest.mark.parametrize("reader", ["/tmp/tour"], indirect=True)
-def test_the_second_program_of_the_readme_and_its_commands_work(reader: Reader) -> None:
-    _, _, program, commands = of_the_readme()
+def test_the_program_of_the_operators_page_and_its_commands_work(reader: Reader) -> None:
+    program, commands = list(blocks(OPERATORS))[:2]
     reader.save("adaptive.py", program)
-    (reader.folder / "in").mkdir()
-    start, *others = commands.text.splitlines()
+    folder, start, event, stop = commands.text.splitlines()
     late = [f'echo \'{{"carrier": "UA", "dep_delay": 40.0}}\' > /tmp/tour/in/{number}.json' for number in (1, 2)]
-    event, stop = others
-    reader.follow([start, late[0], event, late[1], stop], "adaptive", "late")
+    reader.follow([folder, start, late[0], event, late[1], stop], "adaptive", "late")
     assert len(reader.output("adaptive")) == 1, "the event has raised the threshold"
 
 

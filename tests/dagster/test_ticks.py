@@ -42,9 +42,9 @@ def _documented() -> StreamingJobSpec:
 
 def _of_the_readme() -> StreamingJobSpec:
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"`(schedules: .*?)`", text)
-    attributes = {"jobs": [{"name": JOB, **yaml.safe_load(line)}]}
-    return StreamingJobComponent.from_attributes_dict(attributes=attributes).jobs[0]
+    [block] = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    job = {**yaml.safe_load(block)["attributes"]["jobs"][0], "name": JOB}
+    return StreamingJobComponent.from_attributes_dict(attributes={"jobs": [job]}).jobs[0]
 
 
 def _of_checkpoints() -> StreamingJobSpec:
