@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -53,6 +54,34 @@ def test_every_option_has_a_help_text(name: str) -> None:
     assert all(option.help for option in _options(name))
 
 
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_help_at_80_columns_shows_whole_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call(*name.split(), "--help").stdout
+
+    # The choices of an option are one word.
+    assert all(len(line) <= 80 or len(line.split()) <= 2 for line in shown.splitlines())
+    for option in _options(name):
+        assert {option.envvar, *option.opts, *option.secondary_opts} <= set(re.split(r"[^\w-]+", shown))
+
+
+def test_every_command_is_listed_with_its_first_sentence() -> None:
+    shown = call("--help").stdout
+
+    assert set(_ROOT.commands) <= set(shown.split())
+    assert "..." not in shown.partition("Options:")[2]
+
+
+def test_without_a_command_the_five_that_matter_are_shown() -> None:
+    result = call()
+
+    assert result.exit_code == 0
+    shown = re.findall(r"^  coordctl (\w+(?: create)?)", result.stdout, re.MULTILINE)
+    assert shown == ["run", "watch", "savepoint create", "restore", "set"]
+    assert set(shown) <= set(_COMMANDS)
+    assert "coordctl --help" in result.stdout
+
+
 @pytest.mark.parametrize("flag", ["--control", "--json", "--key", "--wait", "--timeout", "--yes", "--force", "--limit"])
 def test_what_several_commands_take_is_one_option(flag: str) -> None:
     commands = [name for name in _COMMANDS if (name, flag) not in _OF_THEIR_OWN]
@@ -68,7 +97,7 @@ def test_the_version_is_shown_without_a_command() -> None:
     assert result.stdout.startswith("coordctl ")
 
 
-@pytest.mark.parametrize(("option", "command"), [("--control", "jobs"), ("--sample=1", "savepoint show")])
+@pytest.mark.parametrize(("option", "command"), [("--control", "upgrade"), ("--sample=1", "savepoint show")])
 def test_an_option_before_the_command_is_said_to_belong_behind_it(option: str, command: str) -> None:
     result = call(option, "x", *command.split())
 
