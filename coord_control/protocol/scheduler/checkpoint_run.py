@@ -106,8 +106,8 @@ class Input(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimNumber:
-    """Verify that the job is still this driver's, and claim the id, on another thread; then ``claimed`` or
-    ``not_claimed``, always."""
+    """Verify that the job is still this driver's, and claim the id, on another thread if that may hang; then
+    ``claimed`` or ``not_claimed``, always."""
 
 
 @dataclass(frozen=True, slots=True)

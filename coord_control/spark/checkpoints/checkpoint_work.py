@@ -232,7 +232,11 @@ class CheckpointWork:
             self._store.verify()  # a driver that hung and was replaced must not take the id of its successor
             self._store.claim(self.checkpoint, request.kind.value, target=request.target, label=request.label)
 
-        self._spawn(claim, self._claimed, self._not_claimed, goes_first=True)
+        if request.target is not None:
+            self._spawn(claim, self._claimed, self._not_claimed)
+            return
+        claim()  # checkpoints on the job's storage are cut in the order of their ids
+        self._run.claimed()
 
     def _claimed(self, _: None) -> None:
         self._run.claimed()
@@ -321,16 +325,11 @@ class CheckpointWork:
         self._removed(None)
 
     def _spawn(
-        self,
-        action: Callable[[], Result],
-        done: Callable[[Result], None],
-        failed: Callable[[Exception], None],
-        *,
-        goes_first: bool = False,
+        self, action: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         def run() -> None:
             # Not for a savepoint elsewhere: its copies take long anyway.
-            if self.request.target is None and not goes_first:
+            if self.request.target is None:
                 _let_the_query_go_first()
             try:
                 result = action()

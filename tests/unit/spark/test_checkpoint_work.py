@@ -153,8 +153,7 @@ def test_a_checkpoint_is_cut_again_when_every_pin_of_the_first_cut_has_ended(tmp
     rig = CheckpointRig(tmp_path, SLOW, PURGED)
     store = cast(PurgingStore, rig.store(PurgingStore))
     rig.work(store).begin()
-    for _ in ("the claim", "the purged one"):
-        rig.box.get(timeout=SECONDS)()
+    rig.box.get(timeout=SECONDS)()  # the purged one
     assert rig.core.calls == ["cut", "aborted"], "the slow one still pins"
     store.may_go_on.set()
     rig.run(lambda: rig.outcomes)
@@ -172,8 +171,7 @@ def test_what_the_core_says_late_of_the_first_cut_does_not_end_the_second(tmp_pa
     rig = CheckpointRig(tmp_path, PURGED)
     work = rig.work(rig.store(PurgingStore))
     work.begin()
-    for _ in ("the claim", "the purged one"):
-        rig.box.get(timeout=SECONDS)()
+    rig.box.get(timeout=SECONDS)()
     assert rig.core.calls == ["cut", "aborted", "cut"]
     work.abandoned(CheckpointFailed(ID, rig.core.barriers[0], FailureReason.COORDINATOR_FAILED, "it did not answer"))
     rig.run(lambda: rig.outcomes)
@@ -211,15 +209,10 @@ def test_a_checkpoint_whose_metadata_cannot_be_made_fails(tmp_path: Path) -> Non
     assert rig.entries() == []
 
 
-@pytest.mark.parametrize("place", ["claim", "pin"])
-def test_a_checkpoint_for_which_no_thread_can_be_started_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_checkpoint_for_which_no_thread_can_be_started_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: the thread that never ran was waited for; no abort and no timeout ended the checkpoint."""
     rig = CheckpointRig(tmp_path, SLOW)
     work = rig.work(rig.store())
-    if place == "pin":
-        work.begin()
     real, failed = threading.Thread.start, list[bool]()
 
     def start(thread: threading.Thread) -> None:
@@ -230,10 +223,7 @@ def test_a_checkpoint_for_which_no_thread_can_be_started_fails(
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
-        if place == "claim":
-            work.begin()
-        else:
-            rig.run(lambda: failed)
+        work.begin()
     rig.run(lambda: rig.outcomes)
     assert rig.outcomes[0].reason is FailureReason.INTERNAL
     assert rig.entries() == []
