@@ -43,11 +43,11 @@ _JOB: Final = """
         job.await_termination()
 """
 _FAILS: Final = "'raise_error(cast(n as string)) is null'"
-_VERIFY: Final = ("--verify-for", "6s", "--start-within", "90s")
+_VERIFY: Final = ("--verify-for", "10s", "--start-within", "90s")
 
 
 class Feed:
-    """Writes a file with one row more, several times in a second."""
+    """Writes a file with one row more, again and again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Feed:
         self._thread.join()
 
     def _write(self) -> None:
-        while not self._is_over.wait(0.3):
+        while not self._is_over.wait(0.6):
             hidden = self._folder / f".{self.count}"
             hidden.write_text(json.dumps({"n": self.count}))
             hidden.rename(self._folder / f"{self.count}.json")
