@@ -22,7 +22,7 @@ import typer
 
 from coord_control.cli.output import plain, say, warn
 from coord_control.control.client.control_client import ControlClient
-from coord_control.control.settings import state_folder
+from coord_control.control.settings import ControlSettings, default_url, state_folder
 from coord_control.errors import CoordControlError
 from coord_control.storage.records import JobRecord, JobState
 
@@ -79,6 +79,19 @@ def _tell(child: int, log_file: Path) -> None:
     typer.echo("watch:   coordctl jobs; coordctl watch JOB; coordctl logs JOB -f")
     typer.echo(f"         tail -f {shlex.quote(str(log_file))}")
     typer.echo(f"stop:    coordctl stop JOB, or: kill {child}")
+    typer.echo(f"control: {_database()}")
+
+
+def _database() -> str:
+    """Name the control database, and who can see the job there."""
+    try:
+        settings = ControlSettings.load()
+        with ControlClient(settings=settings) as client:
+            if settings.url == default_url():
+                return f"{client.url}, which only this user on this machine has; COORD_CONTROL names another one"
+            return client.url
+    except CoordControlError as error:
+        return str(error)
 
 
 def _await_job(child: int, log_file: Path, seconds: float) -> int:

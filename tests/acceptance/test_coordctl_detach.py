@@ -77,7 +77,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
             *options,
             str(script),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **state})
+        environment = {**os.environ, **state}
+        environment.pop("COORD_CONTROL", None)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         pid = re.search(r"process (\d+)", done.stdout)
         log = re.search(r"its log: (.*)", done.stdout)
         assert pid is not None
@@ -104,6 +106,8 @@ def test_it_goes_on_in_a_session_of_its_own_and_says_how_to_stop_it(run: Run, tm
     assert os.getsid(found.pid) == found.pid
     for command in ("coordctl watch JOB", "coordctl logs JOB -f", "coordctl stop JOB", f"kill {found.pid}"):
         assert command in found.out
+    database = f"sqlite:///{tmp_path}/state/coord-control/control.db"
+    assert f"control: {database}, which only this user on this machine has" in found.out
 
     os.kill(found.pid, signal.SIGTERM)
     log = found.wait_gone(driver)
