@@ -91,6 +91,13 @@ def test_what_is_not_there_is_told_with_what_is_near(
     assert all(name in str(caught.value) for name in near)
 
 
+def test_a_folder_that_is_no_savepoint_is_not_proposed_for_itself(files: MemoryFiles, catalog: Catalog) -> None:
+    files.create("/elsewhere/mind/part-0.json", b"{}")
+    with pytest.raises(CheckpointNotFound, match="no _metadata") as caught:
+        catalog.resolve("/elsewhere/mind")
+    assert caught.value.near == ("/elsewhere/mine",)
+
+
 def test_a_job_without_any_has_no_latest() -> None:
     with pytest.raises(CheckpointNotFound, match="no complete checkpoint"):
         Catalog(MemoryFiles(), JOB).resolve("latest")
