@@ -88,8 +88,8 @@ types: setup ## mypy --strict
 imports: setup ## the import contracts of pyproject.toml
 	@$(BIN)/lint-imports --no-logo
 
-docs: setup ## the API reference, in build/docs; every public name has to say something
-	@$(BIN)/python scripts/reference.py build/docs
+docs: setup ## the documentation as a site, in build/docs; every public name has to say something
+	@$(BIN)/python -m scripts.docs_site build/docs
 
 coverage: setup ## the cheap tiers, with branch coverage of the protocol core, which has to be complete
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov=coord_control.protocol --cov-branch --cov-report=term-missing \
