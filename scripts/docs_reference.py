@@ -13,6 +13,8 @@ from typing import Any, Final
 import typer
 import typer.cli
 
+from scripts.docs_docstrings import as_markdown
+
 __all__ = ["MODULES", "pages", "undocumented"]
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -91,7 +93,7 @@ def _document(title: str, name: str) -> str:
 
 def _api_page(title: str, name: str) -> str:
     module = importlib.import_module(name)
-    parts = [f"# {title}\n\n`{name}`: {inspect.cleandoc(module.__doc__ or '')}\n"]
+    parts = [f"# {title}\n\n`{name}`: {as_markdown(inspect.cleandoc(module.__doc__ or ''))}\n"]
     for each in _public(module):
         found: Any = getattr(module, each)
         if inspect.isclass(found) or inspect.isfunction(found):

@@ -77,7 +77,8 @@ def build(folder: Path) -> Path:
     config = config.replace("docs_dir: build/site", "docs_dir: site").replace("paths: [.]", "paths: [..]")
     generated.write_text(f"{config}site_dir: {os.path.relpath(folder / name, generated.parent)}\n", encoding="utf-8")
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean", "-f", str(generated)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "NO_COLOR": "1"}  # scripts.docs_docstrings is loaded by it
+    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or "warning" in (done.stdout + done.stderr).lower():
         raise SystemExit(done.stdout + done.stderr)
     versions = sorted((each.parent.name for each in folder.glob("*/index.html")), reverse=True)
