@@ -1,9 +1,9 @@
 """Builds the documentation: ``python -m scripts.docs_site [FOLDER]``.
 
 The pages are the repository's own Markdown files, where they are, so that their links work here as they do in the
-repository; and the reference, which is made from the code (scripts/docs_reference.py). Each version is a separate folder:
-what an older version has left stays, and the reader can choose among them. Needs neither network nor Java. The pages
-can be read from the disk; search and the choice of versions need a server, as the command says.
+repository; and the reference, which is made from the code (scripts/docs_reference.py). Each version is a separate
+folder: what an older version has left stays, and the reader can choose among them. Needs neither network nor Java. The
+pages can be read from the disk; search and the choice of versions need a server, as the command says.
 
 Every warning is an error, and so is a link to what is not there: otherwise the documentation would silently decay.
 """
