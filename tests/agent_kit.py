@@ -444,6 +444,12 @@ class ScriptedDriver:
             self._tell(statistics)
             handle.finish(CheckpointOutcome(path=path), number, statistics)
 
+    def release(self) -> None:
+        """Answer who waits for a checkpoint under way: the process of a test ends only when no thread waits."""
+        with self._lock:
+            for checkpoint, handle in self._handles.items():
+                handle.finish(CheckpointOutcome(FailureReason.JOB_ENDING), checkpoint)
+
     def fail(self, checkpoint: int, reason: FailureReason) -> None:
         """A checkpoint under way fails."""
         with self._lock:

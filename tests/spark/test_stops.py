@@ -192,16 +192,12 @@ SHAPES: Final = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize(
+    "stops", [STOPS, pytest.param(STOPS_LONG, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 @SHAPES
 def test_no_sink_is_given_an_epoch_after_a_stop_with_savepoint_and_no_row_is_lost_or_doubled(
-    make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape, spark_log: Callable[[], str]
+    make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape, stops: int, spark_log: Callable[[], str]
 ) -> None:
-    stop_at_random_moments(make_job, spark, rig, shape, STOPS)
+    stop_at_random_moments(make_job, spark, rig, shape, stops)
     assert "ERROR" not in spark_log(), "something was cut off, and Spark says so in a thousand lines"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@SHAPES
-def test_two_hundred_stops(make_job: MakeJob, spark: SparkSession, rig: StopsRig, shape: Shape) -> None:
-    stop_at_random_moments(make_job, spark, rig, shape, STOPS_LONG)

@@ -33,6 +33,7 @@ class AgentRig:
         self, *, is_supervised: bool = False, is_ready_to_start: bool = True, **options: Any
     ) -> tuple[ScriptedDriver, Agent]:
         driver = ScriptedDriver(self.folder / "jobs", **options)
+        self.cleanup.callback(driver.release)
         store = open_store(self.settings)
         self.stores.append(store)
         agent = make_agent(driver, self.settings, store, is_supervised=is_supervised)
