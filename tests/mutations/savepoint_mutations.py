@@ -50,6 +50,15 @@ SAVEPOINT_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
+            "keep one compacted entry of a file source's log, from which Spark derives another interval",
+            layout._up_to,
+            "yield from (entries[each][0] for each in sorted(before)[-1:])",
+            "",
+        ),
+        f"{_LAYOUT}::test_a_file_sources_log_is_taken_from_its_newest_compaction_to_its_own_offset",
+    ),
+    (
+        Mutation(
             "leave out what the sources of a query without commits have chosen",
             layout.layout_of,
             "needed.update(_source_files(paths, {} if upcoming is None else upcoming.by_source))",

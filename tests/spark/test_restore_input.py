@@ -244,3 +244,15 @@ def test_a_source_without_files_is_said_to_be_unseen(
     assert (of_rate["subject"], of_rate["verdict"]) == ("q/0", "warning")
     assert "it is not a file source" in of_rate["found"]
     assert (of_files["subject"], of_files["verdict"]) == ("q/1", "ok")
+
+
+def test_a_savepoint_of_a_restored_query_can_be_restored_at_whatever_interval_spark_compacts_the_log(
+    runs: Runs,
+) -> None:
+    """Bug: of compacted entries only the newest was kept. From one Spark derives another interval than from two, so the
+    restored query compacted its log every six epochs, and the next one missed the entries of every third.
+    """
+    runs(7, label="first")
+    runs(8, restore_from="first", label="second")
+    runs(1, restore_from="second")
+    assert runs.values() == list(range(16))

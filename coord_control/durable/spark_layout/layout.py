@@ -7,8 +7,9 @@ entry of the offset log Spark would skip data (spark-facts 8). The rules:
   batch). Of a query that does not run also ``offsets/b+1`` when there is one: a sink may have that epoch already, so it
   must be run again with the same rows.
 * ``sources/<i>``: a file source's log up to its offset in the newest of these entries (a separate number, not the
-  epoch); its newest compacted entry holds all before it. Everything of other sources is kept: it is written once, at
-  the first start, and says where reading begins.
+  epoch); its newest compacted entry holds all before it, and the one before that is kept too: Spark takes the distance
+  of the last two for the interval, and derives another one from a single entry. Everything of other sources is kept: it
+  is written once, at the first start, and says where reading begins.
 * ``state``: version *b* + 1 of every store (:mod:`~coord_control.durable.spark_layout.state_files`), and the
   descriptions and schemas that were written up to *b*
   (:mod:`~coord_control.durable.spark_layout.stateful_operators`). Before the first commit there is none.
@@ -169,7 +170,9 @@ def _source_files(paths: list[str], by_source: Mapping[str, str | None]) -> Iter
 
 
 def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:
-    """Yield the entries of a file source's log up to one: the newest compacted one, and all after it."""
+    """Yield the entries of a file source's log up to one: the newest compacted one, all after it, and the compacted one
+    before it, because Spark takes the distance of the last two for the interval.
+    """
     entries: dict[int, tuple[str, bool]] = {}
     for path in files:
         match = _LOG_ENTRY.fullmatch(path.removeprefix(f"{folder}/"))
@@ -180,9 +183,11 @@ def _up_to(folder: str, files: list[str], newest: int) -> Iterator[str]:
     for number in range(newest, -1, -1):
         if number not in entries:
             raise StateFileMissing(f"{folder}/{number}", f"the source has read up to entry {newest} of this log")
-        path, compacted = entries[number]
+        path, is_compacted = entries[number]
         yield path
-        if compacted:
+        if is_compacted:
+            before = [each for each, (_, is_compacted) in entries.items() if is_compacted and each < number]
+            yield from (entries[each][0] for each in sorted(before)[-1:])
             return
 
 

@@ -122,13 +122,14 @@ COMPACTED = ("0", "1", "2.compact", "3", "4", "5.compact", "6", "7")
         (1, ["0", "1"]),
         (2, ["2.compact"]),
         (4, ["2.compact", "3", "4"]),
-        (5, ["5.compact"]),
-        (6, ["5.compact", "6"]),
+        (5, ["2.compact", "5.compact"]),
+        (6, ["2.compact", "5.compact", "6"]),
     ],
 )
 def test_a_file_sources_log_is_taken_from_its_newest_compaction_to_its_own_offset(
     newest: int, expected: list[str]
 ) -> None:
+    """The compacted entry before tells Spark the interval."""
     directory = Directory(*(f"sources/0/{name}" for name in COMPACTED)).epochs(3, [f'{{"logOffset":{newest}}}'])
     assert directory.needed(3, "sources/0/") == expected
 
@@ -136,7 +137,7 @@ def test_a_file_sources_log_is_taken_from_its_newest_compaction_to_its_own_offse
 def test_each_source_has_an_offset_of_its_own() -> None:
     directory = Directory(*(f"sources/{source}/{name}" for source in (0, 1) for name in COMPACTED))
     directory.epochs(9, ['{"logOffset":7}', '{"logOffset":3}'])
-    assert directory.needed(9, "sources/") == ["0/5.compact", "0/6", "0/7", "1/2.compact", "1/3"]
+    assert directory.needed(9, "sources/") == ["0/2.compact", "0/5.compact", "0/6", "0/7", "1/2.compact", "1/3"]
 
 
 def test_named_sources_are_found_by_name() -> None:
