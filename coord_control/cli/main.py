@@ -18,6 +18,7 @@ from coord_control.cli import (
     event,
     exporter,
     history,
+    init,
     jobs,
     lifecycle,
     live,
@@ -78,6 +79,7 @@ def _names_of(command: Any) -> set[str]:
 #: All commands, as --help shows them.
 _SECTIONS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
     "Run a job": {
+        "init": init.init,
         "run": run.run,
         "upgrade": upgrade.upgrade,
         "stop": lifecycle.stop,
