@@ -33,6 +33,7 @@ from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
 
+LOGS: Final = ("fileSource", "fileSink")
 #: Of three jobs each.
 STOPS: Final = 7
 STOPS_LONG: Final = 67
@@ -181,10 +182,15 @@ def other_work(spark: SparkSession, rng: random.Random) -> Callable[[threading.E
 
 
 @pytest.fixture
-def rig(file_stream: Callable[[str], FileStream], tmp_path: Path) -> StopsRig:
+def rig(spark: SparkSession, file_stream: Callable[[str], FileStream], tmp_path: Path) -> Iterator[StopsRig]:
+    """Logs of files are compacted often, so that cuts fall everywhere between two compacted entries."""
+    for log in LOGS:
+        spark.conf.set(f"spark.sql.streaming.{log}.log.compactInterval", "3")
     made = StopsRig(file_stream(SCHEMA), tmp_path)
     made.add()
-    return made
+    yield made
+    for log in LOGS:
+        spark.conf.unset(f"spark.sql.streaming.{log}.log.compactInterval")
 
 
 SHAPES: Final = pytest.mark.parametrize(
