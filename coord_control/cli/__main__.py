@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from coord_control.cli.main import app
+from coord_control.cli.entry import main
 
-app(prog_name="coordctl")
+main()
