@@ -265,7 +265,7 @@ def test_a_file_source_goes_on_from_any_epoch_before_at_and_after_a_compaction(
         ["0", "1"],
         ["2.compact"],
         ["2.compact", "3", "4"],
-        ["5.compact"],
+        ["2.compact", "5.compact"],
     ]
 
 

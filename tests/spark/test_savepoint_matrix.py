@@ -23,7 +23,7 @@ from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata, 
 from coord_control.durable.checkpoints.verification import verify_files
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.ids import QueryName
-from tests.patience import SECONDS
+from tests.patience import SECONDS, eventually
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import (
     Dialogue,
@@ -183,6 +183,11 @@ SLOW: Final = (
 )
 
 
+def is_cut(job: cc.Job, handle: cc.CheckpointHandle) -> bool:
+    """Whether the boundaries of its queries are fixed, if they are committed already."""
+    return any(each.queries for each in job.checkpoint_statistics().history if each.checkpoint == handle.id)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in CASES]
 )
@@ -215,6 +220,7 @@ def test_what_is_saved_under_load_gives_the_same_results_when_it_is_restored(
     def save(moment: str, epoch: int) -> None:
         if (moment, epoch) == ("before", 2):
             handles["early"] = job.trigger_savepoint(target=str(tmp_path / "early"))
+            eventually(lambda: is_cut(job, handles["early"]))  # first it claims its folder, on another thread
         elif (moment, epoch) == ("after", 2):
             handles["late"] = job.trigger_savepoint(label="late")
         elif (moment, epoch) == ("after", 3):

@@ -34,7 +34,9 @@ typer.main.get_command = interrupted
     ("moment", "code"), [(_LOADING, -signal.SIGINT), (_LOADED, 128 + signal.SIGINT)], ids=["loading", "loaded"]
 )
 def test_ctrl_c_ends_it_without_a_traceback(moment: str, code: int) -> None:
-    program = f"import os, signal, sys, typer\n{moment}\nfrom coord_control.cli.entry import main\nmain()"
+    # Whoever runs the tests in the background has it ignored.
+    program = "import os, signal, sys, typer\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += f"{moment}\nfrom coord_control.cli.entry import main\nmain()"
     done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
