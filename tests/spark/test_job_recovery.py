@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ class WorkerKiller(Observer):
             self.has_killed = True
             workers = python_workers()
             for worker in workers:
-                worker.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.kill()
             psutil.wait_procs(workers, SECONDS)
         super().checkpoint_coordinator(checkpoint_id, result)
 
@@ -101,9 +103,12 @@ def python_workers() -> list[psutil.Process]:
     def is_daemons(process: psutil.Process | None) -> bool:
         return process is not None and "pyspark.daemon" in process.cmdline()
 
-    return [
-        each for each in psutil.Process().children(recursive=True) if is_daemons(each) and is_daemons(each.parent())
-    ]
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if is_daemons(each) and is_daemons(each.parent()):
+                found.append(each)
+    return found
 
 
 def test_a_worker_that_dies_while_its_hello_waits_is_told_and_tried_again(
