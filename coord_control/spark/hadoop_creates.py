@@ -25,13 +25,12 @@ from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from coord_control.durable.files.object_facts import ATTEMPT
+
 __all__ = ["Create", "HadoopPlace", "create_of", "is_refused", "put", "put_new", "resolved", "why_unsafe"]
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 _UNPROBED: Final = "fs.s3a.create.performance"
-#: Metadata of a created object. A request whose answer was lost is sent again and then refused, because the
-#: object exists: this says which writer's it is.
-_ATTEMPT: Final = "attempt"
 #: The last one is S3A's for a condition that does not hold.
 _REFUSALS: Final = (
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -124,7 +123,7 @@ def put_new(place: HadoopPlace, data: bytes) -> None:
         _fill(builder.build(), lambda stream: stream.write(data))
         return
     attempt = uuid.uuid4().hex
-    stream = builder.must(_CONDITIONAL, True).opt(f"fs.s3a.create.header.{_ATTEMPT}", attempt).build()
+    stream = builder.must(_CONDITIONAL, True).opt(f"fs.s3a.create.header.{ATTEMPT}", attempt).build()
     try:
         _fill(stream, lambda stream: stream.write(data))
     except Py4JJavaError as error:
@@ -139,7 +138,7 @@ def is_refused(error: Py4JJavaError) -> bool:
 
 def _attempt_of(place: HadoopPlace) -> str | None:
     try:
-        found = place.file_system.getXAttr(place.path, f"header.{_ATTEMPT}")
+        found = place.file_system.getXAttr(place.path, f"header.{ATTEMPT}")
     except Py4JJavaError:
         return None
     return None if found is None else bytes(found).decode()

@@ -20,11 +20,12 @@ from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Files, Linked, LocalFiles, join, scheme
+from coord_control.durable.files.object_facts import MAX_COPY_BYTES
 from coord_control.durable.files.one_by_one import OneByOne
 from coord_control.errors import AlreadyExists, NoAtomicCreate, StoreUnavailable
 from coord_control.spark import hadoop_creates
 from coord_control.spark.hadoop_creates import Create, HadoopPlace
-from coord_control.spark.s3a_objects import MAX_COPY_BYTES, S3AObjects
+from coord_control.spark.s3a_objects import S3AObjects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,7 @@ from py4j.protocol import Py4JJavaError
 
 from coord_control.spark.hadoop_creates import HadoopPlace
 
-__all__ = ["MAX_COPY_BYTES", "S3AObjects"]
-
-#: S3 copies no larger object in one request.
-MAX_COPY_BYTES: Final = 5 << 30
+__all__ = ["S3AObjects"]
 
 _CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _NO_SUCH_KEY: Final = "software.amazon.awssdk.services.s3.model.NoSuchKeyException"

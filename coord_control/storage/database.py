@@ -22,7 +22,7 @@ from sqlalchemy import Connection, CursorResult, Executable, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from coord_control.errors import DatabaseNotFound, DatabaseReadOnly
+from coord_control.errors import DatabaseNotFound, DatabaseReadOnly, RecordRefused
 from coord_control.storage import schema
 from coord_control.storage.engine import WRITE, display, make_engine, parse_url, sqlite_file
 from coord_control.storage.translation import translated
@@ -157,6 +157,8 @@ class Database:
                     yield connection
         except SQLAlchemyError as error:
             raise translated(error, self.display_url) from error
+        except OverflowError as error:  # of Python's driver of SQLite, for a number of more than 64 bits
+            raise RecordRefused(self.display_url, error) from error
 
     def _make_ready(self) -> None:
         with self._lock:

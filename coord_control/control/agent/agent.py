@@ -241,7 +241,7 @@ class Agent:
     def _seconds_to_wait(self, now: float) -> float:
         if self._run.phase is Phase.FENCED:
             return _FENCED_SECONDS
-        due = self._contact.seconds_until_due(now) if self._contact.is_lost else self._run.seconds_until_due(now)
+        due = self._contact.seconds_until_due(now) if self._contact.is_failing else self._run.seconds_until_due(now)
         return min(due, _BUSY_SECONDS) if self._executor.is_busy else max(due, 0.001)
 
     def _pass(self, now: float) -> None:
@@ -259,10 +259,10 @@ class Agent:
             self._happened(Input.LOST)
             self._contact.failed(error, now)
         except StoreError as error:  # the job notices this itself; the agent only cannot reconcile now
-            self._contact.failed(error, now)
+            self._contact.failed(error, now, is_database=False)
         except Exception as error:
             _log.exception("x internal error in the agent; please report it")
-            self._contact.failed(_Internal(f"{type(error).__name__}: {error}"), now)
+            self._contact.failed(_Internal(f"{type(error).__name__}: {error}"), now, is_database=False)
 
     def _happened(self, input_: Input) -> bool:
         with self._run_lock:
@@ -345,7 +345,7 @@ class Agent:
 
     def _write_parts(self) -> None:
         """Write queries and operators if they have changed; what changes all the time is part of the heartbeat."""
-        with contextlib.suppress(JobClosed):
+        with contextlib.suppress(JobClosed), self._reporter.unless_refused():
             queries, operators = self._queries(), self._operators()
             seen = tuple(replace(each, epoch=None) for each in queries)
             if seen != self._written[0]:
@@ -372,7 +372,8 @@ class Agent:
     def _write_progress(self) -> None:
         for command, progress in self._executor.progress().items():
             checkpoint = progress.get("checkpoint")
-            self._store.commands.progress(command, self._facts.generation, progress, checkpoint=checkpoint)
+            with self._reporter.unless_refused():
+                self._store.commands.progress(command, self._facts.generation, progress, checkpoint=checkpoint)
 
     def _sample(self) -> None:
         now = datetime.datetime.now(datetime.UTC)

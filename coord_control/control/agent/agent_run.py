@@ -61,8 +61,8 @@ class Step(enum.Enum):
     LOOK = "look"  #: poll the commands in progress
     SAMPLE = "sample"  #: measure queries and operators
     REGISTER = "register"
-    TAKE_OLDER = "take_older"  #: take over what older drivers had claimed
-    FLUSH = "flush"  #: write what has happened
+    FLUSH = "flush"  #: write what has happened; before a look at claimed commands, because some may have finished
+    TAKE_OLDER = "take_older"  #: take over what this driver, in an answer that was lost, or older ones had claimed
     HEARTBEAT = "heartbeat"
     CLAIM = "claim"  #: claim commands, and begin them
     SEND_EVENTS = "send_events"

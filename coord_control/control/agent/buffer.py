@@ -21,7 +21,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from coord_control.errors import RecordNotFound
+from coord_control.control.execution.outcomes import Refusal, failed
+from coord_control.errors import Fault, RecordNotFound
 from coord_control.ids import CheckpointId
 from coord_control.protocol.statistics import CheckpointStatistics
 from coord_control.storage.records import (
@@ -63,6 +64,10 @@ class Fact(ABC):
 
     def without_detail(self) -> Fact | None:
         """Return a smaller version of the fact, or None if there is none."""
+        return None
+
+    def if_refused(self) -> Fact | None:
+        """Return what to write if the database refuses the fact as it is, or None if it can be lost."""
         return None
 
     @abstractmethod
@@ -139,6 +144,11 @@ class CommandEnded(Fact):
     outcome: Outcome
 
     is_expendable: ClassVar[bool] = False
+
+    def if_refused(self) -> CommandEnded:
+        """Return the same end without its result: a client waits for it."""
+        message = f"it is {self.outcome.state.value}, but the control database refuses its result; see the driver's log"
+        return replace(self, outcome=failed(Refusal.INTERNAL.value, message, fault=Fault.INTERNAL))
 
     def write(self, store: ControlStore) -> None:
         # It returns False if an earlier attempt succeeded but its answer was lost: nothing left to do.

@@ -1,4 +1,4 @@
-"""Whether the database can be reached: decides when to try again, and counts failures.
+"""Whether the agent can do its work: decides when to try again, and counts the failures of the database.
 
 The database may be unavailable for any length of time. Each failure lengthens the wait before the next attempt, up to a
 limit that is short enough for an operator who is bringing it back.
@@ -28,10 +28,9 @@ class Contact:
     """The contact with one database.
 
     Attributes:
-        failures: total number of failed attempts.
-        last_failure: the error of the newest one.
+        failures: how often the database failed.
+        last_failure: the error of the newest failure.
         last_at: when the database was last used successfully.
-        is_lost: whether the last attempt failed.
     """
 
     def __init__(self, database: str) -> None:
@@ -41,13 +40,20 @@ class Contact:
         """
         self._database = database
         self._outage = Outage(_FIRST_SECONDS, _LONGEST_SECONDS)
+        self._is_lost = False
         self.failures = 0
         self.last_failure = ""
         self.last_at: datetime.datetime | None = None
 
     @property
-    def is_lost(self) -> bool:
+    def is_failing(self) -> bool:
+        """Whether the last attempt failed, for whatever reason."""
         return self._outage.is_on
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the database was away in the last attempt."""
+        return self._is_lost
 
     def is_due(self, now: float) -> bool:
         """Return whether it is time to try; ``now`` is monotonic."""
@@ -58,18 +64,30 @@ class Contact:
 
     def worked(self) -> None:
         """Note that the database was used successfully."""
-        if self._outage.worked():
+        self._outage.worked()
+        if self._is_lost:
             _log.info("= the control database %s is back", self._database, extra={"action": "database_back"})
+        self._is_lost = False
         self.last_at = datetime.datetime.now(datetime.UTC)
 
-    def failed(self, error: CoordControlError, now: float) -> None:
-        """Note that an attempt has failed; logged once per outage."""
+    def failed(self, error: CoordControlError, now: float, *, is_database: bool = True) -> None:
+        """Note that an attempt has failed; logged once per outage.
+
+        Args:
+            is_database: whether the database was the cause, and not the job's storage or an error in the agent.
+        """
         # Randomized, so that the agents of a fleet do not all try at the same moment.
-        if self._outage.failed(now, random.uniform(0.5, 1.0)):
+        is_new = self._outage.failed(now, random.uniform(0.5, 1.0))
+        self.last_failure = str(error)
+        if not is_database:
+            if is_new:
+                _log.warning("x %s; the job keeps running, and its agent tries again", error)
+            return
+        if not self._is_lost:
             _log.warning(
                 "x %s; the job keeps running, and records are written when the database is back",
                 error,
                 extra={"action": "database_away"},
             )
+        self._is_lost = True
         self.failures += 1
-        self.last_failure = str(error)

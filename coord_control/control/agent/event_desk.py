@@ -18,6 +18,7 @@ agent's thread.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from coord_control.storage.records import CommandRecord, Outcome
 from coord_control.storage.store import ControlStore
 
 __all__ = ["EventDesk"]
+
+_log = logging.getLogger("coord_control.control")
 
 _ACCEPTED: Final = "accepted, durable in the database, takes effect with the next epoch"
 _APPLIED: Final = "applied by the coordinator, durable with the next epoch"
@@ -263,6 +266,14 @@ class EventDesk(JobListener):
             self._port.feed(number, event)
         except Exception as error:
             # It was accepted by an earlier version of the program, and cannot be delivered to this one.
+            _log.error(
+                "x control event %d of command %s cannot be delivered to operator %s of this program: %s",
+                number,
+                command.id,
+                payload.operator,
+                error,
+                extra={"action": "event_undeliverable", "job": self._port.facts.name},
+            )
             self._operator(payload.operator).commands.pop(number, None)
             self._end(command.id, outcome_of(error))
 

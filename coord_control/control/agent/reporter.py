@@ -8,8 +8,9 @@ Threads: the listener's methods are called by any thread of the driver; everythi
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from coord_control.control.agent.buffer import (
@@ -96,17 +97,31 @@ class Reporter(JobListener):
         try:
             for statistics in current:
                 record = checkpoint_record(self._facts.name, self._facts.generation, statistics)
-                store.checkpoints.save(record.job, record.without_subtasks())
+                with self.unless_refused():
+                    store.checkpoints.save(record.job, record.without_subtasks())
         except DatabaseError:
             self._buffer.put_back(current)
             raise
         while (sample := self._buffer.first_sample()) is not None:
-            store.samples.add(sample.queries, sample.operators)
+            with self.unless_refused():
+                store.samples.add(sample.queries, sample.operators)
             self._buffer.sample_written(sample)
+
+    @contextlib.contextmanager
+    def unless_refused(self) -> Iterator[None]:
+        """Drop a record that the database refuses: retrying would not help, and it must not block the others."""
+        try:
+            yield
+        except RecordRefused as error:
+            self._buffer.dropped += 1
+            _log.error("x a record does not fit into the control database and is lost: %s", error)
 
     def _write(self, fact: Fact, store: ControlStore) -> None:
         try:
             fact.write(store)
-        except RecordRefused as error:  # retrying would not help, and it must not block the others
-            self._buffer.dropped += 1
-            _log.error("x a record does not fit into the control database and is lost: %s", error)
+        except RecordRefused as error:
+            with self.unless_refused():
+                if (smaller := fact.if_refused()) is None:
+                    raise
+                _log.error("x the control database refuses a record, which loses its details: %s", error)
+                smaller.write(store)

@@ -25,6 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
 from coord_control.durable.files.filesystem import Checksum, FileInfo, Linked, join
+from coord_control.durable.files.object_facts import ATTEMPT, MAX_COPY_BYTES
 from coord_control.durable.files.one_by_one import OneByOne
 from coord_control.durable.files.passed_on import PassedOn, guarded
 from coord_control.errors import AlreadyExists, StoreUnavailable
@@ -35,18 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["ObjectFiles"]
 
 _CHUNK_BYTES: Final = 1 << 20
-#: S3 copies no larger object in one request.
-_MAX_COPY_BYTES: Final = 5 << 30
 _REQUESTS_AT_ONCE: Final = 16
 #: Of so many files or fewer of a folder the sizes are asked one by one; for more the folder is listed.
 _FEW: Final = 3
 _MARKER: Final = ".folder"
 #: Environment variables that name a server other than the cloud's.
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
-
-#: Metadata of a created object. A request whose answer was lost is sent again and then refused, because the
-#: object exists: this says which writer's it is.
-_ATTEMPT: Final = "attempt"
 
 _A = TypeVar("_A")
 _R = TypeVar("_R")
@@ -75,7 +70,7 @@ class ObjectFiles(OneByOne):
             store, key = self._at(path)
             attempt = uuid.uuid4().hex
             try:
-                obstore.put(store, key, data, mode="create", use_multipart=False, attributes={_ATTEMPT: attempt})
+                obstore.put(store, key, data, mode="create", use_multipart=False, attributes={ATTEMPT: attempt})
             except AlreadyExistsError:
                 if _attempt_of(store, key) != attempt:
                     raise AlreadyExists(path) from None
@@ -181,17 +176,19 @@ class ObjectFiles(OneByOne):
         from_store, from_key = self._at(source)
         to_store, to_key = self._at(target)
         try:
-            if from_store is to_store and size <= _MAX_COPY_BYTES:
+            if from_store is to_store and size <= MAX_COPY_BYTES:
                 obstore.copy(from_store, from_key, to_key)
             else:
-                _put_all(to_store, to_key, _pieces(from_store, from_key))
+                _put_all(to_store, to_key, self.chunks(source))
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source) from None
 
     def _at(self, path: str) -> tuple[ObjectStore, str]:
         parts = urlsplit(path, allow_fragments=False)
         if not parts.scheme:
-            raise OSError("it is a path of one machine, and not the address of an object: was the folder copied here?")
+            raise OSError(
+                "this is a local path and not the URI of an object store: was the folder copied from another machine?"
+            )
         bucket = f"{parts.scheme}://{parts.netloc}"
         if (store := self._stores.get(bucket)) is None:
             store = self._stores[bucket] = self._open_store(bucket)
@@ -220,7 +217,7 @@ def _head(store: ObjectStore, key: str) -> ObjectMeta | None:
 
 def _attempt_of(store: ObjectStore, key: str) -> str | None:
     try:
-        return obstore.get(store, key, options={"head": True}).attributes.get(_ATTEMPT)
+        return obstore.get(store, key, options={"head": True}).attributes.get(ATTEMPT)
     except FileNotFoundError:
         return None
 

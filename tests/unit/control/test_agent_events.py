@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from coord_control.errors import EventInvalid
 from coord_control.storage.records import CommandKind, CommandState
 from coord_control.storage.retention import RetentionPolicy, prune
 from tests.agent_kit import JOB, OPERATOR
@@ -120,6 +122,26 @@ def test_retention_keeps_the_events_that_a_restore_to_a_savepoint_needs_again(ri
     eventually(lambda: second.feed_status(OPERATOR).waiting == 2)  # type: ignore[arg-type]
     second.run_epoch()
     assert second.recorded_events() == [5, 6, 7, 8]
+
+
+def test_an_event_of_before_that_does_not_fit_the_program_after_a_restore_is_logged(
+    rig: AgentRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the restored job missed it, and nothing said so."""
+    driver, _ = rig.driver()
+    command = rig.send(5)
+    eventually(lambda: driver.feed_status(OPERATOR).waiting == 1)  # type: ignore[arg-type]
+    driver.run_epoch()
+    assert rig.outcome(command).state is CommandState.COMPLETED
+    driver.stop()
+    Path(driver.folder, "coordinator.json").unlink()  # as a restore to before its first epoch
+
+    second, agent = rig.driver(is_ready_to_start=False)
+    error = EventInvalid(OPERATOR, "Threshold", "minutes: Field required")
+    monkeypatch.setattr(second, "check_event", Mock(side_effect=error))
+    rig.start(second, agent)
+    said = f"x control event 1 of command {command} cannot be delivered to operator {OPERATOR}"
+    eventually(lambda: any(message.startswith(said) for message in caplog.messages))
 
 
 def test_a_refusal_whose_record_is_lost_may_be_followed_by_success(rig: AgentRig) -> None:

@@ -50,6 +50,7 @@ def test_the_database_comes_back_and_everything_is_there_in_order(rig: AgentRig)
     assert rig.outcome(running).state is CommandState.COMPLETED
     eventually(lambda: len(rig.store.checkpoints.list(JOB, state=CheckpointState.COMPLETED)) == 4)
     eventually(lambda: agent.metrics().buffered == 0 and agent.is_connected)
+    assert agent.outcomes()["trigger_checkpoint", "completed"] == 1, "it is not carried out again"
     assert agent.metrics().dropped == 0
     assert agent.metrics().last_contact is not None
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coord_control.control.agent.buffer import Buffer
+from coord_control.control.agent.buffer import Buffer, CommandEnded, Sampled
 from coord_control.control.agent.reporter import Reporter
 from coord_control.errors import DatabaseError
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.statistics import CheckpointStatus
-from coord_control.storage.records import CheckpointState
+from coord_control.storage.records import CheckpointState, CommandState, Outcome, QuerySample
 from coord_control.storage.store import ControlStore
 from tests import records_kit as records
 from tests.agent_kit import JOB, ScriptedDriver, control_settings, open_store
@@ -102,3 +103,34 @@ def test_a_record_that_no_database_takes_is_counted_and_keeps_nothing_back(
     reporter.flush(store)
     assert buffer.dropped == 1
     assert store.checkpoints.get(JOB, 1).state is CheckpointState.COMPLETED
+
+
+def test_samples_and_checkpoints_under_way_that_no_database_takes_keep_nothing_back(
+    driver: ScriptedDriver, reporter: Reporter, buffer: Buffer, store: ControlStore
+) -> None:
+    """Bug: they were written again and again, and the agent took the database for lost."""
+    driver.submit(CheckpointRequest())
+    (statistics,) = buffer.take_current()
+    reporter.on_checkpoint(replace(statistics, label="x" * 10_000))
+    now = datetime.datetime.now(datetime.UTC)
+    for rows in (2**70, 1):
+        buffer.sample(Sampled((QuerySample(job=JOB, query="q", at=now, rows=rows),), ()))
+    reporter.flush(store)
+    assert (len(buffer), buffer.dropped) == (0, 2)
+    found = store.samples.queries(JOB, now - datetime.timedelta(minutes=1))
+    assert [each.rows for each in found] == [1]
+
+
+def test_a_result_that_no_database_takes_ends_its_command_nevertheless(
+    reporter: Reporter, buffer: Buffer, store: ControlStore
+) -> None:
+    """Bug: the outcome was dropped, and its client waited."""
+    asked = store.commands.submit(records.request())
+    (command,) = store.commands.claim(JOB, 1, 10)
+    result = Outcome(state=CommandState.COMPLETED, result={"path": "/s/7"}, checkpoint=2**70)
+    buffer.add(CommandEnded(command.id, 1, result))
+    reporter.flush(store)
+    done = store.commands.get(asked.id)
+    assert done.state is CommandState.FAILED
+    assert done.error is not None
+    assert "refuses its result" in done.error.message

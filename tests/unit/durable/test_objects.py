@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from unittest.mock import Mock
 
 import pytest
+from obstore.exceptions import GenericError
 from obstore.store import MemoryStore, ObjectStore
 
 from coord_control.durable.files import objects
@@ -47,12 +49,24 @@ class TestObjectFiles(FilesContract):
             bytes([number]) * number for number in range(5)
         ]
 
+    @pytest.mark.parametrize(
+        ("error", "reported"), [(FileNotFoundError(), FileNotFoundError), (GenericError("away"), StoreUnavailable)]
+    )
+    def test_an_error_in_a_copy_between_buckets_names_the_file(
+        self, files: Files, root: str, error: Exception, reported: type[Exception], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Bug: errors of the store came as they were, which nothing tries again, and without the name of the file."""
+        files.create(join(root, "a"), b"content")
+        monkeypatch.setattr(objects, "_pieces", Mock(side_effect=error))
+        with pytest.raises(reported, match=join(root, "a")):
+            files.link(join(root, "a"), "s3a://another/exports/a")
+
     def test_an_address_that_no_store_has_is_an_error_of_the_storage(self) -> None:
         with pytest.raises(StoreUnavailable, match="cannot read nosuch://bucket/a"):
             ObjectFiles().read("nosuch://bucket/a")
 
     def test_a_path_of_one_machine_is_an_error_of_the_storage(self, files: Files) -> None:
-        with pytest.raises(StoreUnavailable, match="it is a path of one machine"):
+        with pytest.raises(StoreUnavailable, match="this is a local path"):
             files.list("/data/jobs")
 
 
