@@ -28,18 +28,18 @@ def ask(
     operator: Annotated[
         str | None,
         typer.Argument(
-            metavar="[OPERATOR]", help="The operator's uid. Default: list what can be asked.", show_default=False
+            metavar="OPERATOR", help="The operator's uid. Default: list what can be asked.", show_default=False
         ),
     ] = None,
     request: Annotated[
         str | None,
         typer.Argument(
-            metavar="[REQUEST]", help="The request. Default: the only one that it answers.", show_default=False
+            metavar="REQUEST", help="The request. Default: the only one that it answers.", show_default=False
         ),
     ] = None,
     payload: Annotated[
         str,
-        typer.Argument(metavar="[JSON]", help="What the request says, if anything; - reads standard input."),
+        typer.Argument(metavar="JSON", help="The fields of the request; - reads standard input."),
     ] = "{}",
     state: Annotated[
         bool,
@@ -86,8 +86,8 @@ def ask(
 ) -> None:
     """Ask OPERATOR of JOB something, and print its answer as JSON. It changes nothing.
 
-    What an operator answers, its program declares; --state works for all of them, and shows what no recovery goes back
-    behind.
+    The program declares which requests an operator answers. --state works for every operator and shows its last
+    committed states, which no recovery undoes.
     """
     if state and request is not None:
         raise typer.BadParameter("--state is a request itself: leave REQUEST out")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.job_views import command_table
-from coord_control.cli.options import Control, Job, Json, Limit
+from coord_control.cli.options import Control, Json, Limit, OptionalJob
 from coord_control.cli.output import console, human_time, print_json, say
 from coord_control.cli.requests import connected
 from coord_control.control.client.command_wait import progress_text
@@ -26,7 +26,7 @@ _Id = Annotated[str, typer.Argument(metavar="COMMAND", help="The command's id.",
 
 @app.command("list")
 def list_(
-    job: Job = None,
+    job: OptionalJob = None,
     state: Annotated[
         CommandState | None,
         typer.Option("--state", envvar="COORD_STATE", help="Only in this state.", show_default=False),
@@ -39,7 +39,7 @@ def list_(
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List commands, newest first."""
+    """List the commands to JOB, or to all jobs, newest first."""
     with connected(control, as_json) as client:
         if job is not None:
             client.job(job)  # raises for an unknown name, instead of printing an empty list
@@ -70,7 +70,7 @@ def _show(command: CommandRecord, as_json: bool) -> None:
     if as_json:
         print_json(command.to_json())
         return
-    say(f"command {command.id}: {command.kind.replace('_', ' ')} of job {command.job}, {command.state}")
+    say(f"command {command.id}: {command.kind.words} of job {command.job}, {command.state}")
     say(f"requested {human_time(command.requested_at)} UTC by {command.requested_by} on {command.requested_from}")
     say(f"with {json.dumps(command.payload, ensure_ascii=False)}, key {command.key}")
     if command.claimed_at is not None:

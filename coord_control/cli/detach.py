@@ -24,6 +24,7 @@ from coord_control.cli.output import plain, say, warn
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import ControlSettings, default_url, state_folder
 from coord_control.errors import CoordControlError
+from coord_control.log_tail import log_tail
 from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["default_log_file", "detach"]
@@ -88,7 +89,7 @@ def _database() -> str:
         settings = ControlSettings.load()
         with ControlClient(settings=settings) as client:
             if settings.url == default_url():
-                return f"{client.url}, which only this user on this machine has; COORD_CONTROL names another one"
+                return f"{client.url}, visible only to you on this machine; set COORD_CONTROL to share one"
             return client.url
     except CoordControlError as error:
         return str(error)
@@ -102,15 +103,15 @@ def _await_job(child: int, log_file: Path, seconds: float) -> int:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            lines = log_file.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
-            warn("\n".join([f"it has ended with exit code {code}; the end of its log:", *map(plain, lines)]))
+            lines = map(plain, log_tail(log_file, _SHOWN_LINES).splitlines())
+            warn("\n".join([f"it has ended with exit code {code}; the end of its log:", *lines]))
             return code if code >= 0 else 128 - code
         for job in _jobs_of(log_file):
             if job.is_alive and job.state is JobState.RUNNING and job.generation > earlier.get(job.name, 0):
                 say(f"job {job.name} runs")
                 return 0
         time.sleep(_POLL_SECONDS)
-    warn(f"no job of it runs after {seconds:g} s; see its log, and coordctl jobs")
+    warn(f"the script has not started a job within {seconds:g} s; see its log, and coordctl jobs")
     return 0
 
 

@@ -27,7 +27,7 @@ _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator
 def types(
     job: JobName,
     operator: Annotated[
-        str | None, typer.Argument(metavar="[OPERATOR]", help="The operator. Default: all.", show_default=False)
+        str | None, typer.Argument(metavar="OPERATOR", help="The operator. Default: all.", show_default=False)
     ] = None,
     control: Control = None,
     as_json: Json = False,
@@ -77,9 +77,9 @@ def send(
 ) -> None:
     """Send a control event to OPERATOR of JOB, exactly once.
 
-    Accepted, it takes effect exactly once, whatever fails. In an idle job it is applied at once and durable with the
-    next epoch. New input begins one; where the operator is declared with wake=True, the event does. Without that, do
-    not wait for it in an idle job.
+    Once accepted, the event takes effect exactly once, whatever fails. In an idle job it is applied at once and durable
+    with the next epoch, which starts with new input, or with the event itself if the operator has wake=True. Without
+    wake=True, do not use --wait durable on an idle job.
     """
     value = parsed_json(payload, "event")
     with connected(control, as_json) as client:

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from coord_control.cli.completion import complete_job
 from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
@@ -30,6 +31,16 @@ _RETRY_SECONDS: Final = 1.0
 
 
 def exporter(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB",
+            envvar="COORD_EXPORTER_JOBS",
+            help="Only these jobs. Default: all.",
+            autocompletion=complete_job,
+            show_default=False,
+        ),
+    ] = None,
     listen: Annotated[
         str,
         typer.Option(
@@ -39,15 +50,6 @@ def exporter(
             help="Address to listen on. Unauthenticated: protect any address but loopback.",
         ),
     ] = f"127.0.0.1:{EXPORTER_PORT}",
-    job: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--job",
-            metavar="NAME",
-            envvar="COORD_EXPORTER_JOB",  # not COORD_JOB, the job of other commands
-            help="Only this job; may be repeated. Default: all.",
-        ),
-    ] = None,
     cache: Annotated[
         float,
         typer.Option(
@@ -59,7 +61,7 @@ def exporter(
     ] = 5.0,
     control: Control = None,
 ) -> None:
-    """Serve metrics of all jobs of the control database, for Prometheus, until Ctrl-C or SIGTERM.
+    """Serve metrics of these jobs, or of all in the control database, for Prometheus, until Ctrl-C or SIGTERM.
 
     An unreachable database is not an error but a metric: coord_control_database_up 0.
     """
@@ -71,7 +73,7 @@ def exporter(
         address = Address.parse(listen)
         settings = ControlSettings.load(control, retry_seconds=_RETRY_SECONDS)
         with ControlClient(settings=settings) as client:
-            collector = DatabaseCollector(client, job or None, cache_seconds=cache)
+            collector = DatabaseCollector(client, jobs or None, cache_seconds=cache)
             server = MetricsServer(collector.page, address, targets=collector.targets)
             server.start()
             try:
@@ -81,7 +83,7 @@ def exporter(
                         "anyone who can reach this address can read the metrics, and nothing is encrypted: protect it "
                         "with a firewall"
                     )
-                _warn_of_unknown(client, job or ())
+                _warn_of_unknown(client, jobs or ())
                 _wait_for_end()
             finally:
                 server.close()

@@ -5,7 +5,7 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
-from coord_control.cli.options import Control, Job, JobName, Json, Limit, Yes
+from coord_control.cli.options import Control, JobName, Json, Limit, OptionalJob, Yes
 from coord_control.cli.output import confirm, human_seconds, human_time, print_json, print_table, say
 from coord_control.cli.requests import connected
 
@@ -39,8 +39,8 @@ def recoveries(job: JobName, limit: Limit = 20, control: Control = None, as_json
             say(f"job {job} has never had to recover")
 
 
-def audit(job: Job = None, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
-    """List the audit trail, newest first: who requested what, from where, and the outcome."""
+def audit(job: OptionalJob = None, limit: Limit = 20, control: Control = None, as_json: Json = False) -> None:
+    """List the audit trail of JOB, or of all, newest first: who requested what, from where, and the outcome."""
     with connected(control, as_json) as client:
         if job is not None:
             client.job(job)  # raises for an unknown name, instead of printing an empty list

@@ -116,7 +116,7 @@ _TAKEN_OVER: Final = ("COORD_CONTROL", "JAVA_HOME", "SPARK_HOME")
 def init(
     job: JobName,
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Where to write; it is made if it is missing.")
+        Path, typer.Argument(metavar="FOLDER", help="Where to write; it is made if it is missing.")
     ] = Path("."),
     root: Annotated[
         str | None,

@@ -15,7 +15,8 @@ from typing import Any, Final
 import typer
 
 from coord_control.cli.output import plain
-from coord_control.cli.storage import absolute, catalog_of, reference, storage_of
+from coord_control.cli.references import Reference
+from coord_control.cli.storage import absolute, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource, open_checkpoint
 from coord_control.durable.job_folder.generations import NO_GENERATION
@@ -80,9 +81,7 @@ def root_of(control: str | None, job: str, root: str | None) -> str:
 
 
 @contextlib.contextmanager
-def opened(
-    ref: str, job: str | None, root: str | None, control: str | None, purpose: str
-) -> Iterator[CheckpointSource]:
+def opened(named: Reference, root: str | None, control: str | None, purpose: str) -> Iterator[CheckpointSource]:
     """Find a checkpoint or savepoint, and protect it from removal while the block reads it.
 
     Args:
@@ -92,8 +91,8 @@ def opened(
         JobNotFound, typer.BadParameter: as :func:`root_of`.
         CheckpointNotFound, DamagedRecord, UnsupportedFormat: there is none that can be read.
     """
-    base = None if job is None else root_of(control, job, root)
-    path = catalog_of(ref, job, base).resolve(reference(ref)).path
+    base = None if named.job is None else root_of(control, named.job, root)
+    path = named.catalog(base).resolve(named.ref).path
     with open_checkpoint(storage_of(path), path, purpose) as source:
         yield source
 

@@ -188,7 +188,7 @@ def _command_row(command: CommandRecord) -> tuple[object, ...]:
     return (
         command.id,
         command.job,
-        command.kind.replace("_", " "),
+        command.kind.words,
         command.state,
         human_time(command.requested_at),
         f"{command.requested_by}@{command.requested_from}",

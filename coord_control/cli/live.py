@@ -56,7 +56,7 @@ def set_(
 def get(
     job: JobName,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The live value. Default: all.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="The live value. Default: all.", show_default=False)
     ] = None,
     timeout: Timeout = None,
     control: Control = None,

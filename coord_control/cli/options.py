@@ -16,12 +16,12 @@ __all__ = [
     "By",
     "Control",
     "Force",
-    "Job",
     "JobName",
     "Json",
     "Key",
     "Label",
     "Limit",
+    "OptionalJob",
     "Target",
     "Timeout",
     "Wait",
@@ -40,15 +40,9 @@ AnyRoot: TypeAlias = Annotated[
         help="The folder of all jobs; not needed if REF is a path, or for a job in the control database.",
     ),
 ]
-Job: TypeAlias = Annotated[
+OptionalJob: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--job",
-        envvar="COORD_JOB",
-        metavar="NAME",
-        help="The job; needed unless REF is a path.",
-        autocompletion=complete_job,
-    ),
+    typer.Argument(metavar="JOB", help="The job. Default: all.", autocompletion=complete_job, show_default=False),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", envvar="COORD_JSON", help="Print JSON.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", envvar="COORD_YES", help="Do not ask for confirmation.")]

@@ -22,19 +22,14 @@ from typing import Final
 
 from coord_control.control.supervisors import SupervisorRecord, living_supervisors
 from coord_control.driver_process import (
-    ACCEPT_SKIPPED_VARIABLE,
-    ALLOW_MISSING_INPUT_VARIABLE,
-    ALLOW_VARIABLE,
     CHECK_VARIABLE,
-    LOG_FILE_VARIABLE,
-    RESTORE_VARIABLE,
-    ROLL_BACK_VARIABLE,
-    SUPERVISED_VARIABLE,
     DriverProcess,
     QueueInbox,
     driver_environment,
+    launch_environment,
 )
 from coord_control.durable.job_folder.upgrade_record import Program
+from coord_control.log_tail import log_tail
 from coord_control.supervisor import DriverEnded
 
 __all__ = ["ProgramLaunch", "run_check"]
@@ -45,18 +40,6 @@ _REGISTERED_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.2
 _TAIL_LINES: Final = 12
-
-#: What a program is started with must not come from the process that upgrades it.
-_NOT_PASSED_ON: Final = (
-    ACCEPT_SKIPPED_VARIABLE,
-    ALLOW_MISSING_INPUT_VARIABLE,
-    ALLOW_VARIABLE,
-    CHECK_VARIABLE,
-    LOG_FILE_VARIABLE,
-    RESTORE_VARIABLE,
-    ROLL_BACK_VARIABLE,
-    SUPERVISED_VARIABLE,
-)
 
 
 class ProgramLaunch:
@@ -70,7 +53,7 @@ class ProgramLaunch:
     def __init__(self, program: Program, log_file: Path, environment: Mapping[str, str]) -> None:
         self._program = program
         self.log_file = log_file
-        self._environment = {**_environment(), **environment}
+        self._environment = {**launch_environment(), **environment}
 
     def launch(self, options: Sequence[str] = ()) -> None:
         """Start it, unless it has been started before.
@@ -126,11 +109,7 @@ class ProgramLaunch:
 
     def tail(self) -> str:
         """Return the last lines of the log."""
-        try:
-            lines = self.log_file.read_text(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return "\n".join(lines[-_TAIL_LINES:])
+        return log_tail(self.log_file, _TAIL_LINES)
 
     def _was_begun(self) -> bool:
         return self.log_file.exists()
@@ -152,7 +131,7 @@ def run_check(program: Program, check: str, log_file: Path, seconds: float) -> D
     """
     command = [sys.executable, "-m", "coord_control.spark.process.bootstrap", program.script, *program.args]
     options = dict(zip(program.options[::2], program.options[1::2], strict=True))
-    environment = driver_environment(_environment(), master=options.get("--master"))
+    environment = driver_environment(launch_environment(), master=options.get("--master"))
     environment |= {CHECK_VARIABLE: check, "COORD_METRICS": "none"}
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     inbox = QueueInbox()
@@ -168,7 +147,3 @@ def run_check(program: Program, check: str, log_file: Path, seconds: float) -> D
     if isinstance(ended, DriverEnded):
         return ended
     return DriverEnded(-signal.SIGKILL, f"it has not started its queries within {seconds:g} s")
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}

@@ -110,7 +110,7 @@ class _Bar:
 
     def __init__(self, bar: Progress, command: CommandRecord) -> None:
         self._bar = bar
-        self._task = bar.add_task(command.kind.replace("_", " "), total=None, detail=WAITING)
+        self._task = bar.add_task(command.kind.words, total=None, detail=WAITING)
 
     def __call__(self, command: CommandRecord) -> None:
         found = _progress(command)

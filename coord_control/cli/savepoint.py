@@ -15,10 +15,16 @@ from typing import Annotated, Any
 import typer
 
 from coord_control.cli import savepoint_changes, savepoint_prune, savepoint_state, savepoint_views
-from coord_control.cli.completion import complete_job
 from coord_control.cli.job_places import opened, root_of, tell_verified
-from coord_control.cli.options import AnyRoot, By, Control, Job, Json
+from coord_control.cli.options import AnyRoot, By, Control, Json, OptionalJob
 from coord_control.cli.output import print_json, print_table, reported, say
+from coord_control.cli.references import (
+    CheckpointCommand,
+    CheckpointWords,
+    checkpoint_and,
+    checkpoint_named,
+    checkpoint_words,
+)
 from coord_control.cli.storage import absolute, existing_job, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.durable.checkpoints.catalog import Catalog
@@ -35,33 +41,25 @@ app = typer.Typer(
     help="Create, list, look inside, verify, export and remove savepoints and checkpoints.", no_args_is_help=True
 )
 
-_Ref = Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")]
-
-
 app.command("create")(savepoint_changes.create)
-app.command("dispose")(savepoint_changes.dispose)
+app.command("dispose", cls=CheckpointCommand)(savepoint_changes.dispose)
 app.command("prune")(savepoint_prune.prune)
 app.command("import")(savepoint_changes.import_)
-app.command("state")(savepoint_state.state)
+app.command("state", cls=CheckpointCommand)(savepoint_state.state)
 
 
 @app.command("list")
 def list_(
-    job: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[JOB]",
-            help="The job. Default: all savepoints in the control database.",
-            autocompletion=complete_job,
-            show_default=False,
-        ),
-    ] = None,
+    job: OptionalJob = None,
     requested_by: By = None,
     root: AnyRoot = None,
     control: Control = None,
     as_json: Json = False,
 ) -> None:
-    """List the checkpoints and savepoints of JOB on its storage, including incomplete ones."""
+    """List the checkpoints and savepoints of JOB on its storage, including incomplete ones.
+
+    Without JOB, list the savepoints of all jobs in the control database.
+    """
     with reported(as_json):
         if job is None:
             if requested_by is not None:
@@ -81,10 +79,9 @@ def list_(
             say(f"job {job} has no {'such ' if requested_by else ''}checkpoint or savepoint in {base}")
 
 
-@app.command("show")
+@app.command("show", cls=CheckpointCommand)
 def show(
-    ref: _Ref,
-    job: Job = None,
+    named: CheckpointWords,
     root: AnyRoot = None,
     control: Control = None,
     sample: Annotated[
@@ -93,17 +90,16 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the contents of a checkpoint or savepoint: offsets, state sizes, operators, events in transit."""
-    with reported(as_json), opened(ref, job, root, control, "it is being shown") as source:
+    with reported(as_json), opened(checkpoint_named(named), root, control, "it is being shown") as source:
         if as_json:
             print_json(savepoint_views.metadata_json(source, sample))
         else:
             savepoint_views.print_metadata(source, sample)
 
 
-@app.command("verify")
+@app.command("verify", cls=CheckpointCommand)
 def verify(
-    ref: _Ref,
-    job: Job = None,
+    named: CheckpointWords,
     root: AnyRoot = None,
     control: Control = None,
     state: Annotated[
@@ -112,7 +108,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read every file and compare its checksum with the manifest. Exit codes: 0 all intact, 65 damaged."""
-    with reported(as_json), opened(ref, job, root, control, "it is being verified") as source:
+    with reported(as_json), opened(checkpoint_named(named), root, control, "it is being verified") as source:
         problems = list(verify_files(source.files, source.path, source.metadata))
         fatal = [problem for problem in problems if problem.is_fatal]
         states = _load_states(source.path) if state and not fatal else None
@@ -126,12 +122,9 @@ def verify(
         raise typer.Exit(ExitCode.DATA)
 
 
-@app.command("export")
+@app.command("export", cls=CheckpointCommand)
 def export(
-    ref: _Ref,
-    query: Annotated[str, typer.Argument(help="The query.")],
-    target: Annotated[str, typer.Argument(help="The new Spark checkpoint directory.")],
-    job: Job = None,
+    named: Annotated[list[str], checkpoint_words("QUERY", "TARGET")],
     root: AnyRoot = None,
     control: Control = None,
     new_id: Annotated[
@@ -142,8 +135,9 @@ def export(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Export one query as a checkpoint directory for plain Spark. The states of its operators are left out."""
-    with reported(as_json), opened(ref, job, root, control, "it is being exported") as source:
+    """Export QUERY to TARGET, a new checkpoint directory for plain Spark. The states of its operators are left out."""
+    checkpoint, (query, target) = checkpoint_and(named, 2)
+    with reported(as_json), opened(checkpoint, root, control, "it is being exported") as source:
         place, epoch = absolute(target), find_query(source.metadata, query).epoch
         placed = export_query(storage_of(place), source, QueryName(query), place, new_id=new_id)
         if as_json:

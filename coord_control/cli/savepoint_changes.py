@@ -14,7 +14,6 @@ from coord_control.cli.options import (
     AnyRoot,
     Control,
     Force,
-    Job,
     JobName,
     Json,
     Key,
@@ -25,8 +24,9 @@ from coord_control.cli.options import (
     Yes,
 )
 from coord_control.cli.output import confirm, human_bytes, print_json, reported, say, warn
+from coord_control.cli.references import CheckpointWords, Reference, checkpoint_named
 from coord_control.cli.requests import connected, finish
-from coord_control.cli.storage import absolute, catalog_of, existing_job, reference, storage_of
+from coord_control.cli.storage import absolute, existing_job, storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.reader import current_user
 from coord_control.durable.checkpoints.removal import dispose_without_owner
@@ -89,8 +89,7 @@ def create(
 
 
 def dispose(
-    ref: Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")],
-    job: Job = None,
+    named: CheckpointWords,
     root: AnyRoot = None,
     yes: Yes = False,
     key: Key = None,
@@ -101,21 +100,22 @@ def dispose(
 ) -> None:
     """Remove a checkpoint or savepoint permanently, unless it is the newest checkpoint or in use.
 
-    The driver of --job removes it if it is running; otherwise it is removed on the storage.
+    The driver of JOB removes it if it is running; otherwise it is removed on the storage.
     """
     with reported(as_json):
-        if job is None:
+        checkpoint = checkpoint_named(named)
+        if (job := checkpoint.job) is None:
             refuse_key(key)
-            _dispose_on_storage(ref, None, None, yes, control, as_json)
+            _dispose_on_storage(checkpoint, None, yes, control, as_json)
             return
         with running_job(control, job, root, key) as client:
             tell_way(client, job)
             if client is not None:
-                command = _asked(client, job, reference(ref), yes, key)
+                command = _asked(client, job, checkpoint.ref, yes, key)
                 finish(client, command, wait=wait, timeout=timeout, as_json=as_json)
                 return
         refuse_key(key)
-        _dispose_on_storage(ref, job, root_of(control, job, root), yes, control, as_json)
+        _dispose_on_storage(checkpoint, root_of(control, job, root), yes, control, as_json)
 
 
 def import_(
@@ -138,13 +138,11 @@ def _asked(client: ControlClient, job: str, ref: str, yes: bool, key: str | None
     return client.dispose(job, ref, key=key)
 
 
-def _dispose_on_storage(
-    ref: str, job: str | None, root: str | None, yes: bool, control: str | None, as_json: bool
-) -> None:
-    entry = catalog_of(ref, job, root).resolve(reference(ref))
+def _dispose_on_storage(named: Reference, root: str | None, yes: bool, control: str | None, as_json: bool) -> None:
+    entry = named.catalog(root).resolve(named.ref)
     if not yes:
         confirm(f"remove {entry.kind} {entry.checkpoint} in {entry.path}?")
-    folder = join(absolute(root), job) if root and job else entry.path.rpartition("/")[0]
+    folder = join(absolute(root), named.job) if root and named.job else entry.path.rpartition("/")[0]
     is_gone = dispose_without_owner(storage_of(folder), folder, entry, storage_of)
     tell_disposed(control, entry.path)
     if as_json:

@@ -40,7 +40,7 @@ def prune(
             parser=parse_seconds,
             envvar="COORD_OLDER_THAN",
             metavar="DURATION",
-            help="Remove only those that are more than this older than the newest of them, such as 7d.",
+            help="Remove only savepoints that are at least this much older than the newest one, such as 7d.",
         ),
     ] = None,
     label: Annotated[
@@ -60,9 +60,9 @@ def prune(
 ) -> None:
     """Remove the older savepoints of JOB permanently; its checkpoints are not touched.
 
-    Kept are the newest --keep of those that --label and --by choose, with --older-than also the young ones, and any
-    that is in use: that the newest restore came from, or that is being read. The driver removes them if the job is
-    running; otherwise they are removed on the storage.
+    Of the savepoints that --label and --by select, the newest --keep stay. So do those younger than --older-than, the
+    one that the newest restore came from, and any that is being read. The driver removes them if the job is running;
+    otherwise they are removed on the storage.
 
     Exit codes: 0 done, 75 one could not be removed; repeat the command.
     """

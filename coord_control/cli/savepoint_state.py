@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from coord_control.cli.job_places import opened
-from coord_control.cli.options import AnyRoot, Control, Job, Json
+from coord_control.cli.options import AnyRoot, Control, Json
 from coord_control.cli.output import human_bytes, print_json, print_table, reported, say
+from coord_control.cli.references import Reference, checkpoint_and, checkpoint_named, checkpoint_words
 from coord_control.cli.spark_commands import read_state
 from coord_control.cli.storage import absolute
 from coord_control.coordinators.requests import StatesPage
@@ -40,9 +41,7 @@ _CHANGES = ("added", "removed", "changed")
 
 
 def state(
-    ref: Annotated[str, typer.Argument(help="An id, a label, latest, or a path.")],
-    query: Annotated[str, typer.Argument(help="The query.")],
-    job: Job = None,
+    named: Annotated[list[str], checkpoint_words("QUERY")],
     root: AnyRoot = None,
     control: Control = None,
     operator: Annotated[
@@ -84,12 +83,13 @@ def state(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at a state in a checkpoint or savepoint: one of Spark's, or that of an operator of the job.
+    """Look at a state of QUERY in a checkpoint or savepoint: one of Spark's, or that of an operator of the job.
 
     Spark's states are read by a local Spark; PYSPARK_SUBMIT_ARGS gives it memory or another master. Nothing is changed.
     """
     place = None if scratch is None else absolute(scratch)
-    with reported(as_json), _both(ref, compare, job, root, control) as (source, other):
+    checkpoint, (query,) = checkpoint_and(named, 1)
+    with reported(as_json), _both(checkpoint, compare, root, control) as (source, other):
         found = find_operator(source.metadata, query, operator)
         head = {"path": source.path, "query": query, "epoch": find_query(source.metadata, query).epoch}
         if other is not None:
@@ -110,11 +110,12 @@ def state(
 
 @contextlib.contextmanager
 def _both(
-    ref: str, compare: str | None, job: str | None, root: str | None, control: str | None
+    named: Reference, compare: str | None, root: str | None, control: str | None
 ) -> Iterator[tuple[CheckpointSource, CheckpointSource | None]]:
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(opened(ref, job, root, control, _PURPOSE))
-        other = None if compare is None else stack.enter_context(opened(compare, job, root, control, _PURPOSE))
+        source = stack.enter_context(opened(named, root, control, _PURPOSE))
+        words = [] if compare is None else [compare] if named.job is None else [named.job, compare]
+        other = stack.enter_context(opened(checkpoint_named(words), root, control, _PURPOSE)) if words else None
         yield source, other
 
 

@@ -11,12 +11,11 @@ import os
 
 import typer
 
-from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.files.by_scheme import OBJECT_STORES, without_spark
 from coord_control.durable.files.filesystem import Files, join, scheme
 from coord_control.errors import JobNotFound
 
-__all__ = ["absolute", "catalog_of", "existing_job", "reference", "storage_of"]
+__all__ = ["absolute", "existing_job", "reference", "storage_of"]
 
 
 def absolute(path: str) -> str:
@@ -39,21 +38,6 @@ def existing_job(root: str, job: str) -> str:
     if not files.exists(join(root, job)):
         raise JobNotFound(job, root, difflib.get_close_matches(job, files.list(root), n=3))
     return join(root, job)
-
-
-def catalog_of(ref: str, job: str | None, root: str | None) -> Catalog:
-    """Return the catalog that resolves a reference: of a job, or for a path alone.
-
-    Raises:
-        JobNotFound: there is no such job below the root.
-        typer.BadParameter: an id or a label without a job.
-    """
-    if job is not None and root is not None:
-        base = absolute(root)
-        return Catalog(storage_of(base), existing_job(base, job), storage_of)
-    if "/" not in ref:
-        raise typer.BadParameter(f"{ref!r} is an id or a label: name its job with --job or COORD_JOB")
-    return Catalog.of_paths(absolute(ref), storage_of)
 
 
 def storage_of(path: str) -> Files:

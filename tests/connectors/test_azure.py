@@ -140,5 +140,5 @@ def test_commands_work_on_a_savepoint(
     made = coordctl("savepoint", "create", "copy", "--root", root)
     coordctl("savepoint", "verify", made["path"])
     assert made["path"] in [each["path"] for each in coordctl("savepoint", "list", "copy", "--root", root)]
-    coordctl("savepoint", "dispose", str(made["checkpoint"]), "--job", "copy", "--root", root, "--yes")
+    coordctl("savepoint", "dispose", "copy", str(made["checkpoint"]), "--root", root, "--yes")
     assert remote.list(made["path"]) == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,9 @@ from coord_control.durable.files.objects import ObjectFiles
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.restore.request import RestoreRequest
 from coord_control.spark.hadoop_files import HadoopFiles
+from tests.cli_kit import run_json
 from tests.files_contract import FilesContract, race
+from tests.hdfs_kit import HdfsCluster
 from tests.patience import SECONDS
 from tests.s3_kit import S3Server
 from tests.spark.conftest import MakeStream
@@ -159,34 +163,58 @@ def test_a_hundred_thousand_objects_are_listed_without_a_request_for_each(
 def test_commands_work_without_a_jvm(
     make_job: MakeJob, s3_session: SparkSession, s3: S3Server, file_stream: MakeStream, tmp_path: Path
 ) -> None:
-    place = Place(f"s3a://{s3.bucket}/{tmp_path.name}", "", s3_session, HadoopFiles(s3_session))
-    source = file_stream(SCHEMA, session=s3_session)
-    source.add(rows(0))
-    run(make_job, place, source, None)
     exports = f"s3a://{s3.other_bucket}/{tmp_path.name}"
+    place = Place(f"s3a://{s3.bucket}/{tmp_path.name}", exports, s3_session, HadoopFiles(s3_session))
 
-    def coordctl(*arguments: str, code: int = 0) -> Any:
+    def coordctl(*arguments: str) -> Any:
         # Spark would fail at once.
         environment = {**s3.environment, "JAVA_HOME": "/no/java", "PATH": "/no/java", "HOME": str(tmp_path)}
         command = [sys.executable, "-m", "coord_control.cli", *arguments, "--json"]
         done = subprocess.run(
             command, env={**environment, "COORD_CONTROL": "none"}, capture_output=True, text=True, check=False
         )
-        assert done.returncode == code, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
-    at = ("--job", "job", "--root", place.root)
-    [taken] = [
-        each for each in coordctl("savepoint", "list", "job", "--root", place.root) if each["kind"] == "savepoint"
-    ]
+    check_commands(coordctl, make_job, place, file_stream(SCHEMA, session=s3_session))
+
+
+def test_commands_work_on_hdfs_through_spark(
+    make_job: MakeJob,
+    hdfs: HdfsCluster,
+    default_session: SparkSession,
+    file_stream: MakeStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A command would start another session, which writes files as this one does.
+    monkeypatch.setattr("coord_control.spark.session.storage_session", lambda: default_session)
+    root = f"{hdfs.address}/{tmp_path.name}"
+    place = Place(join(root, "jobs"), join(root, "exports"), default_session, HadoopFiles(default_session))
+    run_json(tmp_path, "db", "upgrade")
+
+    made = check_commands(
+        functools.partial(run_json, tmp_path), make_job, place, file_stream(SCHEMA, session=default_session)
+    )
+    run_json(tmp_path, "savepoint", "import", made)
+    assert [each["path"] for each in run_json(tmp_path, "savepoint", "list")] == [made]
+
+
+def check_commands(coordctl: Callable[..., Any], make_job: MakeJob, place: Place, source: FileStream) -> str:
+    """List, show, verify, take, export, restore and dispose savepoints of a job; returns the path of one that stays."""
+    source.add(rows(0))
+    run(make_job, place, source, None)
+    at = ("--root", place.root)
+    [taken] = [each for each in coordctl("savepoint", "list", "job", *at) if each["kind"] == "savepoint"]
     coordctl("savepoint", "show", taken["path"])
-    coordctl("savepoint", "verify", str(taken["checkpoint"]), *at)
-    made = coordctl("savepoint", "create", "job", "--root", place.root, "--target", f"{exports}/offline")
+    coordctl("savepoint", "verify", "job", str(taken["checkpoint"]), *at)
+    made = coordctl("savepoint", "create", "job", *at, "--target", join(place.exports, "offline"))
     coordctl("savepoint", "verify", made["path"])
-    coordctl("savepoint", "export", made["path"], "q", f"{exports}/plain")
-    coordctl("restore", "job", made["path"], "--root", place.root)
-    coordctl("savepoint", "dispose", str(taken["checkpoint"]), *at, "--yes")
+    coordctl("savepoint", "export", made["path"], "q", join(place.exports, "plain"))
+    coordctl("restore", "job", made["path"], *at)
+    coordctl("savepoint", "dispose", "job", str(taken["checkpoint"]), *at, "--yes")
     assert place.files.list(taken["path"]) == []
 
     source.add(rows(1))
     assert sorted(run(make_job, place, source)) == [1]
+    return str(made["path"])

@@ -141,13 +141,26 @@ def check_errors(early: cc.StateReader, spark: SparkSession) -> None:
 
 def check_commands(moved: str, root: str) -> None:
     """What `coordctl savepoint state` prints, with a Spark of its own."""
-    place = ("--job", "job", "--root", root)
-    done = call("savepoint", "state", moved, "q", "--operator", "0", "--limit", "3", *place)
+    place = ("--root", root)
+    done = call("savepoint", "state", "job", moved, "q", "--operator", "0", "--limit", "3", *place)
     assert done.exit_code == 0, done.output
     assert "operator 0 (stateStoreSave) of query q after epoch 2: savepoint 1 of job job in" in done.stdout
     assert '"sum": ' in done.stdout
     assert "there is more: --limit shows more rows" in done.stdout
-    command = ("savepoint", "state", moved, "q", "--operator", "0", "--compare", "latest", "--limit", "4", "--json")
+    command = (
+        "savepoint",
+        "state",
+        "job",
+        moved,
+        "q",
+        "--operator",
+        "0",
+        "--compare",
+        "latest",
+        "--limit",
+        "4",
+        "--json",
+    )
     found = json.loads(call(*command, *place).stdout)
     assert found["counts"] == {"added": 1, "removed": 0, "changed": 8}
     assert (len(found["rows"]), found["has_more"]) == (4, True)

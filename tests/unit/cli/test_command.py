@@ -19,11 +19,11 @@ def asked(tmp_path: Path, store: ControlStore) -> CommandRecord:
 
 def test_commands_are_listed_by_what_one_looks_for(tmp_path: Path, asked: CommandRecord) -> None:
     assert asked.id in run(tmp_path, "command", "list")
-    assert [each["id"] for each in run_json(tmp_path, "command", "list", "--job", "flights")] == [asked.id]
+    assert [each["id"] for each in run_json(tmp_path, "command", "list", "flights")] == [asked.id]
     assert run_json(tmp_path, "command", "list", "--state", "completed") == []
     assert run_json(tmp_path, "command", "list", "--kind", "stop") == []
     assert "there is no such command" in run(tmp_path, "command", "list", "--kind", "stop")
-    assert "did you mean flights" in run(tmp_path, "command", "list", "--job", "flight", code=78)
+    assert "did you mean flights" in run(tmp_path, "command", "list", "flight", code=78)
 
 
 def test_one_is_shown_with_who_asked_and_what_it_gave(

@@ -24,9 +24,9 @@ UNKNOWN = "there is no job 'flihgts' yet, so it has no metrics; coordctl jobs li
 def test_the_whole_database_until_it_is_told_to_end(tmp_path: Path, store: ControlStore) -> None:
     kit.put_live(store)
     kit.put_job(store, "orders")
-    command = [sys.executable, "-m", "coord_control.cli", "exporter", "--listen", "127.0.0.1:0", "--job", kit.JOB]
+    command = [sys.executable, "-m", "coord_control.cli", "exporter", "--listen", "127.0.0.1:0", kit.JOB]
     environment = {**os.environ, "COORD_CONTROL": kit.settings(tmp_path).url}
-    command += ["--job", "flihgts", "--job", "flihgts"]
+    command += ["flihgts", "flihgts"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:

@@ -25,11 +25,11 @@ def test_the_audit_trail_says_who_and_with_which_outcome(tmp_path: Path, store: 
         client.cancel(client.stop("flights"))
 
     assert f"ann@{client.host}" in run(tmp_path, "audit")
-    entries = run_json(tmp_path, "audit", "--job", "flights")
+    entries = run_json(tmp_path, "audit", "flights")
     assert {each["actor"] for each in entries} == {"ann"}
     assert len(entries) == 2
     assert len(run_json(tmp_path, "audit", "--limit", "1")) == 1
-    assert "did you mean flights" in run(tmp_path, "audit", "--job", "flight", code=78)
+    assert "did you mean flights" in run(tmp_path, "audit", "flight", code=78)
 
 
 def test_generations_say_how_drivers_ended(tmp_path: Path, store: ControlStore) -> None:

@@ -61,5 +61,5 @@ def test_a_drop_stands_in_the_audit_trail(tmp_path: Path, root: str, store: Cont
     kit.put_job(store, generation=2, root=root, folder=f"{root}/flights")
     run(tmp_path, *drop)
     run(tmp_path, *drop)  # nothing was there any more
-    (entry,) = run_json(tmp_path, "audit", "--job", "flights")
+    (entry,) = run_json(tmp_path, "audit", "flights")
     assert (entry["action"], entry["subject"], entry["details"]) == ("drop_mailbox", f"{OP}[1]", {"events": 2})

@@ -66,12 +66,12 @@ def test_a_savepoint_from_its_making_to_its_end(root: str, tmp_path: Path) -> No
     # "size" is everything that belongs to a savepoint, and a list of what is on storage knows its files only.
     assert "files  file size  path" in run("savepoint", "list", "flights", "--root", root)
     assert run_json("savepoint", "list", "flights", "--root", root, "--by", "dagster:schedule:hourly") == []
-    shown = run("savepoint", "show", "end", "--job", "flights", "--root", root)
+    shown = run("savepoint", "show", "flights", "end", "--root", root)
     assert "savepoint 1 of job flights" in shown
     assert "stateStoreSave" in shown
     assert '{"logOffset": 3}' in shown
     assert "all intact" in run("savepoint", "verify", target)
-    assert "removed " in run("savepoint", "dispose", "1", "--job", "flights", "--root", root, "--yes")
+    assert "removed " in run("savepoint", "dispose", "flights", "1", "--root", root, "--yes")
     assert run_json("savepoint", "list", "flights", "--root", root) == []
     assert not Path(target).exists()
 
@@ -155,9 +155,11 @@ def run_json_error(*arguments: str, code: int) -> Any:
 
 def test_a_reference_that_means_nothing_is_answered_with_what_is_near(root: str, tmp_path: Path) -> None:
     run("savepoint", "create", "flights", "--root", root, "--label", "before-the-upgrade")
-    arguments = ("--job", "flights", "--root", root)
-    assert "did you mean before-the-upgrade?" in run("savepoint", "show", "before-upgrade", *arguments, code=78)
-    assert "name its job with --job or COORD_JOB" in run("savepoint", "show", "end", code=2)
+    near = run("savepoint", "show", "flights", "before-upgrade", "--root", root, code=78)
+    assert "did you mean before-the-upgrade?" in near
+    assert "give the job and an id, a label or latest; or a path" in run("savepoint", "show", "end", code=2)
+    assert "expected 2 or 3 arguments, not 1" in run("savepoint", "state", "/s/7", code=2)
+    assert "expected 1 or 2 arguments, not 3" in run("savepoint", "show", "flights", "/s/7", "more", code=2)
     assert "did you mean flights?" in run("savepoint", "create", "flihgts", "--root", root, code=78)
     assert "did you mean flights?" in run("restore", "flihgts", "latest", "--root", root, code=78)
     assert not (tmp_path / "jobs" / "flihgts").exists()
@@ -181,7 +183,7 @@ def test_a_directory_of_spark_is_adopted_and_given_back(root: str, tmp_path: Pat
 
 def test_dispose_asks_first(root: str) -> None:
     run("savepoint", "create", "flights", "--root", root)
-    arguments = ("savepoint", "dispose", "1", "--job", "flights", "--root", root)
+    arguments = ("savepoint", "dispose", "flights", "1", "--root", root)
     result = call(*arguments, text="n\n")
     assert result.exit_code == 1
     assert len(run_json("savepoint", "list", "flights", "--root", root)) == 1

@@ -51,8 +51,8 @@ def test_a_savepoint_of_a_job_that_has_ended_is_taken_on_its_storage(
     assert "job flights: no running driver in the control database, using its storage" in shown
     assert "delays after epoch 3" in shown
     assert "end" in run(tmp_path, "savepoint", "list", "flights")
-    assert run_json(tmp_path, "savepoint", "show", "end", "--job", "flights")["label"] == "end"
-    assert "removed " in run(tmp_path, "savepoint", "dispose", "end", "--job", "flights", "--yes")
+    assert run_json(tmp_path, "savepoint", "show", "flights", "end")["label"] == "end"
+    assert "removed " in run(tmp_path, "savepoint", "dispose", "flights", "end", "--yes")
     assert store.commands.list("flights") == ()
 
 
@@ -86,7 +86,7 @@ def test_a_job_that_nobody_knows_needs_a_root(tmp_path: Path, root: str) -> None
 
 def test_a_job_that_the_database_does_not_know_is_answered_with_what_is_near(tmp_path: Path, root: str) -> None:
     assert "did you mean flights?" in run(tmp_path, "savepoint", "create", "flihgts", code=78)
-    assert "did you mean flights?" in run(tmp_path, "savepoint", "dispose", "1", "--job", "flihgts", code=78)
+    assert "did you mean flights?" in run(tmp_path, "savepoint", "dispose", "flihgts", "1", code=78)
     assert "did you mean flights?" in run(tmp_path, "restore", "flihgts", "latest", code=78)
 
 
@@ -108,9 +108,9 @@ def test_a_database_that_cannot_be_asked_is_said_and_the_storage_has_the_last_wo
 
 def test_the_driver_of_a_running_job_disposes_when_somebody_says_yes(tmp_path: Path, root: str) -> None:
     with kit.driver(tmp_path, lambda store, command: kit.completed(path="/s/7", checkpoint=7)) as taken:
-        refused = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="n\n", code=1)
-        unanswered = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="", code=1)
-        shown = run(tmp_path, "savepoint", "dispose", "7", "--job", "flights", text="y\n")
+        refused = run(tmp_path, "savepoint", "dispose", "flights", "7", text="n\n", code=1)
+        unanswered = run(tmp_path, "savepoint", "dispose", "flights", "7", text="", code=1)
+        shown = run(tmp_path, "savepoint", "dispose", "flights", "7", text="y\n")
 
     assert "have the driver of job flights remove 7?" in shown
     assert "use --yes to skip the question" in unanswered
@@ -121,7 +121,7 @@ def test_the_driver_of_a_running_job_disposes_when_somebody_says_yes(tmp_path: P
 
 @pytest.mark.parametrize(
     "command",
-    [("restore", "flights", "1"), ("restore", "flights", "--undo"), ("savepoint", "dispose", "1", "--job", "flights")],
+    [("restore", "flights", "1"), ("restore", "flights", "--undo"), ("savepoint", "dispose", "flights", "1")],
 )
 def test_a_key_is_refused_where_nothing_would_find_it_again(
     tmp_path: Path, root: str, store: ControlStore, command: tuple[str, ...]
@@ -200,7 +200,7 @@ def test_what_was_removed_on_storage_is_not_listed_any_more(tmp_path: Path, root
     path = run_json(tmp_path, "savepoint", "create", "flights", "--label", "end")["path"]
     run(tmp_path, "savepoint", "import", path)
     assert [each["path"] for each in run_json(tmp_path, "savepoint", "list")] == [path]
-    run(tmp_path, "savepoint", "dispose", "end", "--job", "flights", "--yes")
+    run(tmp_path, "savepoint", "dispose", "flights", "end", "--yes")
     assert run_json(tmp_path, "savepoint", "list") == []
     assert "dispose" in [entry.action for entry in store.audit.list(subject=path)]
 

@@ -88,7 +88,7 @@ def test_the_new_program_runs_as_the_old_one_did(
     assert (record.step, record.old, record.verify_seconds, record.rollback) == (UpgradeStep.CHECK, _OLD, 120.0, True)
     assert record.new == _OLD.model_copy(update={"script": str(tmp_path / "new.py"), "args": ("--days", "4")})
     assert _record(root).step is UpgradeStep.DONE
-    [audited] = [each for each in run_json(tmp_path, "audit", "--job", "flights") if each["action"] == "upgrade"]
+    [audited] = [each for each in run_json(tmp_path, "audit", "flights") if each["action"] == "upgrade"]
     assert audited["details"] == {"step": "done", "savepoint": "/savepoints/9"}
 
 
