@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from coord_control.dagster.definitions.check_alerts import CheckAlert, build_check_alert_sensor
     from coord_control.dagster.definitions.component import StreamingJobComponent
     from coord_control.dagster.definitions.factory import build_streaming_definitions, streaming_job_definitions
     from coord_control.dagster.resource import ControlPlaneResource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from coord_control.dagster.translator import StreamingJobTranslator
 
 __all__ = [
+    "CheckAlert",
     "CheckBounds",
     "ControlPlaneResource",
     "ControlPlaneSpec",
@@ -41,14 +43,17 @@ __all__ = [
     "StreamingJobSpec",
     "StreamingJobTranslator",
     "SuperviseSpec",
+    "build_check_alert_sensor",
     "build_streaming_definitions",
     "streaming_job_definitions",
 ]
 
 _MODULES: Final = {
+    "CheckAlert": "coord_control.dagster.definitions.check_alerts",
     "ControlPlaneResource": "coord_control.dagster.resource",
     "StreamingJobComponent": "coord_control.dagster.definitions.component",
     "StreamingJobTranslator": "coord_control.dagster.translator",
+    "build_check_alert_sensor": "coord_control.dagster.definitions.check_alerts",
     "build_streaming_definitions": "coord_control.dagster.definitions.factory",
     "streaming_job_definitions": "coord_control.dagster.definitions.factory",
 }
