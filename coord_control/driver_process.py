@@ -45,6 +45,7 @@ __all__ = [
     "DriverProcess",
     "QueueInbox",
     "driver_environment",
+    "launch_environment",
     "submit_arguments",
 ]
 
@@ -65,6 +66,24 @@ _POLL_SECONDS: Final = 0.05
 _REPORT_BYTES: Final = 4096
 
 _log = logging.getLogger("coord_control.supervisor")
+
+
+#: What a driver is started with must not come from another driver's environment.
+_OF_ONE_DRIVER: Final = (
+    ACCEPT_SKIPPED_VARIABLE,
+    ALLOW_MISSING_INPUT_VARIABLE,
+    ALLOW_VARIABLE,
+    CHECK_VARIABLE,
+    LOG_FILE_VARIABLE,
+    RESTORE_VARIABLE,
+    ROLL_BACK_VARIABLE,
+    SUPERVISED_VARIABLE,
+)
+
+
+def launch_environment() -> dict[str, str]:
+    """Return the environment of this process without what belongs to one driver: for starting another one."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_ONE_DRIVER}
 
 
 def driver_environment(

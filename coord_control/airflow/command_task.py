@@ -98,7 +98,7 @@ class CommandOperator(BaseOperator):
             client, self.job, attempts.key(), self.command(), self.timeout_seconds, reported=attempts.reported
         )
         command = asked.command
-        what = command.kind.value.replace("_", " ")
+        what = command.kind.words
         if asked.was_known:
             self.log.info(
                 "An earlier attempt has sent the request: command %s (%s) is %s", command.id, what, command.state

@@ -15,7 +15,7 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.control.client.request_once import newest_request
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.restore_log import RestoreRecord, find_restore
-from coord_control.storage.records import CommandRecord, CommandState, JobRecord
+from coord_control.storage.records import CommandRecord, JobRecord
 
 __all__ = ["earlier_restore", "storage_key"]
 
@@ -33,7 +33,7 @@ def earlier_restore(
         StoreError, AirflowException: the storage cannot be read, so it is not known.
     """
     asked = newest_request(client, job.name, attempts.key())
-    if asked is not None and _is_worth_finding(asked) and asked.id not in attempts.reported:
+    if asked is not None and asked.stands and asked.id not in attempts.reported:
         return asked
     if not attempts.were_on_storage:
         return None
@@ -46,7 +46,3 @@ def storage_key(attempts: Attempts) -> str:
     while (key := f"{attempts.key()}@{number}") in attempts.reported:
         number += 1
     return key
-
-
-def _is_worth_finding(command: CommandRecord) -> bool:
-    return not command.is_finished or command.state is CommandState.COMPLETED

@@ -5,14 +5,13 @@ A template may render to an empty text: for an optional argument it means that t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from coord_control.airflow.command_task import CommandOperator
-from coord_control.airflow.task_failure import nothing_done
 from coord_control.airflow.task_result import Metadata, checkpoint_metadata, event_metadata, live_metadata
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.request_input import changed_fields, parsed
 from coord_control.control.commands import (
     CheckpointResult,
     Command,
@@ -129,7 +128,7 @@ class SendEventOperator(CommandOperator):
             SendEvent,
             operator=self.operator,
             event_type=self.event_type,
-            payload={} if self.payload is None else _parsed(self.payload),
+            payload={} if self.payload is None else parsed(self.payload),
             subtask=self.subtask,
         )
 
@@ -158,10 +157,7 @@ class SetLiveOperator(CommandOperator):
 
     def command(self) -> Command[Any]:
         """Return the request."""
-        fields = _parsed(self.fields)
-        if not isinstance(fields, Mapping) or not fields:
-            raise nothing_done("name at least one field to change, with its value")
-        return requested(SetLive, name=self.name, fields=fields, expect=self.expect)
+        return requested(SetLive, name=self.name, fields=changed_fields(self.fields), expect=self.expect)
 
     def metadata(self, client: ControlClient, result: LiveResult) -> Metadata:
         """Return the live value."""
@@ -173,12 +169,3 @@ class SetLiveOperator(CommandOperator):
 def _taken(client: ControlClient, job: str, result: CheckpointResult) -> Metadata:
     report = client.checkpoint_report(job, result.checkpoint)
     return checkpoint_metadata(report.checkpoint, report.job)
-
-
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise nothing_done(f"a payload given as text must be JSON: {error}") from error

@@ -17,9 +17,10 @@ from coord_control.airflow.earlier_restore import earlier_restore, storage_key
 from coord_control.airflow.task_failure import nothing_done
 from coord_control.airflow.task_result import Metadata, restore_metadata
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.request_input import absolute_reference
 from coord_control.control.commands import Command, Refusal, Restore, RestoreResult, requested
 from coord_control.durable.files.by_scheme import without_spark
-from coord_control.durable.files.filesystem import Files, scheme
+from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.restore_log import RestoreRecord
 from coord_control.durable.offline.offline_restore import check_fork_name, restore_job
 from coord_control.durable.restore.checks import Verdict
@@ -123,11 +124,9 @@ class RestoreOperator(CommandOperator):
         return self.as_name or self.job
 
     def _request(self) -> Restore:
-        if "/" in self.ref and not self.ref.startswith("/") and scheme(self.ref) is None:
-            raise nothing_done(f"the path {self.ref!r} must be absolute: the driver has its own working directory")
         made: Restore = requested(
             Restore,
-            ref=self.ref,
+            ref=absolute_reference(self.ref),
             allow_non_restored_state=self.allow_non_restored_state,
             allow_missing_input=self.allow_missing_input,
             roll_back_sinks=self.roll_back_sinks,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from coord_control.control.client.request_input import InputUnusable
 from coord_control.errors import CommandCancelled, CommandTimeout, CoordControlError, Fault, JobNotRunning, KeyReused
 
 __all__ = ["failing", "nothing_done"]
@@ -14,7 +15,7 @@ __all__ = ["failing", "nothing_done"]
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Turn errors of the control plane into failures of the task.
+    """Turn unusable input and errors of the control plane into failures of the task.
 
     Raises:
         AirflowFailException: a retry would not help.
@@ -22,6 +23,8 @@ def failing() -> Iterator[None]:
     """
     try:
         yield
+    except InputUnusable as error:
+        raise nothing_done(str(error)) from error
     except CoordControlError as error:
         kind = AirflowException if _is_worth_a_retry(error) else AirflowFailException
         raise kind(f"{error}. {_next_step(error)}") from error
@@ -50,5 +53,5 @@ def _next_step(error: CoordControlError) -> str:
     if error.retry:
         return "It may succeed when the task runs again."
     if error.fault is Fault.INTERNAL:
-        return "This is a bug of coord-control; please report it."
+        return "This is a bug in coord-control; please report it."
     return "Running the task again without a change will not help."

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-__all__ = ["as_json", "parse_saved", "problems_of"]
+__all__ = ["as_json", "fields_of", "parse_saved", "problems_of"]
 
 State = TypeVar("State", bound=BaseModel)
 
@@ -54,6 +54,12 @@ def as_json(data: bytes) -> JsonValue:
     except ValueError:
         return base64.b64encode(data).decode("ascii")
     return found
+
+
+def fields_of(error: ValidationError) -> list[dict[str, Any]]:
+    """Return where a value does not fit its model: ``loc`` and ``msg`` of each problem."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"loc": list(problem["loc"]), "msg": problem["msg"]} for problem in problems]
 
 
 def problems_of(error: ValidationError, skip: int = 0) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 import dagster as dg
 
+from coord_control.control.wording import human_seconds
 from coord_control.dagster.metadata import Metadata, entries
 from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
 from coord_control.dagster.runs.job_run import action_failure
@@ -175,7 +176,8 @@ def _running(overview: JobOverview, now: datetime) -> CheckOutcome:
     elif job.state is JobState.FAILED:
         text = f"it has failed{_because(job.end_reason)}"
     else:
-        text = f"its driver (generation {job.generation} on {job.host}) has been silent for {_span(silent)}: it is dead"
+        driver = f"its driver (generation {job.generation} on {job.host})"
+        text = f"{driver} has been silent for {human_seconds(silent)}: it is dead"
     return CheckOutcome("running", passed, severity, text, entries(values))
 
 
@@ -184,9 +186,9 @@ def _freshness(overview: JobOverview, bound: float, now: datetime) -> CheckOutco
     since = newest.finished_at if newest is not None and newest.finished_at is not None else None
     age = _seconds(now, since or overview.job.driver_started_at)
     what = (
-        f"no checkpoint is complete; the driver was started {_span(age)} ago"
+        f"no checkpoint is complete; the driver was started {human_seconds(age)} ago"
         if newest is None
-        else f"{newest.kind.value} {newest.id} was completed {_span(age)} ago"
+        else f"{newest.kind.value} {newest.id} was completed {human_seconds(age)} ago"
     )
     values = {
         "age_seconds": age,
@@ -230,7 +232,7 @@ def _of_newest(
     if newest is None or seconds is None:
         return CheckOutcome(name, True, _WARN, "nothing has been measured yet", entries({"bound": bound}))
     passed = seconds <= bound
-    text = _bounded_text(f"{newest.kind.value} {newest.id} {verb} {_span(seconds)}", bound, passed)
+    text = _bounded_text(f"{newest.kind.value} {newest.id} {verb} {human_seconds(seconds)}", bound, passed)
     values = {"seconds": seconds, "bound": bound, "checkpoint_id": newest.id}
     return CheckOutcome(name, passed, _WARN, text, entries(values))
 
@@ -252,9 +254,9 @@ def _lag(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome:
         return CheckOutcome("lag", True, _WARN, "no running query has a watermark", entries({"bound": bound}))
     growing = [(last, trend) for last, trend in known if last > bound and (trend.first is None or last > trend.first)]
     last, worst = max(growing or known, key=lambda each: each[0])
-    text = f"{worst.query} is {_span(last)} behind"
+    text = f"{worst.query} is {human_seconds(last)} behind"
     if worst.first is not None:
-        text += f", {_span(worst.first)} an hour ago"
+        text += f", {human_seconds(worst.first)} an hour ago"
     values = {"lag_seconds": last, "lag_before_seconds": worst.first, "query": worst.query, "bound": bound}
     text += _also_unknown("without a watermark", overview.lags)
     return CheckOutcome("lag", not growing, _WARN, _bounded_text(text, bound, not growing), entries(values))
@@ -264,8 +266,8 @@ def _backlog(overview: JobOverview, bound: float, now: datetime) -> CheckOutcome
     known = [(trend.last, trend) for trend in overview.backlogs if trend.last is not None]
     unseen = _unseen_and_busy(overview) if overview.job.is_alive else []
     doubt = (
-        f"whether {', '.join(unseen)} keeps up cannot be seen: it works without a pause, has no watermark, and its "
-        "sources do not report what waits in them"
+        f"cannot tell whether {', '.join(unseen)} keeps up: its batches run back to back, it has no watermark, and its "
+        "sources report no backlog"
     )
     if not known or not overview.job.is_alive:
         text = doubt if unseen else "no source of a running query reports what waits in it"
@@ -309,7 +311,7 @@ def _has_ended(overview: JobOverview) -> bool:
 
 
 def _bounded_text(text: str, bound: float, passed: bool) -> str:
-    return text if passed else f"{text}; the bound is {_span(bound)}"
+    return text if passed else f"{text}; the bound is {human_seconds(bound)}"
 
 
 def _because(reason: str) -> str:
@@ -318,9 +320,3 @@ def _because(reason: str) -> str:
 
 def _seconds(now: datetime, then: datetime) -> float:
     return max(0.0, (now - then).total_seconds())
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -315,8 +315,8 @@ class OlderDriverAlive(CoordControlError):
         self.generation, self.processes = generation, tuple(processes)
         pids = " ".join(map(str, self.processes))
         super().__init__(
-            f"the driver of generation {generation} was replaced, but has not ended: when it wakes up, the epoch that "
-            f"it has begun reaches its sinks, which are to be set back. Nothing was started and no sink was touched. "
+            f"the driver of generation {generation} was replaced, but is still alive: if it wakes up, it may write "
+            f"its unfinished epoch to the sinks that are to be set back. Nothing was started and no sink was touched. "
             f"End its processes (kill -9 {pids}), then start the job again"
         )
 

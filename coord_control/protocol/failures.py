@@ -146,11 +146,11 @@ _SENTENCES: Final = {
     FailureReason.INVALID_TARGET: "the target cannot hold a savepoint; name a folder that does not exist or is empty, "
     "on storage that the driver can write to",
     FailureReason.QUERY_RESTARTING: "a query of the job was restarted meanwhile; ask again when it runs",
-    FailureReason.QUERY_FAILED: "a query of the job failed meanwhile; its own error says why, ask again when it runs",
+    FailureReason.QUERY_FAILED: "a query of the job failed meanwhile; its own error says why; ask again when it runs",
     FailureReason.JOB_ENDING: "the job is ending; ask again when it runs again, or take an offline savepoint",
     FailureReason.ABORTED: "it was aborted on request; ask again to have one",
     FailureReason.FENCED: "a newer driver owns the job and this one stops itself; ask the newer driver",
-    FailureReason.COORDINATOR_FAILED: "a coordinator could not give its state; repair the error that the detail names",
+    FailureReason.COORDINATOR_FAILED: "a coordinator could not give its state; fix the error in the detail",
     FailureReason.COORDINATOR_TIMEOUT: "a coordinator has not given its state within snapshot_timeout_seconds; let it "
     "complete every result without blocking, or raise the timeout",
     FailureReason.EXPIRED: "it was not complete within timeout_seconds; look in its statistics for the query or the "
@@ -161,7 +161,7 @@ _SENTENCES: Final = {
     FailureReason.FILES_PURGED: "Spark removed files of the boundary epoch before they could be kept; raise "
     "spark.sql.streaming.minBatchesToRetain",
     FailureReason.FINALISE_FAILED: "everything was in place, but its metadata could not be written; check the storage",
-    FailureReason.INTERNAL: "a bug of coord-control; the job is not harmed, please report it with the detail",
+    FailureReason.INTERNAL: "a bug in coord-control; the job is not harmed, please report it with the detail",
 }
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -111,6 +111,10 @@ class LiveFrozen:
     values: Mapping[str, LiveInForce]
 
 
+#: Of the JSON of a live value: each change is kept for a while, and every query records it.
+MAX_LIVE_BYTES: Final = 16 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class LiveChanged:
     """A live value was changed; the record is in the log of the job, and the change is accepted when it is durable."""

@@ -278,6 +278,16 @@ def test_a_relative_script_and_log_are_of_the_working_directory(rig: StartRig) -
     assert "driver of generation 1" in (rig.folder / "own.log").read_text()
 
 
+def test_what_belongs_to_another_driver_is_not_passed_on(rig: StartRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a code server that had a driver's environment gave it to the jobs that it started."""
+    monkeypatch.setenv("COORD_RESTORE_FROM", "before-the-upgrade")
+    monkeypatch.setenv("COORD_TEST_OF_MINE", "kept")
+    assert rig.start().is_success
+    environment = psutil.Process(rig.plane.client().job("flights").pid).environ()
+    assert environment["COORD_TEST_OF_MINE"] == "kept"
+    assert "COORD_RESTORE_FROM" not in environment
+
+
 def test_a_dead_driver_whose_lease_is_not_over_does_not_count(rig: StartRig) -> None:
     plane = rig.plane
     silence(plane.driver())

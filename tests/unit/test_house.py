@@ -53,6 +53,7 @@ TESTED_THROUGH: Final = {
     "durable/checkpoints/leftovers": "unit/durable/test_checkpoint_store_crashes.py",
     "durable/epochs/generation_log": "unit/durable/test_epoch_store.py",
     "durable/files/json_records": "unit/durable/test_holds.py",
+    "durable/files/object_facts": "unit/durable/test_objects.py",
     "durable/files/one_by_one": "spark/test_hadoop_files.py",
     "durable/restore/lineage_builder": "unit/durable/test_prepared_restore.py",
     "durable/restore/reached": "unit/durable/test_preflight.py",

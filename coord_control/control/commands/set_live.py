@@ -10,7 +10,7 @@ import datetime
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -19,12 +19,12 @@ from coord_control.control.execution.execution import Execution, Workplace, job_
 from coord_control.control.execution.outcomes import CommandResult, completed, outcome_of
 from coord_control.errors import Fenced, JobClosed, StoreUnavailable
 from coord_control.protocol.job_facts import LiveFacts, LiveUse
+from coord_control.protocol.records import MAX_LIVE_BYTES
 from coord_control.storage.records import CommandKind, CommandRecord, LiveValueRecord, Outcome
 
 __all__ = ["LiveExecution", "LiveInQuery", "LiveResult", "SetLive"]
 
 #: The model's own limit is for the whole value; this keeps the row of the command small.
-_MAX_BYTES: Final = 16 * 1024
 
 
 class LiveInQuery(BaseModel):
@@ -95,8 +95,8 @@ class SetLive(Command[LiveResult]):
     @model_validator(mode="after")
     def _size(self) -> Self:
         size = len(json.dumps(dict(self.fields), ensure_ascii=False, allow_nan=False).encode(errors="surrogatepass"))
-        if size > _MAX_BYTES:
-            raise ValueError(f"the fields take {size} bytes, the limit is {_MAX_BYTES}")
+        if size > MAX_LIVE_BYTES:
+            raise ValueError(f"the fields take {size} bytes, the limit is {MAX_LIVE_BYTES}")
         return self
 
     def execution(self, command: CommandRecord, place: Workplace) -> Execution:

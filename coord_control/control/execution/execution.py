@@ -154,14 +154,10 @@ def job_closed(command: CommandRecord, by: CommandRecord | None = None) -> Outco
     Args:
         by: the command that ended the job, if one did.
     """
-    ended = "the job ended" if by is None else f"command {by.id} ({_words(by)}) ended the job"
+    ended = "the job ended" if by is None else f"command {by.id} ({by.kind.words}) ended the job"
     return refused(
         Refusal.JOB_CLOSED,
-        f"{ended} before this {_words(command)} could be carried out; try again when the job is running",
+        f"{ended} before this {command.kind.words} could be carried out; try again when the job is running",
         fault=Fault.EXTERNAL,
         retry=True,
     )
-
-
-def _words(command: CommandRecord) -> str:
-    return command.kind.value.replace("_", " ")

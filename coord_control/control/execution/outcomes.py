@@ -74,7 +74,7 @@ class Refusal(enum.StrEnum):
     JOB_CLOSED = "JOB_CLOSED"  #: the job was ending
     PAYLOAD_INVALID = "PAYLOAD_INVALID"  #: not written by a client of this release
     STORAGE = "STORAGE"  #: the job's storage is not available
-    INTERNAL = "INTERNAL"  #: a bug of this package
+    INTERNAL = "INTERNAL"  #: a bug in this package
 
 
 #: Errors after which nothing was changed; the first match counts.

@@ -20,6 +20,7 @@ from typing import Any
 
 import dagster as dg
 
+from coord_control.control.client.request_input import InputUnusable
 from coord_control.dagster.facts import DatabaseFacts, KnownJob
 from coord_control.dagster.resource import ControlPlaneResource
 from coord_control.dagster.runs.action_configs import ActionConfig, chosen_job, job_choice, with_job
@@ -105,6 +106,8 @@ def _with_step(
             with control_plane.client(actor_of(context)) as client:
                 asking = Asking(context, client, _spec(specs, name))
                 context.add_output_metadata(action.work(asking, options))
+        except InputUnusable as error:
+            raise nothing_done(str(error)) from error
         except CoordControlError as error:
             raise action_failure(error) from error
 

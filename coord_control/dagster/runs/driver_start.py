@@ -16,7 +16,6 @@ Threads: blocks the step's thread.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ from coord_control.dagster.metadata import Metadata, entries
 from coord_control.dagster.runs.launch import Launch, LaunchPlace
 from coord_control.dagster.spec import StartSpec
 from coord_control.errors import DatabaseNotFound, JobNotFound, SchemaMismatch
+from coord_control.log_tail import log_tail
 from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["Started", "known_job", "settled_job", "start_job", "supervisor_lives", "wait_for_driver"]
 
 _LOOK_SECONDS: Final = 0.25
-_TAIL_BYTES: Final = 8192
 _TAIL_LINES: Final = 40
 
 #: Receives progress messages.
@@ -241,7 +240,7 @@ def _is_there(record: JobRecord) -> bool:
 
 
 def _not_there(name: str, log_file: str | None, supervisor: int | None, *, is_late: bool) -> dg.Failure:
-    tail = _tail(log_file)
+    tail = log_tail(log_file, _TAIL_LINES)
     last = tail.rstrip().rpartition("\n")[2].strip()
     said = f"; the last line of its log: {last}" if last else ""
     metadata = entries({"log_tail": tail, "log_file": dg.MetadataValue.path(log_file) if log_file else None})
@@ -256,15 +255,3 @@ def _not_there(name: str, log_file: str | None, supervisor: int | None, *, is_la
     return dg.Failure(
         f"{problem}. Read its log: {log_file or 'no log file is available'}", metadata=metadata, allow_retries=True
     )
-
-
-def _tail(log_file: str | None) -> str:
-    if log_file is None:
-        return ""
-    try:
-        with open(log_file, "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])

@@ -8,7 +8,6 @@ Threads: blocks the step's thread.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.client.request_input import absolute_reference, changed_fields, parsed
 from coord_control.control.commands import (
     Ask,
     Command,
@@ -48,7 +48,6 @@ from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
 from coord_control.dagster.runs.restore_run import check_only, restore
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
-from coord_control.durable.files.filesystem import scheme
 from coord_control.errors import CommandRefused
 
 __all__ = ["ACTIONS", "SEND_EVENT", "SET_LIVE", "START", "START_JOB", "Action", "Asking", "nothing_done"]
@@ -162,7 +161,7 @@ def fork(asking: Asking, config: ForkConfig) -> Metadata:
 
 def send_event(asking: Asking, config: SendConfig) -> Metadata:
     """``send_control_event``."""
-    payload = _payload(config.payload)
+    payload = parsed(config.payload)
     try:
         command = requested(
             SendEvent, operator=config.operator, event_type=config.event_type, payload=payload, subtask=config.subtask
@@ -177,9 +176,7 @@ def send_event(asking: Asking, config: SendConfig) -> Metadata:
 
 def set_live(asking: Asking, config: SetConfig) -> Metadata:
     """``set_live_value``."""
-    fields = _payload(config.fields)
-    if not isinstance(fields, Mapping) or not fields:
-        raise nothing_done("name at least one field to change, with its value")
+    fields = changed_fields(config.fields)
     try:
         result = asking.submit(config, requested(SetLive, name=config.name, fields=fields, expect=config.expect))
     except dg.Failure as failure:
@@ -192,7 +189,7 @@ def set_live(asking: Asking, config: SetConfig) -> Metadata:
 
 def ask(asking: Asking, config: AskConfig) -> Metadata:
     """``ask_operator``."""
-    payload = _payload(config.payload)
+    payload = parsed(config.payload)
     try:
         found = asking.submit(config, requested(Ask, operator=config.operator, request=config.request, payload=payload))
     except dg.Failure as failure:
@@ -205,14 +202,14 @@ def ask(asking: Asking, config: AskConfig) -> Metadata:
 
 def dispose(asking: Asking, config: RefConfig) -> Metadata:
     """``dispose_savepoint``."""
-    result = asking.submit(config, requested(Dispose, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Dispose, ref=absolute_reference(config.ref)))
     asking.tell(f"removed {result.path}")
     return entries({"checkpoint_id": result.checkpoint, "path": dg.MetadataValue.path(result.path)})
 
 
 def verify(asking: Asking, config: RefConfig) -> Metadata:
     """``verify_savepoint``."""
-    result = asking.submit(config, requested(Verify, ref=_reference(config.ref)))
+    result = asking.submit(config, requested(Verify, ref=absolute_reference(config.ref)))
     columns = ("path", "kind", "detail", "fatal")
     rows = [[problem.get(column, "") for column in columns] for problem in result.problems]
     shown = entries(
@@ -244,7 +241,7 @@ def _restored(asking: Asking, config: RestoreConfig | ForkConfig, as_name: str |
 def _restore_request(config: RestoreConfig | ForkConfig, as_name: str | None = None) -> Restore:
     return requested(
         Restore,
-        ref=_reference(config.ref),
+        ref=absolute_reference(config.ref),
         allow_non_restored_state=config.allow_non_restored_state,
         allow_missing_input=config.allow_missing_input,
         roll_back_sinks=isinstance(config, RestoreConfig) and config.roll_back_sinks,
@@ -253,21 +250,6 @@ def _restore_request(config: RestoreConfig | ForkConfig, as_name: str | None = N
         force=config.force,
         as_name=as_name,
     )
-
-
-def _reference(ref: str) -> str:
-    if "/" in ref and not ref.startswith("/") and scheme(ref) is None:
-        raise nothing_done(f"the path {ref!r} must be absolute: the driver has its own working directory")
-    return ref
-
-
-def _payload(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise nothing_done(f"a payload given as text must be JSON: {error}") from error
 
 
 def _with_fields(failure: dg.Failure, what: str, consequence: str) -> dg.Failure:

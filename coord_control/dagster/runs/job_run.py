@@ -147,7 +147,7 @@ def _next_step(error: CoordControlError) -> str:
     if error.retry:
         return "It may succeed when the run is re-executed."
     if error.fault is Fault.INTERNAL:
-        return "This is a bug of coord-control; please report it."
+        return "This is a bug in coord-control; please report it."
     return "Re-executing the run without a change will not help."
 
 
@@ -159,7 +159,7 @@ def _check_wanted(context: StepContext) -> None:
 
 
 def _say_asked(context: StepContext, command: CommandRecord, *, was_known: bool) -> None:
-    what = command.kind.value.replace("_", " ")
+    what = command.kind.words
     if was_known:
         context.log.info(f"An earlier attempt has sent the request: command {command.id} ({what}) is {command.state}")
     else:

@@ -32,6 +32,7 @@ from coord_control.control.client.control_client import ControlClient
 from coord_control.control.settings import absolute_url, state_folder
 from coord_control.dagster.metadata import entries
 from coord_control.dagster.spec import StartSpec
+from coord_control.driver_process import launch_environment
 
 __all__ = ["Launch", "LaunchPlace"]
 
@@ -131,7 +132,7 @@ class LaunchPlace:
             done = subprocess.run(
                 command,
                 cwd=spec.working_directory,
-                env={**os.environ, "COORD_CONTROL": absolute_url(self._client.settings.url), **spec.env},
+                env={**launch_environment(), "COORD_CONTROL": absolute_url(self._client.settings.url), **spec.env},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

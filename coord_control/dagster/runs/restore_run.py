@@ -31,7 +31,7 @@ from coord_control.durable.job_folder.restore_log import RestoreRecord, find_res
 from coord_control.durable.offline.offline_restore import check_fork_name, check_restore, restore_job
 from coord_control.durable.restore.checks import Verdict, refusal
 from coord_control.errors import CommandRefused, JobRunning, RestoreRefused
-from coord_control.storage.records import CommandRecord, CommandState, JobRecord
+from coord_control.storage.records import JobRecord
 
 __all__ = ["check_only", "preflight_table", "restore"]
 
@@ -54,7 +54,7 @@ def restore(
     check_fork_name(job, request.as_name)
     record, deadline = client.job(job), time.monotonic() + timeout_seconds
     asked = newest_request(client, job, attempt_key(context))
-    if asked is not None and _is_worth_finding(asked):
+    if asked is not None and asked.stands:
         if not asked.is_finished and not record.is_alive:
             context.log.warning(f"the driver that was restoring job {job} is gone: its next driver continues")
         return _through_driver(context, client, record, request, timeout_seconds)
@@ -151,10 +151,6 @@ def _started_again(context: dg.OpExecutionContext, client: ControlClient, job: J
     )
     context.log.info(f"job {job.name} is running again: process {running.pid} on {running.host}")
     return entries({"generation": running.generation})
-
-
-def _is_worth_finding(command: CommandRecord) -> bool:
-    return not command.is_finished or command.state is CommandState.COMPLETED
 
 
 def _with_table(context: dg.OpExecutionContext, failure: dg.Failure) -> dg.Failure:

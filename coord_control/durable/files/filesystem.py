@@ -2,9 +2,10 @@
 
 Everything durable of a job (claims of generations, lineages, the epoch store) is written through :class:`Files`, and
 rests on three promises only: a file appears whole or not at all, ``create`` has one winner, and what a call has
-returned for survives a power cut. :class:`LocalFiles` keeps them on a local disk with one system call each; every other
-scheme goes through Spark's own file systems (``hadoop_files``); the test kit has one in memory that crashes on demand.
-One suite proves the promises on all of them.
+returned for survives a power cut. :class:`LocalFiles` keeps them on a local disk with one system call each, and
+:class:`.ObjectFiles` on object stores without Spark; a driver, and every other scheme, goes through Spark's own file
+systems (``hadoop_files``); the test kit has one in memory that crashes on demand. ``tests/files_contract.py`` proves
+the promises on all of them.
 
 Threads: every implementation may be used from any thread.
 """

@@ -16,14 +16,12 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from coord_control.coordinators.saved_state import parse_saved, problems_of
+from coord_control.coordinators.saved_state import fields_of, parse_saved, problems_of
 from coord_control.errors import LiveModelInvalid, LiveValueInvalid
 from coord_control.errors.base import known_names
+from coord_control.protocol.records import MAX_LIVE_BYTES
 
-__all__ = ["MAX_BYTES", "LiveModel"]
-
-#: Of the JSON of a value: each change is kept for a while, and every query records it.
-MAX_BYTES: Final = 16 * 1024
+__all__ = ["LiveModel"]
 
 #: What a field may be, and the fields of ``org.apache.spark.sql.types.DataTypes``.
 _TYPES: Final[dict[Any, str]] = {
@@ -101,7 +99,7 @@ class LiveModel(Generic[Model]):
         try:
             return parse_saved(self.model, data)
         except ValidationError as error:
-            raise LiveValueInvalid(self.name, problems_of(error), _fields(error)) from error
+            raise LiveValueInvalid(self.name, problems_of(error), fields_of(error)) from error
 
     def changed(self, data: bytes, fields: Mapping[str, Any]) -> bytes:
         """Return a value with some of its fields changed, validated as a whole.
@@ -130,8 +128,8 @@ class LiveModel(Generic[Model]):
         Raises:
             LiveValueInvalid: it does not fit the model, or has no literal in Spark.
         """
-        if len(data) > MAX_BYTES:
-            raise LiveValueInvalid(self.name, f"it takes {len(data)} bytes as JSON, the limit is {MAX_BYTES}")
+        if len(data) > MAX_LIVE_BYTES:
+            raise LiveValueInvalid(self.name, f"it takes {len(data)} bytes as JSON, the limit is {MAX_LIVE_BYTES}")
         value = self.load(data)
         return {field: self._text(field, getattr(value, field)) for field in self.fields}
 
@@ -170,8 +168,3 @@ class LiveModel(Generic[Model]):
             case "DateType":
                 return str(value.isoformat())
         return str(value)
-
-
-def _fields(error: ValidationError) -> list[dict[str, Any]]:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": list(problem["loc"]), "msg": problem["msg"]} for problem in problems]

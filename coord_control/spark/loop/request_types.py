@@ -14,10 +14,10 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.requests import MAX_ANSWER_BYTES, CommittedStates, Request, answer_model
-from coord_control.coordinators.saved_state import problems_of
+from coord_control.coordinators.saved_state import fields_of, problems_of
 from coord_control.errors import InvalidModel, RequestFailed, RequestNotValid, UndeclaredRequest
 from coord_control.protocol.job_facts import RequestSchema
-from coord_control.spark.worker.model_codec import fields_of, in_words, json_schema, unknown_fields
+from coord_control.spark.worker.model_codec import in_words, json_schema, unknown_fields
 
 __all__ = ["RequestTypes"]
 

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from coord_control.durable.restore.checks import ALLOW_MISSING_INPUT, Check, Verdict
 from coord_control.ids import QueryName
+from coord_control.spark.states.state_source import problem_of
 
 __all__ = ["check_kafka", "missing_records", "needed_offsets"]
 
@@ -53,7 +54,7 @@ def check_kafka(
         try:
             gone = _gone(frame, options, needed)
         except (Py4JError, TypeError) as error:
-            found = f"the brokers could not be asked for their offsets: {_reason(error)}"
+            found = f"the brokers could not be asked for their offsets: {problem_of(error)}"
             yield Check(_NAME, query, Verdict.WARNING, found, "Spark reports offsets that are gone when it reads them")
             continue
         if not gone:
@@ -164,8 +165,3 @@ def _position(future: Any) -> int | None:
         if _TOPIC_GONE in str(error.java_exception):
             return None
         raise
-
-
-def _reason(error: Exception) -> str:
-    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -53,8 +52,8 @@ def load_state(spark: SparkSession, state: SparkState, directory: str) -> DataFr
     return _as_declared(frame) if state.is_of_join else frame
 
 
-def problem_of(error: PySparkException | Py4JJavaError) -> str:
-    """Return the first line of an error with which Spark could not read a state."""
+def problem_of(error: Exception) -> str:
+    """Return the first line of an error of Spark or its JVM."""
     text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0]
 

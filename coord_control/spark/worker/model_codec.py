@@ -16,7 +16,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control import collector
-from coord_control.coordinators.saved_state import parse_saved, problems_of
+from coord_control.coordinators.saved_state import fields_of, parse_saved, problems_of
 from coord_control.errors import (
     EventInvalid,
     EventTooLarge,
@@ -33,7 +33,6 @@ __all__ = [
     "MAX_STATE_BYTES",
     "EventTypes",
     "StateType",
-    "fields_of",
     "in_words",
     "json_schema",
     "unknown_fields",
@@ -253,7 +252,7 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def unknown_fields(model: type[BaseModel], payload: Any) -> list[dict[str, Any]]:
-    """Return the fields that a user has written and the model does not have, as :func:`fields_of` does.
+    """Return the fields that a user has written and the model does not have, as :func:`.fields_of` does.
 
     Pydantic drops them, so a misspelled field would silently have its default. A model that says what becomes of them
     (``extra`` in its configuration) has none.
@@ -267,9 +266,3 @@ def unknown_fields(model: type[BaseModel], payload: Any) -> list[dict[str, Any]]
 def in_words(fields: Sequence[Mapping[str, Any]]) -> str:
     """Describe fields that do not fit, as :func:`.problems_of` does."""
     return "; ".join(f"field {field['loc'][0]}: {field['msg']}" for field in fields)
-
-
-def fields_of(error: ValidationError) -> list[dict[str, Any]]:
-    """Return where a value does not fit its model: ``loc`` and ``msg`` of each problem."""
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": list(problem["loc"]), "msg": problem["msg"]} for problem in problems]

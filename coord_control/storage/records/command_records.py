@@ -51,6 +51,11 @@ class CommandKind(enum.StrEnum):
         unknown._name_ = unknown._value_ = value
         return unknown
 
+    @property
+    def words(self) -> str:
+        """The kind as text for people."""
+        return self.value.replace("_", " ")
+
 
 class CommandState(enum.StrEnum):
     """The state of a command; it only moves forward, and ends with exactly one outcome."""
@@ -147,6 +152,11 @@ class CommandRecord(Record):
     @property
     def is_finished(self) -> bool:
         return self.state in FINISHED_COMMAND_STATES
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is in progress or completed, so that a repeated request finds it instead of being sent again."""
+        return not self.is_finished or self.state is CommandState.COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

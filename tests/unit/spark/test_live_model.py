@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel, Field, model_validator
 
 from coord_control.errors import LiveModelInvalid, LiveValueInvalid
-from coord_control.spark.live.live_model import MAX_BYTES, LiveModel
+from coord_control.protocol.records import MAX_LIVE_BYTES
+from coord_control.spark.live.live_model import LiveModel
 
 
 class Limits(BaseModel):
@@ -78,7 +79,7 @@ def test_a_text_becomes_what_the_model_says() -> None:
         ({"hours": 1}, "no field 'hours'"),
         ({"rows": 2**63}, "64 bits"),
         ({"since": "2014-02-03T04:05:06"}, "no time zone"),
-        ({"carrier": "x" * MAX_BYTES}, "the limit is"),
+        ({"carrier": "x" * MAX_LIVE_BYTES}, "the limit is"),
         ({"carrier": object()}, "not JSON serializable"),
         ({"minutes": float("nan")}, "JSON"),
     ],
