@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +20,7 @@ from tests.docs_kit import Block
 from tests.patience import eventually
 from tests.places import CHECKOUT
 
-__all__ = ["Reader", "reading"]
+__all__ = ["Reader", "exported", "reading"]
 
 
 class Reader:
@@ -25,16 +28,18 @@ class Reader:
 
     Args:
         place: the folder that the page uses; here it is one of the test.
+        environment: what the page exports.
     """
 
-    def __init__(self, folder: Path, place: str) -> None:
+    def __init__(self, folder: Path, place: str, environment: Mapping[str, str]) -> None:
         self.folder, self._place = folder, place
         state = {"XDG_STATE_HOME": str(folder / "state"), "COORD_CONTROL": f"sqlite:///{folder / 'control.db'}"}
         self._environment = {
             **os.environ,
             **state,
-            "PYTHONPATH": f"{folder}:{CHECKOUT}",
+            "PYTHONPATH": ":".join([str(folder), str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYSPARK_PYTHON": sys.executable,
+            **{name: self._here(value) for name, value in environment.items()},
         }
 
     def save(self, name: str, program: Block) -> None:
@@ -89,9 +94,23 @@ class Reader:
         return "".join(path.read_text(errors="replace")[-4000:] for path in (self.folder / "state").rglob("*.log"))
 
 
-def reading(folder: Path, place: str) -> Iterator[Reader]:
+def exported(block: Block, jars: str) -> dict[str, str]:
+    """Return the variables that a block of a page exports, with these jars in the place of packages from Maven."""
+
+    def here(match: re.Match[str]) -> str:
+        for package in match[1].split(","):
+            _, artifact, version = package.split(":")
+            assert f"{artifact}-{version}.jar" in jars
+        return f"--jars {jars}"
+
+    lines = [line for line in block.text.replace("\\\n", "").splitlines() if line.startswith("export ")]
+    found = dict(shlex.split(line)[1].split("=", 1) for line in lines)
+    return {name: re.sub(r"--packages (\S+)", here, value) for name, value in found.items()}
+
+
+def reading(folder: Path, place: str, environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[Reader]:
     """Yield a reader in a folder, and end what it has left running there."""
-    yield Reader(folder, place)
+    yield Reader(folder, place, environment)
     for process in psutil.process_iter(["cwd"]):
         if process.info["cwd"] == str(folder):
             process.kill()

@@ -22,6 +22,7 @@ _SETS: Final = {
     "test_delta.py": ("delta",),
     "test_iceberg.py": ("iceberg",),
     "test_kafka_delta.py": ("delta", "kafka"),
+    "test_kafka_delta_tutorial.py": ("delta", "kafka"),
 }
 
 

@@ -7,6 +7,7 @@ old one had written up to the checkpoint, and behind it what the new one writes:
 from __future__ import annotations
 
 import abc
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import coord_control as cc
@@ -25,12 +26,17 @@ from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.errors import RestoreRefused
 from coord_control.ids import Epoch, QueryName
 from coord_control.spark.sinks.table_format import FORMATS
+from tests.acceptance.docs_reader import exported, reading
+from tests.cli_kit import call
 from tests.compat.table_drivers import Drivers
+from tests.docs_kit import blocks
 from tests.kill.pausing import PAUSE_VARIABLE, Step, paused_mark
 from tests.patience import SECONDS, eventually
+from tests.places import CHECKOUT
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, Dialogue, MakeJob, apply, rows, talk
 from tests.spark.streams import FileStream
+from tests.spark_session import session_jars
 
 __all__ = ["TableContract"]
 
@@ -55,6 +61,10 @@ class TableContract(abc.ABC):
     @abc.abstractmethod
     def create(self, session: SparkSession, name: str) -> str:
         """Create an empty table with the columns value and release, and return its name in SQL."""
+
+    @abc.abstractmethod
+    def read_late(self, session: SparkSession, folder: Path) -> DataFrame:
+        """Return the table that the program of the format's page writes below a folder."""
 
     @abc.abstractmethod
     def remove_history(self, session: SparkSession, table: str) -> None:
@@ -86,7 +96,14 @@ class TableContract(abc.ABC):
 
     @pytest.mark.parametrize("operator", [False, True], ids=["plain", "operator"])
     def test_a_job_goes_back_with_its_table(
-        self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str, *, operator: bool
+        self,
+        make_job: MakeJob,
+        own_session: SparkSession,
+        source: FileStream,
+        table: str,
+        tmp_path: Path,
+        *,
+        operator: bool,
     ) -> None:
         def run(release: str, **options: Any) -> str:
             job = make_job(session=own_session, **options)
@@ -111,11 +128,19 @@ class TableContract(abc.ABC):
         run("two", restore_from=early, roll_back_sinks=True)
         assert found(own_session, table) == written("one", 0, 3) + written("two", 3, 5)
 
-        # It goes on from there, and back once more.
+        # The same option again restores nothing.
         source.add(rows(5))
         epochs = 6
         run("three", restore_from=early, roll_back_sinks=True)
         assert found(own_session, table) == [*written("one", 0, 3), *written("two", 3, 5), *written("three", 5, 6)]
+
+        # A command that finds it stopped sets it back once more.
+        restore = ("restore", "job", early, "--root", str(tmp_path / "jobs"))
+        assert "skips them" in call(*restore).output
+        done = call(*restore, "--roll-back-sinks")
+        assert done.exit_code == 0, done.output
+        run("four")
+        assert found(own_session, table) == written("one", 0, 3) + written("four", 3, 6)
 
     def test_a_checkpoint_records_the_version_at_its_boundary(
         self, make_job: MakeJob, own_session: SparkSession, source: FileStream, table: str
@@ -246,6 +271,35 @@ class TableContract(abc.ABC):
         for row in (row for file in range(6) for row in rows(file)):
             sums[row["key"]] = sums.get(row["key"], 0) + row["value"]
         assert result["merged"] == sums
+
+    def test_the_program_and_the_commands_of_its_page_work(self, own_session: SparkSession, tmp_path: Path) -> None:
+        exports, program, commands, *_ = blocks(CHECKOUT / "docs" / "operations" / f"{self.kind}.md")
+        for reader in reading(tmp_path, "/tmp/tour", exported(exports, session_jars())):
+            (tmp_path / "in").mkdir()
+            _fly(tmp_path, 0, 20, 40, 90)
+            reader.save("flights.py", program)
+            for line in commands.text.splitlines():
+                if line.startswith("coordctl restore"):  # what ran since the savepoint was wrong
+                    reader.save("flights.py", dataclasses.replace(program, text=program.text.replace("> 30", "> 60")))
+                if line.startswith("coordctl stop"):
+                    _fly(tmp_path, 1, 50, 70)
+                    reader.wait_for("flights", "late", 1)
+                    assert _delays(self.read_late(own_session, tmp_path)) == [40, 50, 70, 90]
+                reader.type(f".venv/bin/{line}")
+                if line.startswith("coordctl run"):
+                    reader.wait_for("flights", "late", len(list((tmp_path / "in").iterdir())) - 1)
+            assert _delays(self.read_late(own_session, tmp_path)) == [40, 70, 90]
+            reader.type(".venv/bin/coordctl stop flights")
+
+
+def _fly(folder: Path, number: int, *delays: float) -> None:
+    rows = [json.dumps({"carrier": "AA", "dep_delay": delay}) for delay in delays]
+    (folder / f"{number}.json").write_text("\n".join(rows))
+    (folder / f"{number}.json").rename(folder / "in" / f"{number}.json")
+
+
+def _delays(table: DataFrame) -> list[float]:
+    return sorted(row.dep_delay for row in table.collect())
 
 
 def _await_pause(folder: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from coord_control.ids import Epoch
 from coord_control.spark.sinks.sink_of import sink_of
@@ -27,6 +27,9 @@ class TestDelta(TableContract):
     def create(self, session: SparkSession, name: str) -> str:
         session.sql(f"CREATE TABLE {name} (value LONG, release STRING) USING delta")
         return name
+
+    def read_late(self, session: SparkSession, folder: Path) -> DataFrame:
+        return session.read.format("delta").load(f"{folder}/late")
 
     def remove_history(self, session: SparkSession, table: str) -> None:
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.compat.table_rollback_driver import TABLE_BACK
 from tests.compat.tables_contract import TableContract
@@ -18,6 +20,9 @@ class TestIceberg(TableContract):
     def create(self, session: SparkSession, name: str) -> str:
         session.sql(f"CREATE TABLE lake.db.{name} (value LONG, release STRING) USING iceberg")
         return f"lake.db.{name}"
+
+    def read_late(self, session: SparkSession, folder: Path) -> DataFrame:
+        return session.read.format("iceberg").load(f"{folder}/lake/db/late")
 
     def remove_history(self, session: SparkSession, table: str) -> None:
         catalog, _, name = table.partition(".")
