@@ -50,12 +50,12 @@ TIERS: Final = (
 #: Files whose tests take longest together, longest first. They come before all other tests of the dear tiers, because
 #: at the end one process would run them alone.
 LONGEST: Final = (
-    "kill/test_standalone.py",
+    "acceptance/test_tutorial.py",
+    "acceptance/test_live_pages.py",
     "acceptance/test_flights_demo.py",
     "acceptance/test_flights_dagster.py",
     "acceptance/test_dagster_browser.py",
     "acceptance/test_dagster_runs.py",
-    "acceptance/test_soak.py",
     "acceptance/test_coordctl_upgrade.py",
     "airflow/test_airflow.py",
     "kill/test_agent_kill.py",
@@ -67,8 +67,9 @@ LONGEST: Final = (
     "kill/test_kill_saving.py",
     "connectors/test_remote_kill.py",
     "spark/test_driver_end.py",
+    "acceptance/test_ui_browser.py",
+    "connectors/test_hdfs.py",
     "spark/test_stops.py",
-    "acceptance/test_flights_prometheus.py",
     "acceptance/test_coordctl_detached_job.py",
 )
 

@@ -195,17 +195,6 @@ class DagsterDev:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
 
-    def reload(self) -> None:
-        """Load the code location again.
-
-        Raises:
-            DagsterSaysNo: it cannot be loaded.
-        """
-        made = self.ask(queries.RELOAD, name=_LOCATION)["made"]
-        found = made.get("locationOrLoadError") or made
-        if found["__typename"] != "RepositoryLocation":
-            raise DagsterSaysNo(found.get("message") or found["__typename"])
-
     # Runs.
 
     def materialize(self, *assets: str, config: Mapping[str, Any] | None = None, **tags: str) -> str:

@@ -29,9 +29,6 @@ _LAUNCHED: Final = """{
 LOCATIONS: Final = """{ work: workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
     __typename ... on PythonError { message causes { message } }
 } } } } }"""
-RELOAD: Final = """mutation($name: String!) { made: reloadRepositoryLocation(repositoryLocationName: $name) {
-    __typename ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
-} }"""
 LAUNCH: Final = f"mutation($params: ExecutionParams!) {{ made: launchRun(executionParams: $params) {_LAUNCHED} }}"
 REEXECUTE: Final = f"""mutation($params: ReexecutionParams!) {{
     made: launchRunReexecution(reexecutionParams: $params) {_LAUNCHED}

@@ -107,7 +107,7 @@ def test_it_goes_on_in_a_session_of_its_own_and_says_how_to_stop_it(run: Run, tm
     for command in ("coordctl watch JOB", "coordctl logs JOB -f", "coordctl stop JOB", f"kill {found.pid}"):
         assert command in found.out
     database = f"sqlite:///{tmp_path}/state/coord-control/control.db"
-    assert f"control: {database}, which only this user on this machine has" in found.out
+    assert f"control: {database}, visible only to you on this machine" in found.out
 
     os.kill(found.pid, signal.SIGTERM)
     log = found.wait_gone(driver)

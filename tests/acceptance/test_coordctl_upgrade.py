@@ -142,16 +142,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
                 continue
 
 
-def test_an_upgrade_from_its_check_to_its_watch(place: Place) -> None:
-    place.write("new")
-    found = place.upgrade("new")
-    assert (found["step"], found["why"]) == ("done", "")
-    assert "upgrade-check" not in os.listdir(place.job_folder)
-    versions = place.end()
-    assert versions == sorted(versions, reverse=True)  # "old" before "new"
-    assert set(versions) == {"old", "new"}
-
-
 @pytest.mark.slow
 def test_a_program_that_fails_is_rolled_back(place: Place) -> None:
     place.write("new", where=_FAILS)
@@ -161,36 +151,36 @@ def test_a_program_that_fails_is_rolled_back(place: Place) -> None:
     assert set(place.end()) == {"old"}
 
 
-def test_a_program_that_writes_wrong_rows_and_fails_then_is_rolled_back_with_its_rows(place: Place) -> None:
-    place.write("new", extra="import os, threading; threading.Timer(8, os._exit, [1]).start()")
-    out = place.type("upgrade", "copy", "--script", "new.py", "--verify-for", "60s", "--json", code=1)
+def test_an_upgrade_is_refused_then_rolled_back_and_then_done(place: Place) -> None:
+    """One job has it all: a program that does not fit, one that writes wrong rows and fails, and one that is fine."""
+    _check_refused(place)
+    place.write("wrong", extra="import os, threading; threading.Timer(8, os._exit, [1]).start()")
+    out = place.type("upgrade", "copy", "--script", "wrong.py", "--verify-for", "60s", "--json", code=1)
     found = json.loads(out)["upgrade"]
     assert (found["step"], "generation" in found["why"]) == ("rolled_back", True)
     restored = newest_restore(LocalFiles(), place.job_folder)
     assert restored is not None
     assert restored.key == f"upgrade-{found['id']}-back"
-    assert set(place.end()) == {"old"}
+    _upgrade_though_killed(place, UpgradeStep.START)
 
 
-def test_a_program_that_does_not_fit_is_refused_before_the_old_one_stops(place: Place) -> None:
-    place.write("new", query="others")
-    found = place.upgrade("new", code=78)
+def _check_refused(place: Place) -> None:
+    """A program that does not fit is refused before the old one stops."""
+    place.write("other", query="others")
+    found = place.upgrade("other", code=78)
     assert (found["step"], found["savepoint"]) == ("refused", None)
     assert "others" in found["why"]
-    assert len(set(place.end())) == 1
     assert not list(Path(place.job_folder, "generations").glob("2.json"))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(UpgradeStep.CHECK, marks=pytest.mark.slow),
-        pytest.param(UpgradeStep.STOP, marks=pytest.mark.slow),
-        UpgradeStep.START,
-        pytest.param(UpgradeStep.VERIFY, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [UpgradeStep.CHECK, UpgradeStep.STOP, UpgradeStep.VERIFY])
 def test_an_upgrade_that_is_killed_is_continued_by_the_same_command(place: Place, step: UpgradeStep) -> None:
+    _upgrade_though_killed(place, step)
+
+
+def _upgrade_though_killed(place: Place, step: UpgradeStep) -> None:
+    """Kill the command at a step, repeat it, and end the job: it has rows of the old program, then of the new."""
     place.write("new")
     process = place.begin("upgrade", "copy", "--script", "new.py", *_VERIFY)
 
@@ -204,6 +194,7 @@ def test_an_upgrade_that_is_killed_is_continued_by_the_same_command(place: Place
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert place.upgrade("new")["step"] == "done"
+    assert "upgrade-check" not in os.listdir(place.job_folder)
     versions = place.end()
-    assert versions == sorted(versions, reverse=True)
+    assert versions == sorted(versions, reverse=True)  # "old" before "new"
     assert set(versions) == {"old", "new"}

@@ -107,8 +107,10 @@ def lose_last_commit(work: Path, epoch: int) -> None:
 
 
 # What Ctrl-C does is seen at a terminal (test_flights_dagster.py), and when it comes twice, below.
-def test_no_flight_is_lost_by_an_interrupt_a_lost_commit_a_kill_and_attempts_that_fail(
-    start: Run, tmp_path: Path
+# Drivers are killed in tests/kill.
+@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_flight_is_lost_by_an_interrupt_a_lost_commit_kills_and_attempts_that_fail(
+    start: Run, tmp_path: Path, kills: int
 ) -> None:
     folder = tmp_path / "work"
     # A day every five seconds: it is at work for as long as the test needs.
@@ -132,16 +134,17 @@ def test_no_flight_is_lost_by_an_interrupt_a_lost_commit_a_kill_and_attempts_tha
     assert "WARN" not in err
 
     lose_last_commit(folder, alerts["epochs"] - 1)
-    killed = start(*year)
-    await_epoch(killed, alerts["epochs"] + 1)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    for _ in range(kills):
+        killed = start(*year)
+        await_epoch(killed, alerts["epochs"] + 1)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
 
     days = len(list((folder / "input").glob("day-*"))) + 6
     last, err = finish(start("--work", str(folder), "--days", str(days), "--days-per-epoch", "2", "--chaos", "0.4"))
     assert_right(last)
     assert last["complete"]
-    assert last["generation"] == 3
+    assert last["generation"] == 2 + kills
     assert last["alerts"]["days"] == last["airports"]["days"] == days
     flights = flights_until(load_flights(), days).num_rows
     assert last["alerts"]["flights"] == last["airports"]["departures"] == last["airports"]["arrivals"] == flights

@@ -57,6 +57,8 @@ _OVER: Final = (CheckpointState.COMPLETED, CheckpointState.DISCARDED)
 _Story = Mapping[int, Callable[[Soak], None]]
 
 
+# tests/dagster/test_ticks.py evaluates schedules tick by tick, and test_dagster_browser.py waits for a real daemon's.
+@pytest.mark.slow
 def test_every_tick_of_a_schedule_has_its_outcome_while_the_driver_is_killed(tmp_path: Path) -> None:
     _play(tmp_path, 3, {1: _by_hand_and_killed}, retries=False)
 

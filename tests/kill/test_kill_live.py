@@ -115,8 +115,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.timeout(900)
 def test_each_row_has_a_value_of_its_epoch_when_drivers_are_killed(tmp_path: Path) -> None:
-    assert run(tmp_path, 3) > 10
-    assert len([change for change in changes(tmp_path) if "version" in change]) > 20
+    assert run(tmp_path, 2) > 5
+    assert len([change for change in changes(tmp_path) if "version" in change]) > 10
 
 
 @pytest.mark.slow

@@ -208,6 +208,8 @@ def rig(trial: Trial, tmp_path: Path) -> Iterator[ClusterRig]:
     rig.cluster.close()
 
 
+# tests/spark/test_job_cluster.py kills executors in every run; here whole workers and connections are lost.
+@pytest.mark.slow
 def test_a_cluster_that_loses_executors_workers_and_connections_loses_no_row_and_no_event(rig: ClusterRig) -> None:
     _run(rig, rounds=1, is_long=False)
 

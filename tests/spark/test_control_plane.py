@@ -196,7 +196,8 @@ def test_disposing_of_a_copy_leaves_the_savepoint_of_the_same_number(
     assert [each.path for each in client.store.savepoints.list("job")] == [str(saved)]
     own = client.ask(CommandKind.DISPOSE, ref=str(saved))
     assert own.state is CommandState.COMPLETED, own.error
-    assert [each.state for each in client.store.checkpoints.list("job")] == [CheckpointState.DISCARDED]
+    # The driver's loop reports it in its turn.
+    eventually(lambda: [each.state for each in client.store.checkpoints.list("job")] == [CheckpointState.DISCARDED])
     assert client.store.savepoints.list("job") == ()
 
 

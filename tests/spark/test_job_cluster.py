@@ -76,9 +76,6 @@ def run(tmp_path: Path) -> Iterator[Run]:
             process.kill()
 
 
-# Its moments are seen one by one in tests/kill: an acknowledgement that comes too late, an executor that is lost with
-# its worker (test_standalone.py), and an attempt that fails behind its acknowledgement (every driver there).
-@pytest.mark.slow
 def test_executors_that_are_killed_lose_nothing_and_double_nothing(run: Run, tmp_path: Path) -> None:
     result = run(tmp_path / "trial")
 

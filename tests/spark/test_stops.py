@@ -35,7 +35,7 @@ pytestmark = pytest.mark.spark
 
 LOGS: Final = ("fileSource", "fileSink")
 #: Of three jobs each.
-STOPS: Final = 7
+STOPS: Final = 4
 STOPS_LONG: Final = 67
 
 
