@@ -224,7 +224,7 @@ def test_blocked_events_are_checked_and_an_event_is_sent(rig: BrowserRig) -> Non
     person.sees_success()
     person.open_asset(_CHECKPOINT, "checks")
     person.choose_check("blocked_time")
-    person.see(person.page.get_by_text(re.compile(r"savepoint 1 kept a gateway closed for \S*[1-9]\S* s")))
+    person.see(person.page.get_by_text(re.compile(r"savepoint 1 kept a gateway closed for \S*[1-9]\S* m?s")))
     expect(person.page.get_by_text("Passed", exact=True)).to_be_visible()
     person.screen.shoot("21-check-blocked-time")
 
