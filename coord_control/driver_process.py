@@ -140,7 +140,7 @@ class QueueInbox:
 
 
 class DriverProcess:
-    """Starts ``command`` as the driver; see ``supervisor.Launcher``.
+    """Starts ``command`` as the driver; see ``supervisor.DriverHandle``.
 
     Args:
         output: where its standard output and error go, or None for where those of this process go.

@@ -1,7 +1,7 @@
 """Keeps one driver process alive: decides when to start it, when to restart it, when to stop.
 
 The decisions are made by a state machine without clock, process or thread (``Supervision``): inputs with a time go in,
-actions come out. The loop around it (``supervise``) takes its clock, its inbox and a process launcher as arguments, so
+actions come out. The loop around it (``supervise``) takes its clock, its inbox and the driver as arguments, so
 that its tests run in virtual time.
 
     IDLE      begin                                   -> RUNNING   start
@@ -37,10 +37,10 @@ from coord_control.exit_codes import NO_RESTART, ExitCode
 __all__ = [
     "Action",
     "DriverEnded",
+    "DriverHandle",
     "Finish",
     "Inbox",
     "Kill",
-    "Launcher",
     "Phase",
     "Policy",
     "RestartDriver",
@@ -243,7 +243,7 @@ class Supervision:
             raise InvalidTransition("Supervision", self.phase, input_)
 
 
-class Launcher(Protocol):
+class DriverHandle(Protocol):
     """Starts and ends driver processes, one at a time; the end of each puts a ``DriverEnded`` into the inbox."""
 
     def start(self) -> int:
@@ -263,7 +263,7 @@ class Inbox(Protocol):
         """Wait for the next message; return None after ``timeout`` seconds (None for no limit)."""
 
 
-def supervise(policy: Policy, launcher: Launcher, inbox: Inbox, clock: Callable[[], float]) -> int:
+def supervise(policy: Policy, driver: DriverHandle, inbox: Inbox, clock: Callable[[], float]) -> int:
     """Run a driver until it has finished or a stop is requested; return the exit code (see ``exit_codes``).
 
     Args:
@@ -272,7 +272,7 @@ def supervise(policy: Policy, launcher: Launcher, inbox: Inbox, clock: Callable[
     machine = Supervision(policy)
     action: Action | None = machine.begin(clock())
     while not isinstance(action, Finish):
-        failed = None if action is None else _execute(action, launcher, policy)
+        failed = None if action is None else _execute(action, driver, policy)
         action = machine.driver_ended(failed, clock()) if failed else _next(machine, inbox, clock)
     _log.info("done: %s (exit code %d)", action.why, action.exit_code)
     return action.exit_code
@@ -289,21 +289,21 @@ def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Act
             return machine.time_passed(clock())
 
 
-def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded | None:
+def _execute(action: Action, driver: DriverHandle, policy: Policy) -> DriverEnded | None:
     """Execute and log an action; return the end of a driver that could not be started."""
     match action:
         case StartDriver():
-            return _start(launcher)
+            return _start(driver)
         case RestartDriver(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
         case RestartOnRequest(delay):
             _log.info("the driver requested a restart; starting it in %.3g s", delay)
         case Terminate(signum):
             _log.info("%s: asking the driver to stop within %g s", _signal_name(signum), policy.grace)
-            launcher.terminate()
+            driver.terminate()
         case Kill(why):
             _log.warning("killing the driver: %s", why)
-            launcher.kill()
+            driver.kill()
         case Finish():
             pass  # the loop ends
         case _:
@@ -311,9 +311,9 @@ def _execute(action: Action, launcher: Launcher, policy: Policy) -> DriverEnded 
     return None
 
 
-def _start(launcher: Launcher) -> DriverEnded | None:
+def _start(driver: DriverHandle) -> DriverEnded | None:
     try:
-        pid = launcher.start()
+        pid = driver.start()
     except OSError as error:
         return DriverEnded(ExitCode.TEMPORARY, f"cannot start a process: {error}")
     _log.info("driver started, pid %d", pid)

@@ -24,7 +24,6 @@ from coord_control.cli.duration_parser import parse_seconds
 from coord_control.cli.options import AcceptSkippedEpochs, AllowMissingInput, RollBackSinks
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
-from coord_control.control.supervisors import OwnSupervisor, SupervisorRecord
 from coord_control.driver_process import (
     ACCEPT_SKIPPED_VARIABLE,
     ALLOW_MISSING_INPUT_VARIABLE,
@@ -39,6 +38,7 @@ from coord_control.driver_process import (
 )
 from coord_control.durable.job_folder.upgrade_record import Program
 from coord_control.environment import require_java, require_spark
+from coord_control.launch.supervisors import OwnSupervisor, SupervisorRecord
 from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.supervisor import Policy, StopRequested, supervise
 

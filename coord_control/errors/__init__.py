@@ -53,6 +53,7 @@
     - ControlError                   requests to a job through the control database
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded, JobNameTaken
+        - LaunchFailed               a program cannot be started
         - NotUpgradable              the job cannot be upgraded from here, or is being upgraded
         - JobRootMismatch            the job's folder is new, but its name has a history
     - JobStopRequested               the job was stopped while its last driver crashed: it does not start

@@ -28,6 +28,7 @@ __all__ = [
     "JobStillAlive",
     "JobStopRequested",
     "KeyReused",
+    "LaunchFailed",
     "NotUpgradable",
     "RecordNotFound",
     "RecordRefused",
@@ -39,6 +40,19 @@ class ControlError(CoordControlError):
     """A request to a job through the control database failed."""
 
     fault = Fault.USER
+
+
+class LaunchFailed(ControlError):
+    """A program cannot be started.
+
+    Attributes:
+        problem: the cause.
+        output: what the command that was to start it has written, if anything.
+    """
+
+    def __init__(self, problem: str, output: str = "") -> None:
+        self.problem, self.output = problem, output
+        super().__init__(f"{problem}: {output}" if output else problem)
 
 
 class NotUpgradable(ControlError):

@@ -19,6 +19,10 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from coord_control.dagster.definitions.action_jobs import build_jobs
+from coord_control.dagster.resource import RESOURCE_KEY, ControlPlaneResource
+from coord_control.dagster.spec import StartSpec, StreamingJobSpec
+from coord_control.dagster.translator import StreamingJobTranslator
 from coord_control.durable.files.filesystem import LocalFiles
 from coord_control.durable.job_folder.restore_log import newest_restore
 from coord_control.durable.job_folder.upgrade_record import UpgradeStep, read_upgrade
@@ -103,6 +107,24 @@ class Place:
         found: dict[str, Any] = json.loads(out)["upgrade"]
         return found
 
+    def upgrade_from_dagster(self, script: str, **config: Any) -> tuple[dict[str, Any], str]:
+        """Run ``upgrade_streaming_job`` for a definition that names a script; return its metadata and its failure."""
+        start = StartSpec(script=script, working_directory=str(self.folder), env={"PYTHONPATH": str(CHECKOUT)})
+        jobs = build_jobs([StreamingJobSpec(name="copy", start=start)], StreamingJobTranslator())
+        [job] = [each for each in jobs if each.name == "upgrade_streaming_job"]
+        resource = ControlPlaneResource(database=self._environment["COORD_CONTROL"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", self._environment["XDG_STATE_HOME"])
+            result = job.execute_in_process(
+                run_config={"ops": {job.name: {"config": config}}},
+                resources={RESOURCE_KEY: resource},
+                raise_on_error=False,
+            )
+        [failure] = [each.step_failure_data for each in result.all_events if each.is_step_failure]
+        assert failure.user_failure_data is not None, failure.error
+        found = {name.removeprefix("coord_control/"): v.value for name, v in failure.user_failure_data.metadata.items()}
+        return found, failure.user_failure_data.description or ""
+
     def end(self) -> list[str]:
         """Let the job read what is left, stop it, and return the versions of the rows in their order."""
         self.feed.end()
@@ -152,15 +174,15 @@ def test_a_program_that_fails_is_rolled_back(place: Place) -> None:
 
 
 def test_an_upgrade_is_refused_then_rolled_back_and_then_done(place: Place) -> None:
-    """One job has it all: a program that does not fit, one that writes wrong rows and fails, and one that is fine."""
+    """One job has it all: a program that does not fit, one that fails later (from Dagster), and one that is fine."""
     _check_refused(place)
     place.write("wrong", extra="import os, threading; threading.Timer(8, os._exit, [1]).start()")
-    out = place.type("upgrade", "copy", "--script", "wrong.py", "--verify-for", "60s", "--json", code=1)
-    found = json.loads(out)["upgrade"]
-    assert (found["step"], "generation" in found["why"]) == ("rolled_back", True)
+    shown, problem = place.upgrade_from_dagster("wrong.py", verify_seconds=60.0)
+    assert "wrong.py has failed: its driver was restarted: generation" in problem
+    assert shown["step"] == "rolled_back"
     restored = newest_restore(LocalFiles(), place.job_folder)
     assert restored is not None
-    assert restored.key == f"upgrade-{found['id']}-back"
+    assert (restored.key, restored.path) == (f"upgrade-{shown['upgrade']}-back", shown["path"])
     _upgrade_though_killed(place, UpgradeStep.START)
 
 

@@ -59,7 +59,7 @@ def test_a_job_can_be_started_only_if_it_is_known_how() -> None:
     plain, startable = StreamingJobSpec(name="a"), StreamingJobSpec(name="b", start=StartSpec(script="b.py"))
     assert names() == set()
     assert "start_streaming_job" not in names(plain)
-    assert names(plain, startable) == names(plain) | {"start_streaming_job"}
+    assert names(plain, startable) == names(plain) | {"start_streaming_job", "upgrade_streaming_job"}
     assert len(names(plain)) == 9
 
 

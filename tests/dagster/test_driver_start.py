@@ -32,14 +32,14 @@ START: Final = "start_streaming_job"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: A driver without Spark, which behaves like a real one towards its supervisor, the storage and the database.
 DRIVER: Final = """
-    import sys
+    import os, sys
     from coord_control.control.settings import ControlSettings
     from coord_control.spark.process import shutdown
     from coord_control.storage.records import JobState
     from tests.agent_kit import ScriptedDriver, make_agent, open_store
 
     root, way = sys.argv[1:]
-    driver = ScriptedDriver(root)
+    driver = ScriptedDriver(root, supervisor=os.environ["COORD_SUPERVISED"])
     driver.was_ready = way == "long"
     print("driver of generation", driver.generation, flush=True)
     settings = ControlSettings.load(heartbeat_seconds=0.2, lease_seconds=5.0)
@@ -84,8 +84,8 @@ class StartRig:
 
     def supervisors(self) -> list[int]:
         places = (self.folder / "state" / "coord-control" / "starts").glob("*")
-        found = [json.loads(path.read_text() or "{}").get("supervisor") for path in places]
-        return [pid for pid in found if pid is not None and is_running(pid)]
+        found = [json.loads(path.read_text() or "{}").get("process") for path in places]
+        return [int(pid) for pid in found if pid is not None and is_running(int(pid))]
 
     def end(self) -> None:
         """Let nothing that was started go on."""
@@ -315,6 +315,30 @@ def test_a_driver_that_is_on_its_way_is_waited_for(rig: StartRig) -> None:
     assert ended.is_success, ended.description
     assert (ended.metadata["generation"], ended.metadata["was_launched"]) == ("1", False)
     assert not rig.launches()
+
+
+def test_an_upgrade_brings_the_job_to_the_program_of_its_definition_or_says_why_not(rig: StartRig) -> None:
+    """A job that Dagster has started can be upgraded; this driver does not compare itself with a checkpoint."""
+    assert rig.start().is_success
+    client = rig.plane.client()
+    client.wait(client.trigger_checkpoint("flights"), 60.0)
+
+    same = rig.actions.run("upgrade_streaming_job", verify_seconds=1.0)
+
+    assert f"it runs {rig.script} already" in same.description
+    (rig.folder / "next.py").write_text("raise SystemExit('next.py has begun')")
+    rig.actions.jobs = (StreamingJobSpec(name="flights", start=rig.spec(script=str(rig.folder / "next.py"))),)
+
+    refused = rig.actions.run("upgrade_streaming_job", verify_seconds=1.0)
+
+    assert not refused.is_success
+    assert f"job flights runs on with {rig.script}; nothing was changed: " in refused.description
+    assert "it ended with" in refused.description
+    assert (refused.metadata["step"], client.job("flights").generation) == ("refused", 1)
+    assert refused.has_said("checking ")
+    again = rig.actions.run("upgrade_streaming_job", again=refused, verify_seconds=1.0)
+    assert not again.has_said("checking ")  # it is the same request
+    assert again.metadata["upgrade"] == refused.metadata["upgrade"]
 
 
 def test_a_restore_and_a_start_are_one_run(rig: StartRig) -> None:

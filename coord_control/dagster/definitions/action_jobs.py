@@ -29,8 +29,8 @@ from coord_control.dagster.runs.job_actions import (
     ACTIONS,
     SEND_EVENT,
     SET_LIVE,
-    START,
     START_JOB,
+    STARTS,
     Action,
     Asking,
     nothing_done,
@@ -55,7 +55,8 @@ def build_jobs(
     startable = {name: job for name, job in known.items() if job.start is not None}
     made = []
     if startable:
-        made.append(_job(START, startable, job_choice(list(startable), "StartableStreamingJob")))
+        choice = job_choice(list(startable), "StartableStreamingJob")
+        made += [_job(action, startable, choice) for action in STARTS]
     if known:
         choice = job_choice(list(known), "StreamingJob")
         made += [_job(action, known, choice) for action in ACTIONS]

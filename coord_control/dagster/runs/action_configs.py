@@ -22,6 +22,7 @@ __all__ = [
     "SetConfig",
     "StartConfig",
     "StopConfig",
+    "UpgradeConfig",
     "chosen_job",
     "job_choice",
     "with_job",
@@ -106,6 +107,20 @@ class RestoreConfig(ActionConfig):
     )
     verify: _Verify = True
     force: _Force = False
+
+
+class UpgradeConfig(ActionConfig):
+    timeout_seconds: Annotated[
+        float, Field(gt=0, description="Seconds that a program may take until all of its queries run.")
+    ] = 300.0
+    verify_seconds: float = Field(
+        default=600.0, ge=0, description="Seconds that the new program is watched before it counts as healthy."
+    )
+    rollback: bool = Field(
+        default=True, description="Go back to the old program and the savepoint if the new one fails."
+    )
+    accept_idle: bool = Field(default=False, description="A query without input needs no new epoch.")
+    allow_non_restored_state: _Allow = False
 
 
 class ForkConfig(ActionConfig):

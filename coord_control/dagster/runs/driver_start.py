@@ -1,6 +1,6 @@
 """Starting the driver of a job in the background, so that no Dagster run stays open while the job runs.
 
-``coordctl run --detach SCRIPT`` starts it (:mod:`.launch`); the step waits, for a bounded time, until the control
+A launcher starts it (:mod:`coord_control.launch.launcher`); the step waits, for a bounded time, until the control
 database shows a newer running driver.
 
 Exactly one driver is started, even if the step is repeated because its worker was killed between launch and wait:
@@ -16,6 +16,8 @@ Threads: blocks the step's thread.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +26,26 @@ from typing import Final
 import dagster as dg
 
 from coord_control.control.client.control_client import ControlClient
+from coord_control.control.settings import absolute_url
 from coord_control.dagster.metadata import Metadata, entries
-from coord_control.dagster.runs.launch import Launch, LaunchPlace
 from coord_control.dagster.spec import StartSpec
-from coord_control.errors import DatabaseNotFound, JobNotFound, SchemaMismatch
+from coord_control.durable.job_folder.upgrade_record import Program
+from coord_control.errors import DatabaseNotFound, JobNotFound, LaunchFailed, SchemaMismatch
+from coord_control.launch.launcher import Launch, Launcher
+from coord_control.launch.local_launcher import LocalLauncher
 from coord_control.log_tail import log_tail
 from coord_control.storage.records import JobRecord, JobState
 
-__all__ = ["Started", "known_job", "settled_job", "start_job", "supervisor_lives", "wait_for_driver"]
+__all__ = [
+    "Started",
+    "known_job",
+    "program_of",
+    "settled_job",
+    "start_environment",
+    "start_job",
+    "supervisor_lives",
+    "wait_for_driver",
+]
 
 _LOOK_SECONDS: Final = 0.25
 _TAIL_LINES: Final = 40
@@ -52,7 +66,7 @@ class Started:
     job: JobRecord
     was_launched: bool
     log_file: str | None
-    supervisor: int | None = None
+    supervisor: str | None = None
 
     def metadata(self) -> Metadata:
         """Return the metadata that the run shows."""
@@ -65,7 +79,7 @@ class Started:
                 "state": job.state.value,
                 "was_launched": dg.MetadataValue.bool(self.was_launched),
                 "log_file": dg.MetadataValue.path(self.log_file) if self.log_file else None,
-                "supervisor_pid": self.supervisor,
+                "supervisor_pid": None if self.supervisor is None else int(self.supervisor),
             }
         )
 
@@ -86,6 +100,17 @@ def known_job(client: ControlClient, name: str) -> JobRecord | None:
         raise
 
 
+def program_of(spec: StartSpec) -> Program:
+    """Return the program that a job is started with."""
+    folder = spec.working_directory or os.getcwd()
+    return Program(script=spec.script, args=tuple(spec.args), folder=folder)
+
+
+def start_environment(client: ControlClient, spec: StartSpec) -> dict[str, str]:
+    """Return the variables that the program gets in addition to those of this process."""
+    return {"COORD_CONTROL": absolute_url(client.settings.url), **spec.env}
+
+
 def start_job(
     client: ControlClient, name: str, spec: StartSpec, *, request: str, timeout_seconds: float, tell: Tell
 ) -> Started:
@@ -99,18 +124,21 @@ def start_job(
         DatabaseError: the database cannot be read; a launched driver keeps starting.
     """
     deadline = time.monotonic() + timeout_seconds
-    place = LaunchPlace(client, name)
-    while True:
-        record = settled_job(client, name, deadline, tell)
-        found = None if record is None else _is_done(record, place.newest(), request, tell)
-        if found is not None:
-            return found
-        before = 0 if record is None else record.generation
-        launch = place.launch(spec, request=request, before=before)
-        if launch is not None:
-            return _launched(client, name, place, launch, deadline, tell)
-        tell(f"job {name} was already started from here, and its supervisor is alive: waiting for its driver")
-        _wait_for_other(client, name, place, deadline)
+    try:
+        place = _Place(client, name, LocalLauncher(start_environment(client, spec)))
+        while True:
+            record = settled_job(client, name, deadline, tell)
+            found = None if record is None else _is_done(record, place.newest(), request, tell)
+            if found is not None:
+                return found
+            before = 0 if record is None else record.generation
+            launch = place.launch(spec, request=request, before=before)
+            if launch is not None:
+                return _launched(client, name, place, launch, deadline, tell)
+            tell(f"job {name} was already started from here, and its supervisor is alive: waiting for its driver")
+            _wait_for_other(client, name, place, deadline)
+    except LaunchFailed as error:
+        raise _not_launched(name, error) from error
 
 
 def wait_for_driver(
@@ -121,7 +149,7 @@ def wait_for_driver(
     deadline: float,
     log_file: str | None,
     is_expected: Callable[[], bool],
-    supervisor: int | None = None,
+    supervisor: str | None = None,
 ) -> JobRecord:
     """Wait for a driver of a later generation, until it is running or has ended cleanly.
 
@@ -179,14 +207,44 @@ def settled_job(client: ControlClient, name: str, deadline: float, tell: Tell) -
 
 def supervisor_lives(client: ControlClient, name: str) -> Callable[[], bool]:
     """Return a function that tells whether the job's supervisor is alive; always True unless it was launched here."""
-    place = LaunchPlace(client, name)
-    return place.is_occupied if place.is_occupied() else lambda: True
+    try:
+        place = _Place(client, name, LocalLauncher({}))
+    except LaunchFailed as error:
+        raise _not_launched(name, error) from error
+    return place.is_alive if place.is_alive() else lambda: True
 
 
-def _launched(
-    client: ControlClient, name: str, place: LaunchPlace, launch: Launch, deadline: float, tell: Tell
-) -> Started:
-    tell(f"coordctl run was started: process {launch.supervisor}, its log: {launch.log_file}")
+class _Place:
+    """The slot of a job in a launcher: jobs of one name in two databases have two."""
+
+    def __init__(self, client: ControlClient, name: str, launcher: Launcher) -> None:
+        database = hashlib.sha256(client.url.encode()).hexdigest()[:12]
+        self._slot, self._launcher = f"{name}-{database}", launcher
+
+    def newest(self) -> Launch | None:
+        return self._launcher.newest(self._slot)
+
+    def is_alive(self) -> bool:
+        return self._launcher.is_alive(self._slot)
+
+    def launch(self, spec: StartSpec, *, request: str, before: int) -> Launch | None:
+        program, log_file = program_of(spec), spec.log_file
+        if log_file is not None:
+            log_file = os.path.join(os.path.abspath(program.folder), log_file)
+        return self._launcher.launch(self._slot, program, request=request, before=before, log_file=log_file)
+
+
+def _not_launched(name: str, error: LaunchFailed) -> dg.Failure:
+    where = ". Its output is in the metadata of this failure" if error.output else ""
+    return dg.Failure(
+        f"job {name} cannot be started: {error.problem}{where}. Check start in the job's definition",
+        metadata=entries({"error": error.output or None}),
+        allow_retries=not error.output,
+    )
+
+
+def _launched(client: ControlClient, name: str, place: _Place, launch: Launch, deadline: float, tell: Tell) -> Started:
+    tell(f"coordctl run was started: process {launch.process}, its log: {launch.log_file}")
     try:
         running = wait_for_driver(
             client,
@@ -194,15 +252,15 @@ def _launched(
             launch.before,
             deadline=deadline,
             log_file=launch.log_file,
-            is_expected=place.is_occupied,
-            supervisor=launch.supervisor,
+            is_expected=place.is_alive,
+            supervisor=launch.process,
         )
     except dg.DagsterExecutionInterruptedError:
-        tell(f"The run is being cancelled; job {name} keeps starting. To end it: kill {launch.supervisor}")
+        tell(f"The run is being cancelled; job {name} keeps starting. To end it: kill {launch.process}")
         raise
     what = "has run and ended" if running.state is JobState.ENDED else "runs"
     tell(f"job {name} {what} on {running.host}: process {running.pid}, generation {running.generation}")
-    return Started(running, True, launch.log_file, launch.supervisor)
+    return Started(running, True, launch.log_file, launch.process)
 
 
 def _is_done(record: JobRecord, launch: Launch | None, request: str, tell: Tell) -> Started | None:
@@ -216,19 +274,19 @@ def _is_done(record: JobRecord, launch: Launch | None, request: str, tell: Tell)
     else:
         return None
     if is_ours and launch is not None:
-        return Started(record, True, launch.log_file, launch.supervisor)
+        return Started(record, True, launch.log_file, launch.process)
     return Started(record, False, record.log_file)
 
 
-def _wait_for_other(client: ControlClient, name: str, place: LaunchPlace, deadline: float) -> None:
+def _wait_for_other(client: ControlClient, name: str, place: _Place, deadline: float) -> None:
     """Wait until the supervisor of another launch has a driver, or has ended."""
-    while place.is_occupied():
+    while place.is_alive():
         record = known_job(client, name)
         if record is not None and record.is_alive:
             return
         if time.monotonic() >= deadline:
             launch = place.newest()
-            log_file, supervisor = (None, None) if launch is None else (launch.log_file, launch.supervisor)
+            log_file, supervisor = (None, None) if launch is None else (launch.log_file, launch.process)
             raise _not_there(name, log_file, supervisor, is_late=True)
         time.sleep(_LOOK_SECONDS)
 
@@ -239,7 +297,7 @@ def _is_there(record: JobRecord) -> bool:
     return record.is_alive and record.state is JobState.RUNNING
 
 
-def _not_there(name: str, log_file: str | None, supervisor: int | None, *, is_late: bool) -> dg.Failure:
+def _not_there(name: str, log_file: str | None, supervisor: str | None, *, is_late: bool) -> dg.Failure:
     tail = log_tail(log_file, _TAIL_LINES)
     last = tail.rstrip().rpartition("\n")[2].strip()
     said = f"; the last line of its log: {last}" if last else ""

@@ -42,17 +42,19 @@ from coord_control.dagster.runs.action_configs import (
     SetConfig,
     StartConfig,
     StopConfig,
+    UpgradeConfig,
 )
 from coord_control.dagster.runs.driver_start import start_job
 from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
 from coord_control.dagster.runs.restore_run import check_only, restore
+from coord_control.dagster.runs.upgrade_run import upgrade
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.errors import CommandRefused
 
-__all__ = ["ACTIONS", "SEND_EVENT", "SET_LIVE", "START", "START_JOB", "Action", "Asking", "nothing_done"]
+__all__ = ["ACTIONS", "SEND_EVENT", "SET_LIVE", "STARTS", "START_JOB", "Action", "Asking", "nothing_done"]
 
-#: The Dagster job that starts streaming jobs; only defined if at least one of them can be started.
+#: The Dagster job that starts streaming jobs.
 START_JOB: Final = "start_streaming_job"
 
 
@@ -93,6 +95,12 @@ def start(asking: Asking, config: StartConfig) -> Metadata:
     """``start_streaming_job``."""
     assert asking.spec.start is not None, "only those can be chosen"
     return asking.start(config, asking.spec.start)
+
+
+def upgrade_streaming_job(asking: Asking, config: UpgradeConfig) -> Metadata:
+    """``upgrade_streaming_job``."""
+    assert asking.spec.start is not None, "only those can be chosen"
+    return upgrade(asking.context, asking.client, asking.job, asking.spec.start, config)
 
 
 def stop(asking: Asking, config: StopConfig) -> Metadata:
@@ -286,11 +294,22 @@ class Action(Generic[_C]):
     description: str
 
 
-START: Final = Action(
-    START_JOB,
-    StartConfig,
-    start,
-    "Start the driver of a streaming job in the background, on the machine of this run, and wait until it is running.",
+#: Those for jobs whose definition says how to start them.
+STARTS: Final[tuple[Action[Any], ...]] = (
+    Action(
+        START_JOB,
+        StartConfig,
+        start,
+        "Start the driver of a streaming job in the background, on the machine of this run, and wait until it is "
+        "running.",
+    ),
+    Action(
+        "upgrade_streaming_job",
+        UpgradeConfig,
+        upgrade_streaming_job,
+        "Replace the program of a running streaming job by the one that start in its definition names now: check it, "
+        "stop the job with a savepoint, start the new program from there, watch it, and go back if it fails.",
+    ),
 )
 SEND_EVENT: Final = Action(
     "send_control_event",

@@ -23,7 +23,7 @@ FORMAT_VERSION: Final = 1
 
 
 class UpgradeStep(enum.StrEnum):
-    """The step that an upgrade is at; the table is in ``control/upgrade_steps.py``."""
+    """The step that an upgrade is at; the table is in ``launch/upgrade_steps.py``."""
 
     CHECK = "check"  #: the new program is compared with the newest checkpoint; the old one runs
     STOP = "stop"  #: the old program is stopped with a savepoint
@@ -37,7 +37,7 @@ class UpgradeStep(enum.StrEnum):
     REFUSED = "refused"  #: the new program does not fit; the old one runs on
     NOT_STOPPED = "not_stopped"  #: the savepoint failed; the old program runs on
     ROLLED_BACK = "rolled_back"  #: the old program runs from the savepoint
-    LEFT = "left"  #: the new program has failed, and was left as it is, as requested
+    LEFT = "left"  #: the upgrade has failed, or was abandoned, and everything was left as it is, as requested
     STUCK = "stuck"  #: the rollback failed too; the job needs the user
 
 
@@ -71,6 +71,7 @@ class UpgradeRecord(_Model):
         savepoint: the folder of its savepoint, once it is taken.
         generation: the first one of the new program that ran.
         why: what has failed.
+        failed_at: the last step that failed.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -90,6 +91,7 @@ class UpgradeRecord(_Model):
     savepoint: str | None = None
     generation: int | None = None
     why: str = ""
+    failed_at: UpgradeStep | None = None
 
 
 def read_upgrade(files: Files, job_folder: str) -> UpgradeRecord | None:

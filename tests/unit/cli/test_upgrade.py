@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from coord_control.cli import upgrade as command
-from coord_control.cli.upgrade_execution import UpgradeExecution
-from coord_control.control.supervisors import OwnSupervisor, SupervisorRecord
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder import generations
 from coord_control.durable.job_folder.holder import Holder
@@ -22,6 +19,9 @@ from coord_control.durable.job_folder.upgrade_record import (
     read_upgrade,
     write_upgrade,
 )
+from coord_control.launch import upgrade_request
+from coord_control.launch.supervisors import OwnSupervisor, SupervisorRecord
+from coord_control.launch.upgrade_execution import UpgradeExecution
 from coord_control.storage.records import JobState
 from coord_control.storage.store import ControlStore
 from tests import control_kit as kit
@@ -97,8 +97,8 @@ def test_the_new_program_runs_as_the_old_one_did(
     [
         (UpgradeStep.REFUSED, 78, "job flights runs on with /srv/old.py; nothing was changed: it does {not} fit"),
         (UpgradeStep.NOT_STOPPED, 75, "it does {not} fit"),
-        (UpgradeStep.ROLLED_BACK, 1, "job flights runs /srv/old.py again, from None; "),
-        (UpgradeStep.LEFT, 1, "which has failed: it does {not} fit"),
+        (UpgradeStep.ROLLED_BACK, 1, "job flights runs /srv/old.py again, from none; "),
+        (UpgradeStep.LEFT, 1, "was left as it is in its upgrade from /srv/old.py"),
         (UpgradeStep.STUCK, 1, "job flights needs you: "),
     ],
 )
@@ -146,8 +146,10 @@ def test_an_upgrade_under_way_is_continued_by_its_command_alone(
     write_upgrade(LocalFiles(), join(root, "flights"), begun)
     (tmp_path / "other.py").write_text("")
     other = run(tmp_path, "upgrade", "flights", "--script", str(tmp_path / "other.py"), code=78)
-    assert "is at step verify; repeat its command to continue it" in other
-    assert f"continuing the upgrade {begun.id} at step verify" in _upgrade(tmp_path)
+    assert "is at step verify; repeat its command to continue it, or end it with coordctl upgrade --abandon" in other
+    shown = _upgrade(tmp_path, "--verify-for", "1s")
+    assert f"continuing the upgrade {begun.id} at step verify" in shown
+    assert "it keeps the options with which it was begun: verify_seconds = 600.0" in shown
 
 
 def test_one_that_another_host_has_begun_is_continued_there(
@@ -158,6 +160,37 @@ def test_one_that_another_host_has_begun_is_continued_there(
     moved = _record(root).model_copy(update={"step": UpgradeStep.STOP, "host": "elsewhere"})
     write_upgrade(LocalFiles(), join(root, "flights"), moved)
     assert "was begun on elsewhere; continue it there" in _upgrade(tmp_path, code=78)
+    assert "abandoned it at step stop. Its savepoint before that: none" in run(
+        tmp_path, "upgrade", "flights", "--abandon"
+    )
+    assert _record(root).step is UpgradeStep.LEFT
+    assert "there is nothing to abandon" in run(tmp_path, "upgrade", "flights", "--abandon", code=78)
+    _upgrade(tmp_path)
+
+
+@pytest.mark.parametrize("given", [(), ("--abandon", "--script", "new.py")])
+def test_a_program_or_an_end(tmp_path: Path, root: str, given: tuple[str, ...]) -> None:
+    arguments = [str(tmp_path / each) if each == "new.py" else each for each in given]
+    assert "give --script with the new program, or --abandon" in run(tmp_path, "upgrade", "flights", *arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "left"),
+    [
+        (UpgradeStep.STOP_NEW, "End new.py first; then restore it: coordctl restore flights /s/9 --roll-back-sinks"),
+        (UpgradeStep.SET_BACK, "Neither program runs. Restore it: coordctl restore flights /s/9 --roll-back-sinks"),
+        (UpgradeStep.START_OLD, "The job and its sinks stand at /s/9, and no program runs: start /srv/old.py"),
+    ],
+)
+def test_what_is_left_to_do_depends_on_the_step_that_failed(
+    tmp_path: Path,
+    supervisor: OwnSupervisor,
+    ends: Callable[..., list[UpgradeRecord]],
+    failed_at: UpgradeStep,
+    left: str,
+) -> None:
+    ends(UpgradeStep.STUCK, why="it does not end", failed_at=failed_at, savepoint="/s/9")
+    assert left.replace("new.py", str(tmp_path / "new.py")) in _upgrade(tmp_path, code=1)
 
 
 def test_a_key_finds_an_upgrade_that_has_ended(
@@ -167,11 +200,14 @@ def test_a_key_finds_an_upgrade_that_has_ended(
     _upgrade(tmp_path, "--key", "deploy-2")
     _upgrade(tmp_path, "--key", "deploy-2")
     assert len(seen) == 1
+    (tmp_path / "other.py").write_text("")
+    other = run(tmp_path, "upgrade", "flights", "--script", str(tmp_path / "other.py"), "--key", "deploy-2", code=78)
+    assert f"key deploy-2 belongs to an upgrade to {tmp_path / 'new.py'}; use another key" in other
     _upgrade(tmp_path, "--key", "deploy-3")
     _upgrade(tmp_path)
     assert len(seen) == 3
 
 
 def test_two_at_once_are_refused(tmp_path: Path, root: str, supervisor: OwnSupervisor) -> None:
-    with command._alone("flights", join(root, "flights")):
+    with upgrade_request._alone("flights", join(root, "flights")):
         assert "another process on this machine is upgrading it" in _upgrade(tmp_path, code=78)

@@ -1,38 +1,35 @@
-"""Carrying out an upgrade, step by step; the table of the steps is :mod:`coord_control.control.upgrade_steps`.
+"""Carrying out an upgrade, step by step; the table of the steps is :mod:`coord_control.launch.upgrade_steps`.
 
 Every step may be begun again, because the process that carries it out may have been killed in it: commands have keys,
-the savepoint a label, each supervisor its own log, and the rollback a restore with a key.
+the savepoint a label, each program a slot of its launcher, and the rollback a restore with a key.
 
-Threads: the command's thread.
+Threads: the caller's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from coord_control.cli.program_launch import ProgramLaunch, run_check
-from coord_control.cli.storage import storage_of
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import StopResult
-from coord_control.control.settings import absolute_url, state_folder
-from coord_control.control.supervisors import supervisor_of
-from coord_control.control.upgrade_steps import ENDS, Look, QueryLook, StepOutcome, Watch, next_step
+from coord_control.control.settings import state_folder
 from coord_control.durable.checkpoints.catalog import LATEST, Catalog
-from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry
+from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.generations import newest_claim
 from coord_control.durable.job_folder.restore_log import find_restore, newest_restore
 from coord_control.durable.job_folder.upgrade_record import Program, UpgradeRecord, UpgradeStep, write_upgrade
 from coord_control.durable.offline.offline_restore import restore_job
+from coord_control.durable.restore.prepared_restore import queries_of
+from coord_control.durable.restore.reached import stands_at
 from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import (
     CheckpointNotFound,
@@ -40,10 +37,16 @@ from coord_control.errors import (
     CoordControlError,
     DatabaseError,
     JobNotRunning,
+    JobRunning,
+    LaunchFailed,
     RestoreRefused,
     StoreUnavailable,
 )
 from coord_control.ids import Generation
+from coord_control.launch.check_run import run_check
+from coord_control.launch.launcher import Launcher
+from coord_control.launch.supervisors import supervisor_of
+from coord_control.launch.upgrade_steps import ENDS, Look, QueryLook, StepOutcome, Watch, next_step
 from coord_control.storage.records import JobRecord, JobState
 
 __all__ = ["UpgradeExecution"]
@@ -51,8 +54,9 @@ __all__ = ["UpgradeExecution"]
 _LOOK_SECONDS: Final = 0.5
 #: How long the check of the new program may take.
 _CHECK_SECONDS: Final = 600.0
-#: How long the supervisor of the old program may take to end after the job has.
-_OLD_SECONDS: Final = 60.0
+#: How long a supervisor may take to end after its driver has, or after its grace period.
+_END_SECONDS: Final = 60.0
+_TAIL_LINES: Final = 12
 #: How often a checkpoint is looked for that retention does not remove before it is held.
 _TRIES: Final = 3
 _RUNNING: Final = "running"
@@ -69,6 +73,9 @@ class UpgradeExecution:
 
     Args:
         job_folder: on its storage.
+        launcher: starts the programs.
+        environment: variables of the programs, in addition to those of this process: for the check of the new one.
+        storage: gives the storage of a path.
         start_seconds: how long a program may take until all of its queries run.
         tell: receives what is done.
     """
@@ -78,14 +85,19 @@ class UpgradeExecution:
         client: ControlClient,
         job_folder: str,
         record: UpgradeRecord,
+        launcher: Launcher,
+        environment: Mapping[str, str],
         *,
+        storage: Storage,
         start_seconds: float,
         tell: Callable[[str], None],
     ) -> None:
         self._client, self._folder, self._start_seconds, self._tell = client, job_folder, start_seconds, tell
-        self._files: Files = storage_of(job_folder)
+        self._storage = storage
+        self._files: Files = storage(job_folder)
         self._record = record
-        self._new, self._old = self._launch("new", record.new), self._launch("old", record.old)
+        self._launcher, self._environment = launcher, environment
+        self._new, self._old = (f"{record.job}-upgrade-{record.id}-{which}" for which in ("new", "old"))
 
     def run(self) -> UpgradeRecord:
         """Carry out the steps that are left, and return how the upgrade has ended.
@@ -112,7 +124,7 @@ class UpgradeExecution:
                 why = "; ".join(filter(None, (self._record.why, str(failed))))
                 is_back = step in (UpgradeStep.STOP_NEW, UpgradeStep.SET_BACK, UpgradeStep.START_OLD)
                 outcome = StepOutcome.FAILED if self._record.rollback or is_back else StepOutcome.GIVEN_UP
-                changes = {"why": why}
+                changes = {"why": why, "failed_at": step}
             self._save(step=next_step(step, outcome), **changes)
         return self._record
 
@@ -123,7 +135,7 @@ class UpgradeExecution:
     # The way to the new program.
 
     def _check(self) -> _Changes:
-        catalog = Catalog(self._files, self._folder, storage_of)
+        catalog = Catalog(self._files, self._folder, self._storage)
         # Held: the job takes further checkpoints, and retention removes this one while the new program starts.
         with contextlib.ExitStack() as held:
             self._compare(self._hold_newest(catalog, held).path)
@@ -133,7 +145,7 @@ class UpgradeExecution:
         record = self._record
         self._tell(f"checking {record.new.script} against {checkpoint}; the job runs on")
         scratch = join(self._folder, "upgrade-check")
-        log = self._log("check")
+        log = state_folder() / "logs" / f"{record.job}-upgrade-{record.id}-check.log"
         try:
             with tempfile.TemporaryDirectory(prefix="coordctl-upgrade-") as folder:
                 report = Path(folder, "report")
@@ -144,7 +156,7 @@ class UpgradeExecution:
                     "allow_non_restored_state": record.allow_non_restored_state,
                     "report": str(report),
                 }
-                ended = run_check(record.new, json.dumps(wanted), log, _CHECK_SECONDS)
+                ended = run_check(record.new, json.dumps(wanted), log, _CHECK_SECONDS, self._environment)
                 has_passed = report.exists()
         except OSError as error:
             raise _StepFailed(f"the new program cannot be run: {error}") from error
@@ -179,7 +191,7 @@ class UpgradeExecution:
         assert isinstance(result, StopResult), "it is the result of this command"
         assert result.savepoint is not None, "it stops after one"
         token = None if before is None else before[0].holder.supervisor
-        deadline = time.monotonic() + _OLD_SECONDS
+        deadline = time.monotonic() + _END_SECONDS
         while token is not None and supervisor_of(token) is not None and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         return {"savepoint": result.savepoint.path}
@@ -189,8 +201,14 @@ class UpgradeExecution:
         assert record.savepoint is not None, "it was taken before"
         options = ["--restore-from", record.savepoint]
         options += ["--allow-non-restored-state"] if record.allow_non_restored_state else []
-        self._tell(f"starting {record.new.script} from {record.savepoint}; its log: {self._new.log_file}")
-        return {"generation": self._started(self._new, options)}
+        self._tell(f"starting {record.new.script} from {record.savepoint}; its log: {_log(self._new)}")
+        generation = self._started(self._new, record.new, options)
+        if not self._was_restored():
+            raise _StepFailed(
+                "the new program has restored something else than the savepoint of the upgrade: leave restore_from out "
+                "of its Job"
+            )
+        return {"generation": generation}
 
     def _verify(self) -> _Changes:
         record = self._record
@@ -212,7 +230,7 @@ class UpgradeExecution:
         return {}
 
     def _look(self) -> Look:
-        is_supervised = bool(self._new.supervisors())  # before the job: it may end in between
+        is_supervised = self._launcher.is_alive(self._new)  # before the job: it may end in between
         job = self._client.job(self._record.job)
         queries = {
             query.name: QueryLook(query.epoch, query.restarts, query.backlog) for query in job.queries if query.state
@@ -223,18 +241,18 @@ class UpgradeExecution:
 
     def _stop_new(self) -> _Changes:
         self._tell("stopping the new program")
-        if not self._new.stop():
-            raise _StepFailed(f"the new program does not end: {self._new.log_file}")
+        options = dict(zip(self._record.new.options[::2], self._record.new.options[1::2], strict=True))
+        grace = float(options.get("--grace", "0s").removesuffix("s"))
+        if not self._launcher.stop(self._new, grace + _END_SECONDS):
+            raise _StepFailed(f"the new program does not end; its log: {_log(self._new)}")
         return {}
 
     def _set_back(self) -> _Changes:
         record = self._record
         assert record.savepoint is not None, "it was taken before"
         key = f"upgrade-{record.id}-back"
-        newest = newest_restore(self._files, self._folder)
-        has_run = newest is not None and newest.path.rstrip("/") == record.savepoint.rstrip("/")
-        if not has_run or find_restore(self._files, self._folder, key) is not None:
-            return {}  # the job stands at the savepoint
+        if find_restore(self._files, self._folder, key) is not None or self._stands_at_savepoint():
+            return {}
         self._tell(f"setting the job and its sinks back to {record.savepoint}")
         try:
             self._restore(record.savepoint, key, roll_back_sinks=True)
@@ -246,52 +264,69 @@ class UpgradeExecution:
                 raise _StepFailed(f"the job cannot be set back: {refused}") from refused
         return {}
 
+    def _stands_at_savepoint(self) -> bool:
+        """Return whether the new program has changed nothing: no query has run, and none was restored or added."""
+        saved = self._metadata().queries
+        is_same = set(queries_of(self._files, self._folder)) == saved.keys()
+        return is_same and all(stands_at(self._files, self._folder, name, query) for name, query in saved.items())
+
+    def _was_restored(self) -> bool:
+        metadata, newest = self._metadata(), newest_restore(self._files, self._folder)
+        assert self._record.savepoint is not None, "it was taken before"
+        return newest is not None and newest.is_of(self._record.savepoint, metadata.checkpoint, metadata.completed_at)
+
     def _restore(self, savepoint: str, key: str, *, roll_back_sinks: bool) -> None:
         allow = self._record.allow_non_restored_state
         request = RestoreRequest(ref=savepoint, roll_back_sinks=roll_back_sinks, allow_non_restored_state=allow)
         known = Generation(self._client.job(self._record.job).generation)
         root, _, job = self._folder.rpartition("/")
-        restore_job(self._files, storage_of, request, root=root, job=job, key=key, above=known)
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            try:
+                restore_job(self._files, self._storage, request, root=root, job=job, key=key, above=known)
+                return
+            except JobRunning:  # the processes of a driver that was killed may take a moment to end
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_SECONDS)
 
     def _start_old(self) -> _Changes:
-        self._tell(f"starting {self._record.old.script} again; its log: {self._old.log_file}")
-        self._started(self._old, ())
+        self._tell(f"starting {self._record.old.script} again; its log: {_log(self._old)}")
+        self._started(self._old, self._record.old)
         return {}
 
     # Parts.
 
-    def _started(self, launch: ProgramLaunch, options: tuple[str, ...] | list[str]) -> int:
+    def _started(self, slot: str, program: Program, options: Sequence[str] = ()) -> int:
         """Start a program and wait until its queries run; return the generation of its driver."""
-        try:
-            launch.launch(options)
-        except subprocess.CalledProcessError as error:
-            raise _StepFailed(f"it cannot be started: {error.stderr.strip()}") from error
-        except OSError as error:
-            raise _StepFailed(f"it cannot be started: {error}") from error
+        launcher, log = self._launcher, _log(slot)
+        if not launcher.has_begun(slot):  # or it is alive, and launched only once for that
+            program = program.model_copy(update={"options": (*program.options, *options)})
+            try:
+                launcher.launch(slot, program, request=self._record.id, log_file=log)
+            except LaunchFailed as error:
+                raise _StepFailed(f"it cannot be started: {error.output or error.problem}") from error
         expected = set() if self._record.allow_non_restored_state else {str(name) for name in self._metadata().queries}
         deadline = time.monotonic() + self._start_seconds
         while True:
             is_late = time.monotonic() >= deadline
-            is_last = is_late or not launch.supervisors()  # before the job: it may end in between
+            is_last = is_late or not launcher.is_alive(slot)  # before the job: it may end in between
             job = self._client.job(self._record.job)
-            if job.log_file == str(launch.log_file) and _is_running(job, expected):
+            if job.log_file == log and _is_running(job, expected):
                 return job.generation
             if is_last:
                 what = f"its queries do not run after {self._start_seconds:g} s" if is_late else "it has ended"
-                raise _StepFailed(f"{what}; the end of its log ({launch.log_file}):\n{launch.tail()}")
+                raise _StepFailed(f"{what}; the end of its log ({log}):\n{launcher.tail(slot, _TAIL_LINES)}")
             time.sleep(_LOOK_SECONDS)
 
     def _metadata(self) -> CheckpointMetadata:
         assert self._record.savepoint is not None, "it was taken before"
-        catalog = Catalog(self._files, self._folder, storage_of)
+        catalog = Catalog(self._files, self._folder, self._storage)
         return catalog.read(catalog.resolve(self._record.savepoint))
 
-    def _launch(self, which: str, program: Program) -> ProgramLaunch:
-        environment = {"COORD_CONTROL": absolute_url(self._client.settings.url)}
-        return ProgramLaunch(program, self._log(which), environment)
 
-    def _log(self, which: str) -> Path:
-        return state_folder() / "logs" / f"{self._record.job}-upgrade-{self._record.id}-{which}.log"
+def _log(slot: str) -> str:
+    return str(state_folder() / "logs" / f"{slot}.log")
 
 
 def _is_running(job: JobRecord, expected: set[str]) -> bool:

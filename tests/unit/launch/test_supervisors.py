@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.control import supervisors
-from coord_control.control.supervisors import OwnSupervisor, SupervisorRecord, living_supervisors, supervisor_of
 from coord_control.durable.job_folder.upgrade_record import Program
+from coord_control.launch import supervisors
+from coord_control.launch.supervisors import OwnSupervisor, SupervisorRecord, living_supervisors, supervisor_of
 
 _PROGRAM = Program(script="/srv/flights.py", args=("--days", "3"), folder="/srv", options=("--grace", "30.000000s"))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coord_control.control.upgrade_steps import ENDS, TRANSITIONS, Look, QueryLook, StepOutcome, Watch, next_step
 from coord_control.durable.job_folder.upgrade_record import UpgradeStep
 from coord_control.errors import InvalidTransition
+from coord_control.launch.upgrade_steps import ENDS, TRANSITIONS, Look, QueryLook, StepOutcome, Watch, next_step
 
 _WAY_BACK = (UpgradeStep.STOP_NEW, UpgradeStep.SET_BACK, UpgradeStep.START_OLD)
 

@@ -10,9 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from coord_control.cli import upgrade_execution
-from coord_control.cli.storage import storage_of
-from coord_control.cli.upgrade_execution import UpgradeExecution
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CheckpointResult, StopResult
 from coord_control.durable.checkpoints.catalog import LATEST, Catalog
@@ -30,7 +27,10 @@ from coord_control.durable.job_folder.upgrade_record import (
 from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.request import RestoreRequest
-from coord_control.errors import CommandFailed
+from coord_control.errors import CommandFailed, JobRunning
+from coord_control.launch import upgrade_execution
+from coord_control.launch.launcher import Launch
+from coord_control.launch.upgrade_execution import UpgradeExecution
 from coord_control.storage.records import JobState
 from coord_control.supervisor import DriverEnded
 from tests.records_kit import NOON
@@ -44,7 +44,9 @@ class _Killed(BaseException):
 
 
 class World:
-    """A machine with a job on it: what survives whoever upgrades the job."""
+    """A machine with a job on it: what survives the process that upgrades the job."""
+
+    restores_savepoint = True
 
     def __init__(
         self, root: Path, fails: frozenset[UpgradeStep], rollback: bool, *, drops: bool = False, may_drop: bool = False
@@ -54,6 +56,7 @@ class World:
         lineage = open_lineage(LocalFiles(), f"{self.folder}/queries/delays", QUERIES[0], {})
         run_spark(LocalFiles(), lineage.checkpoint, 3)
         self.running: str | None = "old"
+        self.log_file = "/logs/before"
         self.generation = 1
         self.launched: list[str] = []
         self.savepoints: dict[str, str] = {}
@@ -103,58 +106,80 @@ class World:
             is_alive=self.running is not None,
             state=JobState.RUNNING,
             queries=(query,),
-            log_file=f"/logs/{self.running}",
+            log_file=self.log_file,
         )
 
     # As what starts programs.
 
-    def check(self, program: Program, check: str, log_file: Path, seconds: float) -> DriverEnded:
+    def check(
+        self, program: Program, check: str, log_file: Path, seconds: float, environment: dict[str, str]
+    ) -> DriverEnded:
         assert program is not _OLD
+        assert environment == {"COORD_CONTROL": "sqlite:////control.db"}
         if UpgradeStep.CHECK in self.fails:
             return DriverEnded(78, "RestoreRefused: no")
         wanted = json.loads(check)
-        catalog = Catalog(LocalFiles(), self.folder, storage_of)
+        catalog = Catalog(LocalFiles(), self.folder, _storage)
         assert catalog.resolve(LATEST).path == wanted["checkpoint"]
         assert active_hold(LocalFiles(), wanted["checkpoint"]) is not None, "retention could remove it"
         Path(wanted["root"], "flights").mkdir(parents=True)
         Path(wanted["report"]).write_text("fits")
         return DriverEnded(0)
 
-    def start(self, which: str, options: list[str]) -> None:
-        if which in self.launched:
-            return
+    def start(self, which: str, log_file: str, options: list[str]) -> None:
         assert self.running is None
+        assert which not in self.launched
         self.launched.append(which)
-        if which == "new":
+        self.log_file = log_file
+        if which == "new" and self.restores_savepoint:
             assert options[:2] == ["--restore-from", self.savepoints["upgrade-12ab-stop"]]
         if {"new": UpgradeStep.START, "old": UpgradeStep.START_OLD}[which] in self.fails:
             return
         if which == "new":  # its driver restores the job, and is killed before it has committed anything
             request = RestoreRequest(ref=options[1])
-            restore_job(LocalFiles(), storage_of, request, root=str(self.root), job="flights")
+            restore_job(LocalFiles(), _storage, request, root=str(self.root), job="flights")
         self.running, self.generation = which, self.generation + 1
 
 
-class _Launch:
-    def __init__(self, world: World, which: str) -> None:
-        self._world, self._which = world, which
-        self.log_file = f"/logs/{which}"
+class _Launcher:
+    """Starts the programs of the world."""
 
-    def launch(self, options: list[str]) -> None:
-        self._world.start(self._which, list(options))
+    def __init__(self, world: World) -> None:
+        self._world = world
 
-    def supervisors(self) -> list[str]:
-        return [self._which] if self._world.running == self._which else []
+    def launch(
+        self, slot: str, program: Program, *, request: str, before: int = 0, log_file: str | None = None
+    ) -> Launch | None:
+        assert log_file is not None
+        self._world.start(_which(slot), log_file, list(program.options))
+        return Launch(request, before, log_file)
 
-    def stop(self) -> bool:
+    def newest(self, slot: str) -> Launch | None:
+        return Launch("", 0, "") if self.has_begun(slot) else None
+
+    def has_begun(self, slot: str) -> bool:
+        return _which(slot) in self._world.launched
+
+    def is_alive(self, slot: str) -> bool:
+        return self._world.running == _which(slot)
+
+    def stop(self, slot: str, seconds: float) -> bool:
         if UpgradeStep.STOP_NEW in self._world.fails:
             return False
-        if self._world.running == self._which:
+        if self._world.running == _which(slot):
             self._world.running = None
         return True
 
-    def tail(self) -> str:
+    def tail(self, slot: str, lines: int) -> str:
         return "Traceback"
+
+
+def _which(slot: str) -> str:
+    return slot.rpartition("-")[2]
+
+
+def _storage(path: str) -> Files:
+    return LocalFiles()
 
 
 def _upgrade(world: World, monkeypatch: pytest.MonkeyPatch, cut: tuple[int, str] | None = None) -> UpgradeRecord | None:
@@ -173,11 +198,18 @@ def _upgrade(world: World, monkeypatch: pytest.MonkeyPatch, cut: tuple[int, str]
     monkeypatch.setattr(upgrade_execution, "write_upgrade", write)
     monkeypatch.setattr(upgrade_execution, "run_check", world.check)
     monkeypatch.setattr(upgrade_execution, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(UpgradeExecution, "_launch", lambda self, which, program: _Launch(world, which))
     record = read_upgrade(LocalFiles(), world.folder)
     assert record is not None
-    client = cast(ControlClient, world)
-    execution = UpgradeExecution(client, world.folder, record, start_seconds=5, tell=lambda text: None)
+    execution = UpgradeExecution(
+        cast(ControlClient, world),
+        world.folder,
+        record,
+        _Launcher(world),
+        {"COORD_CONTROL": "sqlite:////control.db"},
+        storage=_storage,
+        start_seconds=5,
+        tell=lambda text: None,
+    )
     try:
         return execution.run()
     except _Killed:
@@ -235,7 +267,9 @@ def test_what_failed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     world = World(tmp_path, frozenset({UpgradeStep.START}), True)
     done = _upgrade(world, monkeypatch)
     assert done is not None
-    assert done.why == "it has ended; the end of its log (/logs/new):\nTraceback"
+    assert done.why.startswith("it has ended; the end of its log (")
+    assert done.why.endswith("flights-upgrade-12ab-new.log):\nTraceback")
+    assert done.failed_at is UpgradeStep.START
 
 
 def test_a_query_that_may_be_dropped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,14 +283,50 @@ def test_a_savepoint_that_is_removed_meanwhile_leaves_the_upgrade_stuck_with_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, frozenset({UpgradeStep.VERIFY}), True)
-    stop = _Launch.stop
+    stop = _Launcher.stop
 
-    def removing(launch: _Launch) -> bool:
+    def removing(launcher: _Launcher, slot: str, seconds: float) -> bool:
         shutil.rmtree(world.savepoints["upgrade-12ab-stop"])
-        return stop(launch)
+        return stop(launcher, slot, seconds)
 
-    monkeypatch.setattr(_Launch, "stop", removing)
+    monkeypatch.setattr(_Launcher, "stop", removing)
     done = _upgrade(world, monkeypatch)
     assert done is not None
     assert (done.step, world.running) == (UpgradeStep.STUCK, None)
     assert "there is no _metadata" in done.why
+
+
+def test_a_program_that_restores_something_else_is_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with restore_from in its Job takes that, and not the savepoint; its job must not stay there."""
+    world = World(tmp_path, frozenset(), True)
+    elsewhere = save(LocalFiles(), world.folder, label="elsewhere").path
+    start = world.start
+
+    def restoring(which: str, log_file: str, options: list[str]) -> None:
+        start(which, log_file, ["--restore-from", elsewhere] if which == "new" else options)
+
+    monkeypatch.setattr(world, "start", restoring)
+    monkeypatch.setattr(World, "restores_savepoint", False)
+    done = _upgrade(world, monkeypatch)
+    assert done is not None
+    assert (done.step, world.running) == (UpgradeStep.ROLLED_BACK, "old")
+    assert "leave restore_from out" in done.why
+    restored = newest_restore(LocalFiles(), world.folder)
+    assert restored is not None
+    assert restored.path == done.savepoint
+
+
+def test_the_processes_of_a_killed_driver_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, frozenset({UpgradeStep.VERIFY}), True)
+    refusals = [JobRunning("flights", 2, "here", is_known=True)]
+
+    def restoring(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return restore_job(*arguments, **options)
+
+    monkeypatch.setattr(upgrade_execution, "restore_job", restoring)
+    done = _upgrade(world, monkeypatch)
+    assert done is not None
+    assert done.step is UpgradeStep.ROLLED_BACK
+    assert not refusals

@@ -1,0 +1,1 @@
+"""Starting programs, and replacing the program of a running job."""
