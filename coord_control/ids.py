@@ -41,6 +41,7 @@ NO_CHECKPOINT: Final = BarrierId(-1)  #: what a coordinator sees when there is n
 # Names become folder names on any of Spark's file systems, metric labels and parts of asset keys.
 MAX_NAME: Final = 100  #: characters
 MAX_LABEL: Final = MAX_NAME  #: a savepoint's label is part of its folder's name
+LATEST: Final = "latest"  #: names the newest complete checkpoint or savepoint
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
@@ -48,6 +49,11 @@ def is_valid_name(name: str) -> bool:
     """Return whether ``name`` can name a job, a query or an operator: 1-100 letters, digits, ``_ . -``, starting with a
     letter or digit."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_valid_label(label: str) -> bool:
+    """Return whether ``label`` can name a checkpoint: as a job, but not ``latest`` or digits, which name others."""
+    return is_valid_name(label) and label != LATEST and not label.isdigit()
 
 
 class CheckpointKind(enum.Enum):

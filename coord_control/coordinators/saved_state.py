@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-__all__ = ["as_json", "fields_of", "parse_saved", "problems_of"]
+__all__ = ["as_json", "fields_of", "lost_numbers", "parse_saved", "problems_of"]
 
 State = TypeVar("State", bound=BaseModel)
 
@@ -54,6 +55,38 @@ def as_json(data: bytes) -> JsonValue:
     except ValueError:
         return base64.b64encode(data).decode("ascii")
     return found
+
+
+def lost_numbers(before: object, after: object) -> str:
+    """Return in which fields a number became null; empty if in none.
+
+    JSON has no form for infinity and NaN. Pydantic writes null, which a field that may be None reads back as None.
+
+    Args:
+        before: a value before it was serialised.
+        after: what has been read back of it.
+    """
+    places = [".".join(place) for place in _lost(before, after, ())]
+    return "; ".join(f"field {place}: JSON has no form for infinity and NaN" for place in places)
+
+
+def _lost(before: object, after: object, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(before, float):
+        if after is None and not math.isfinite(before):
+            yield place
+    elif isinstance(before, BaseModel):
+        if isinstance(after, BaseModel):
+            yield from _lost(_fields(before), _fields(after), place)
+    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name, value in before.items():
+            yield from _lost(value, after.get(name), (*place, str(name)))
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        for index, pair in enumerate(zip(before, after, strict=False)):
+            yield from _lost(*pair, (*place, str(index)))
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    return {**model.__dict__, **(model.__pydantic_extra__ or {})}
 
 
 def fields_of(error: ValidationError) -> list[dict[str, Any]]:

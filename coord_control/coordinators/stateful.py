@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.contract import OperatorCoordinator, SnapshotResult
-from coord_control.coordinators.saved_state import parse_saved, problems_of
+from coord_control.coordinators.saved_state import lost_numbers, parse_saved, problems_of
 from coord_control.errors import EffectOfRequest, StateInvalid, StateNotPutBack
 
 __all__ = ["SnapshotCoordinator", "StatefulCoordinator"]
@@ -85,7 +85,8 @@ class StatefulCoordinator(SnapshotCoordinator, Generic[State]):
         except PydanticSerializationError as error:
             raise self._invalid(str(error)) from error
         if data != self._saved:
-            self._parse(data)
+            if lost := lost_numbers(self.state, self._parse(data)):
+                raise self._invalid(lost)
             self._saved = data
         return data
 

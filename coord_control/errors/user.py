@@ -64,9 +64,10 @@ class InvalidName(DeclarationError):
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
+        also = ". Not 'latest', nor digits alone: those name other checkpoints" if kind == "label" else ""
         super().__init__(
             f"{kind} name {name!r} is invalid: use 1-100 letters, digits, '_', '.' or '-', starting with a letter "
-            "or digit"
+            f"or digit{also}"
         )
 
 

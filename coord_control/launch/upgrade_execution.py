@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import StopResult
 from coord_control.control.settings import state_folder
-from coord_control.durable.checkpoints.catalog import LATEST, Catalog
+from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_folder import CheckpointEntry, Storage
 from coord_control.durable.checkpoints.metadata_file import CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join
@@ -42,7 +42,7 @@ from coord_control.errors import (
     RestoreRefused,
     StoreUnavailable,
 )
-from coord_control.ids import Generation
+from coord_control.ids import LATEST, Generation
 from coord_control.launch.check_run import run_check
 from coord_control.launch.launcher import Launcher
 from coord_control.launch.supervisors import supervisor_of

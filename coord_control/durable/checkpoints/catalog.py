@@ -23,12 +23,11 @@ from coord_control.durable.checkpoints.holds import hold
 from coord_control.durable.checkpoints.metadata_file import METADATA_NAME, CheckpointMetadata
 from coord_control.durable.files.filesystem import Files, join, scheme
 from coord_control.errors import CheckpointNotFound, DamagedRecord
-from coord_control.ids import CheckpointId
+from coord_control.ids import LATEST, CheckpointId
 
-__all__ = ["LATEST", "Catalog"]
+__all__ = ["Catalog"]
 
 #: The reference that means another checkpoint with every new one.
-LATEST: Final = "latest"
 
 #: How many names like a wrong one an error proposes, and in how many folders it looks for a checkpoint to find them.
 _PROPOSED: Final = 3

@@ -67,7 +67,7 @@ from coord_control.ids import (
     Generation,
     OperatorUid,
     QueryName,
-    is_valid_name,
+    is_valid_label,
 )
 from coord_control.protocol.cut import cut_of
 from coord_control.protocol.job import first_barrier
@@ -270,7 +270,7 @@ def _trigger(cause: str, requested_by: str | None, details: Mapping[str, str] | 
 
 
 def _check_label(label: str | None) -> None:
-    if label is not None and not is_valid_name(label):
+    if label is not None and not is_valid_label(label):
         raise InvalidName("label", label)
 
 

@@ -27,7 +27,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coord_control.durable.checkpoints.catalog import LATEST
 from coord_control.durable.checkpoints.checkpoint_source import CheckpointSource
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.lineage import current_lineage
@@ -49,7 +48,7 @@ from coord_control.durable.job_folder.restore_log import (
 from coord_control.durable.restore.lineage_builder import LineageBuilder
 from coord_control.durable.restore.shuffle_partitions import Repartition, repartition_lineages
 from coord_control.errors import RestoreRefused
-from coord_control.ids import Generation, QueryName
+from coord_control.ids import LATEST, Generation, QueryName
 
 __all__ = [
     "PreparedRestore",

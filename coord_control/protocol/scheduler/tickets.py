@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NewType
 
 from coord_control.errors import InvalidName, InvalidTransition
-from coord_control.ids import CheckpointId, CheckpointKind, is_valid_name
+from coord_control.ids import CheckpointId, CheckpointKind, is_valid_label
 from coord_control.protocol.failures import FailureReason
 
 __all__ = [
@@ -79,7 +79,7 @@ class CheckpointRequest:
             raise ValueError(f"a checkpoint lies in the job's own folder, not in {self.target!r}; ask for a savepoint")
         if self.key == "" or self.target == "":
             raise ValueError("key and target are left out when there is none, not empty")
-        if self.label is not None and not is_valid_name(self.label):
+        if self.label is not None and not is_valid_label(self.label):
             raise InvalidName("label", self.label)
 
     @property

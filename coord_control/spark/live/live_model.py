@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from coord_control.coordinators.saved_state import fields_of, parse_saved, problems_of
+from coord_control.coordinators.saved_state import fields_of, lost_numbers, parse_saved, problems_of
 from coord_control.errors import LiveModelInvalid, LiveValueInvalid
 from coord_control.errors.base import known_names
 from coord_control.protocol.records import MAX_LIVE_BYTES
@@ -88,6 +88,8 @@ class LiveModel(Generic[Model]):
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             raise LiveValueInvalid(self.name, str(error)) from error
         self.texts(data)
+        if lost := lost_numbers(value, self.load(data)):
+            raise LiveValueInvalid(self.name, lost)
         return data
 
     def load(self, data: bytes) -> Model:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control.coordinators.requests import MAX_ANSWER_BYTES, CommittedStates, Request, answer_model
-from coord_control.coordinators.saved_state import fields_of, problems_of
+from coord_control.coordinators.saved_state import fields_of, lost_numbers, problems_of
 from coord_control.errors import InvalidModel, RequestFailed, RequestNotValid, UndeclaredRequest
 from coord_control.protocol.job_facts import RequestSchema
 from coord_control.spark.worker.model_codec import in_words, json_schema, unknown_fields
@@ -64,12 +64,14 @@ class RequestTypes:
             raise RequestFailed(self._operator, name, f"it returned {type(answer).__name__}, not {model.__name__}")
         try:
             data = answer.__pydantic_serializer__.to_json(answer, by_alias=False, warnings="error")
-            model.model_validate_json(data, by_alias=False, by_name=True)
+            lost = lost_numbers(answer, model.model_validate_json(data, by_alias=False, by_name=True))
         except PydanticSerializationError as error:
             raise RequestFailed(self._operator, name, f"its {model.__name__} cannot be sent: {error}") from error
         except ValidationError as error:
             why = f"it returned no valid {model.__name__}: {problems_of(error)}"
             raise RequestFailed(self._operator, name, why) from error
+        if lost:
+            raise RequestFailed(self._operator, name, f"its {model.__name__} cannot be sent: {lost}")
         if len(data) > MAX_ANSWER_BYTES:
             why = f"its {model.__name__} takes {len(data)} bytes, the limit is {MAX_ANSWER_BYTES}; answer in pages"
             raise RequestFailed(self._operator, name, why)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from coord_control import collector
-from coord_control.coordinators.saved_state import fields_of, parse_saved, problems_of
+from coord_control.coordinators.saved_state import fields_of, lost_numbers, parse_saved, problems_of
 from coord_control.errors import (
     EventInvalid,
     EventTooLarge,
@@ -49,6 +49,8 @@ _PAUSE_COLLECTOR_ABOVE: Final = 1_000
 
 # A number that is too long to be read back does not fit into so many.
 _SHORT_BYTES: Final = 4_000
+
+_NULL: Final = b"null"
 
 State = TypeVar("State", bound=BaseModel)
 
@@ -109,11 +111,13 @@ class EventTypes:
             else:
                 # Without the serialiser's own check of types, which does not replace the next line.
                 payload = form.to_json(event, by_alias=False, warnings=False)
-            form.parse(payload, by_alias=False, by_name=True)
+            found = form.parse(payload, by_alias=False, by_name=True)
         except PydanticSerializationError as error:
             raise EventInvalid(self.operator, type(event).__name__, str(error)) from error
         except ValidationError as error:
             raise EventInvalid(self.operator, type(event).__name__, problems_of(error)) from error
+        if _NULL in payload and (lost := lost_numbers(event, found)):
+            raise EventInvalid(self.operator, type(event).__name__, lost)
         if len(payload) > MAX_EVENT_BYTES:
             raise EventTooLarge(self.operator, type(event).__name__, len(payload), MAX_EVENT_BYTES)
         return form.index, payload
@@ -231,7 +235,9 @@ class StateType(Generic[State]):
         if len(data) > MAX_STATE_BYTES:
             raise StateTooLarge(self.operator, subtask, len(data), MAX_STATE_BYTES)
         if data != before:
-            self.load(subtask, data)
+            loaded = self.load(subtask, data)
+            if _NULL in data and (lost := lost_numbers(state, loaded)):
+                raise StateInvalid(self.operator, where, name, lost)
         return data
 
 

@@ -111,11 +111,15 @@ def test_a_state_that_the_model_does_not_accept_any_more_is_named() -> None:
 def test_a_state_that_could_not_be_restored_is_not_saved() -> None:
     class Positive(BaseModel):
         count: int = Field(default=1, ge=0)
+        most: float | None = None
 
     coordinator = StatefulCoordinator(Positive())
     coordinator.context = Context()
     coordinator.state.count = -1
     with pytest.raises(StateInvalid, match=r"coordinator is not a valid Positive: (?s:.*)count"):
+        snapshot(coordinator)
+    coordinator.state = Positive(most=float("inf"))
+    with pytest.raises(StateInvalid, match="field most: JSON has no form for infinity and NaN"):
         snapshot(coordinator)
 
 

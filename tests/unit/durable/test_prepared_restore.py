@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from coord_control.durable.checkpoints.catalog import LATEST
 from coord_control.durable.files.filesystem import LocalFiles, join
 from coord_control.durable.job_folder.lineage_record import read_record
 from coord_control.durable.job_folder.restore_log import newest_restore
@@ -19,7 +18,7 @@ from coord_control.durable.restore.prepared_restore import (
     remove_leftovers,
 )
 from coord_control.errors import DamagedRecord, Fenced, MissingRecord
-from coord_control.ids import Generation, QueryName
+from coord_control.ids import LATEST, Generation, QueryName
 from tests.simulation.memory_files import Crash, CrashAt, MemoryFiles
 from tests.unit.durable import restore_kit
 from tests.unit.durable.restore_kit import (

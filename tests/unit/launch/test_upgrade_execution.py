@@ -12,7 +12,7 @@ import pytest
 
 from coord_control.control.client.control_client import ControlClient
 from coord_control.control.commands import CheckpointResult, StopResult
-from coord_control.durable.checkpoints.catalog import LATEST, Catalog
+from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.holds import active_hold
 from coord_control.durable.files.filesystem import Files, LocalFiles
 from coord_control.durable.job_folder.lineage import open_lineage
@@ -28,6 +28,7 @@ from coord_control.durable.offline.offline_restore import restore_job
 from coord_control.durable.offline.offline_savepoint import save
 from coord_control.durable.restore.request import RestoreRequest
 from coord_control.errors import CommandFailed, JobRunning
+from coord_control.ids import LATEST
 from coord_control.launch import upgrade_execution
 from coord_control.launch.launcher import Launch
 from coord_control.launch.upgrade_execution import UpgradeExecution

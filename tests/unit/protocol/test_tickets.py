@@ -74,6 +74,13 @@ def test_a_label_becomes_part_of_a_folders_name() -> None:
         CheckpointRequest(label="../up")
 
 
+@pytest.mark.parametrize("label", ["2", "latest"])
+def test_a_label_does_not_name_another_checkpoint(label: str) -> None:
+    """Bug: `dispose 2` removed the checkpoint of that id, and not the savepoint of that label."""
+    with pytest.raises(InvalidName, match="Not 'latest', nor digits alone: those name other checkpoints"):
+        CheckpointRequest(label=label)
+
+
 def test_who_asks_and_why_makes_no_difference() -> None:
     assert CheckpointRequest(cause="a", requested_by="x").is_same(CheckpointRequest(cause="b", key="k"))
     assert not MANUAL.is_same(SAVEPOINT)

@@ -108,6 +108,12 @@ def test_a_number_that_is_not_finite_has_no_literal() -> None:
     with pytest.raises(LiveModelInvalid, match="default"):
         LiveModel("loose", Loose(ratio=float("inf")))
 
+    class Optional(BaseModel):
+        ratio: float | None = 1.0
+
+    with pytest.raises(LiveModelInvalid, match="cannot be used"):
+        LiveModel("optional", Optional(ratio=float("inf")))
+
 
 def test_a_value_that_was_written_down_is_read_by_a_model_with_more_fields() -> None:
     class Before(BaseModel):

@@ -6,6 +6,7 @@ import datetime
 import gc
 import math
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,6 +118,20 @@ def test_a_number_that_json_cannot_hold_does_not_leave(number: float) -> None:
         events.encode(Measured(value=number))
     with pytest.raises(StateInvalid, match="not a valid Measured: field value: Input should be a valid number"):
         state.dump(0, Measured(value=number))
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_number_that_json_cannot_hold_does_not_become_none(number: float) -> None:
+    """Bug: a field that may be None came back as None, in events and after each epoch in states."""
+
+    class Limit(BaseModel):
+        most: float | None = 10.0
+
+    events, state = EventTypes("op", "up", [Limit]), StateType("op", Limit)
+    for refused, sent in ((EventInvalid, events.encode), (StateInvalid, partial(state.dump, 0))):
+        with pytest.raises(refused, match="field most: JSON has no form for infinity and NaN"):
+            sent(Limit(most=number))
+        sent(Limit(most=None))
 
 
 def test_the_size_of_an_event_is_limited_to_the_byte() -> None:

@@ -200,6 +200,7 @@ def test_a_request_that_raises_fails_alone(rig: CoordinatorRig) -> None:
 class Text(BaseModel):
     text: str
     seconds: float = 0.0
+    most: float | None = None
 
 
 class Say(Request[Text]):
@@ -213,6 +214,7 @@ class Sayer(Recorder):
             "another": Number(value=1),
             "broken": Text.model_construct(text=1),
             "infinite": Text(text="", seconds=float("inf")),
+            "limitless": Text(text="", most=float("inf")),
         }
         return answers[request.answer]
 
@@ -224,6 +226,7 @@ class Sayer(Recorder):
         ("another", "it returned Number, not Text"),
         ("broken", "Text"),
         ("infinite", "seconds"),
+        ("limitless", "its Text cannot be sent: field most: JSON has no form for infinity"),
     ],
 )
 def test_what_is_no_answer_is_not_given(answer: str, why: str) -> None:
