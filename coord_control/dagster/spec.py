@@ -46,7 +46,9 @@ _Texts = Annotated[dict[str, str], dg.Resolver(_text_by_name, model_field_type=d
 
 
 class StartSpec(dg.Model, dg.Resolvable):
-    """How to start a job's driver: ``coordctl run --detach SCRIPT``, on the machine that runs Dagster's code location.
+    """How to start a job's driver.
+
+    By default with ``coordctl run --detach SCRIPT``, on the machine that runs Dagster's code location.
 
     Attributes:
         script: The Python program that runs the job.
@@ -54,6 +56,7 @@ class StartSpec(dg.Model, dg.Resolvable):
         env: Environment variables to add to those of the code location.
         working_directory: Where the script runs. Defaults to the code location's working directory.
         log_file: Where the driver's output goes. Defaults to a new file in the user's state folder for each start.
+        launcher: A launcher that starts it elsewhere, as ``module:class`` (docs/operations/launchers.md).
     """
 
     script: str
@@ -61,6 +64,7 @@ class StartSpec(dg.Model, dg.Resolvable):
     env: _Texts = Field(default_factory=dict)
     working_directory: str | None = None
     log_file: str | None = None
+    launcher: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
 
 
 class RetainSpec(dg.Model, dg.Resolvable):

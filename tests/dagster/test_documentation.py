@@ -43,6 +43,7 @@ from coord_control.dagster.runs.action_configs import (
     SetConfig,
     StartConfig,
     StopConfig,
+    UpgradeConfig,
 )
 from coord_control.dagster.runs.form_configs import event_choice, live_choice
 from coord_control.ids import Epoch
@@ -196,6 +197,7 @@ def test_every_action_has_a_row_with_its_config() -> None:
     assert event is not None
     configs: dict[str, type[ActionConfig]] = {
         "start_streaming_job": StartConfig,
+        "upgrade_streaming_job": UpgradeConfig,
         "stop_streaming_job": StopConfig,
         "restart_streaming_job": ActionConfig,
         "restore_streaming_job": RestoreConfig,

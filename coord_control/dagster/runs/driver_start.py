@@ -17,6 +17,7 @@ Threads: blocks the step's thread.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import time
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Started:
 
     Attributes:
         was_launched: whether this request launched it, or it was running already.
-        supervisor: the process id of ``coordctl run``, if this request launched it.
+        supervisor: what the launcher knows it by, if this request launched it: the process id of ``coordctl run``.
     """
 
     job: JobRecord
@@ -79,7 +80,7 @@ class Started:
                 "state": job.state.value,
                 "was_launched": dg.MetadataValue.bool(self.was_launched),
                 "log_file": dg.MetadataValue.path(self.log_file) if self.log_file else None,
-                "supervisor_pid": None if self.supervisor is None else int(self.supervisor),
+                "supervisor_pid": int(of) if (of := self.supervisor) and of.isdigit() else of,
             }
         )
 
@@ -125,7 +126,7 @@ def start_job(
     """
     deadline = time.monotonic() + timeout_seconds
     try:
-        place = _Place(client, name, LocalLauncher(start_environment(client, spec)))
+        place = _Place(client, name, _launcher(spec, start_environment(client, spec)))
         while True:
             record = settled_job(client, name, deadline, tell)
             found = None if record is None else _is_done(record, place.newest(), request, tell)
@@ -134,6 +135,8 @@ def start_job(
             before = 0 if record is None else record.generation
             launch = place.launch(spec, request=request, before=before)
             if launch is not None:
+                what = "coordctl run" if spec.launcher is None else spec.script
+                tell(f"{what} was started: process {launch.process}, its log: {launch.log_file}")
                 return _launched(client, name, place, launch, deadline, tell)
             tell(f"job {name} was already started from here, and its supervisor is alive: waiting for its driver")
             _wait_for_other(client, name, place, deadline)
@@ -214,6 +217,17 @@ def supervisor_lives(client: ControlClient, name: str) -> Callable[[], bool]:
     return place.is_alive if place.is_alive() else lambda: True
 
 
+def _launcher(spec: StartSpec, environment: dict[str, str]) -> Launcher:
+    if spec.launcher is None:
+        return LocalLauncher(environment)
+    module, _, name = spec.launcher.partition(":")
+    try:
+        make: Callable[[dict[str, str]], Launcher] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise LaunchFailed(f"there is no launcher {spec.launcher}: {error}") from error
+    return make(environment)
+
+
 class _Place:
     """The slot of a job in a launcher: jobs of one name in two databases have two."""
 
@@ -244,7 +258,6 @@ def _not_launched(name: str, error: LaunchFailed) -> dg.Failure:
 
 
 def _launched(client: ControlClient, name: str, place: _Place, launch: Launch, deadline: float, tell: Tell) -> Started:
-    tell(f"coordctl run was started: process {launch.process}, its log: {launch.log_file}")
     try:
         running = wait_for_driver(
             client,
