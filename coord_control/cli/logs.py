@@ -5,6 +5,7 @@ Threads: the command's thread.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import deque
@@ -45,7 +46,10 @@ def logs(
     try:
         with path.open("rb") as log:
             for line in deque(log, maxlen=lines):
-                _print(line)
+                if follow and not line.endswith(b"\n"):  # still being written; it is the last one
+                    log.seek(-len(line), os.SEEK_CUR)
+                else:
+                    _print(line)
             while follow:
                 _print_new(path, log)
                 time.sleep(_POLL_SECONDS)

@@ -49,6 +49,22 @@ def test_what_is_added_follows_and_a_file_that_was_emptied_begins_anew(
     assert shown.splitlines() == ["!", "more", "half", "anew"]
 
 
+def test_a_line_that_is_being_written_is_printed_whole(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter((lambda: log.write_bytes(log.read_bytes() + b"!\n"),))
+
+    def sleep(_seconds: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("coord_control.cli.logs.time.sleep", sleep)
+    shown = run(tmp_path, "logs", "flights", "-f", "-n", "2", code=130)
+    assert shown.splitlines() == ["line 99", "�[red]\\x1b]0;x\\x07!"]
+
+
 def test_a_job_without_a_log_file_says_so(tmp_path: Path, store: ControlStore) -> None:
     assert "has no known log file" in run(tmp_path, "logs", "flights", code=2)
 
