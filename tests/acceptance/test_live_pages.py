@@ -63,6 +63,8 @@ def test_the_program_of_the_operators_page_and_its_commands_work(reader: Reader)
     assert len(reader.output("adaptive")) == 1, "the event has raised the threshold"
 
 
+# In every run: the README's program with a live value, above, and tests/spark/test_live.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["/tmp/live"], indirect=True)
 def test_the_program_and_the_commands_of_the_page_work(reader: Reader) -> None:
     program, commands = list(blocks(PAGE))[:2]
