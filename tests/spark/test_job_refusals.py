@@ -341,7 +341,7 @@ def test_a_result_that_is_started_without_the_job_fails(
     make_job: MakeJob, source: FileStream, checkpoint: Path
 ) -> None:
     with make_job() as job:
-        out = apply(talk(job, Dialogue()), source.read())
+        out = apply(talk(job, Dialogue(), parallelism=1), source.read())
         stray = out.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         with pytest.raises(StreamingQueryException, match=r"belongs to no query that was started with job\.start"):
             drain_uncoordinated(stray)
