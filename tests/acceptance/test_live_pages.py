@@ -49,6 +49,7 @@ def test_the_programs_of_the_readme_and_their_commands_work(reader: Reader) -> N
     assert [row["carrier"] for row in reader.sink("out")] == ["UA", "AA"], "each flight once"
     reader.save("tour.py", live)
     reader.follow(more.text.splitlines(), "tour", "late")
+    reader.wait_for_silence()
     assert len(reader.sink("out")) == 2, "the third flight is not late by the new limit"
 
 
