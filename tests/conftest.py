@@ -50,7 +50,6 @@ TIERS: Final = (
 #: Files whose tests take longest together, longest first. They come before all other tests of the dear tiers, because
 #: at the end one process would run them alone.
 LONGEST: Final = (
-    "acceptance/test_tutorial.py",
     "acceptance/test_live_pages.py",
     "acceptance/test_flights_demo.py",
     "acceptance/test_flights_dagster.py",
@@ -70,7 +69,6 @@ LONGEST: Final = (
     "acceptance/test_ui_browser.py",
     "connectors/test_hdfs.py",
     "spark/test_stops.py",
-    "acceptance/test_coordctl_detached_job.py",
 )
 
 #: The seconds after which a test counts as hanging.

@@ -73,6 +73,10 @@ class Reader:
 
         eventually(is_over, self._logs)
 
+    def wait_for_silence(self) -> None:
+        """Wait until nothing runs any more that was started here: supervisors, drivers, JVMs."""
+        eventually(lambda: not _running_in(self.folder), self._logs)
+
     def output(self, name: str) -> list[dict[str, Any]]:
         parts = sorted((self.folder / name).glob("part-*.json"), key=lambda path: path.stat().st_mtime)
         return [json.loads(line) for path in parts for line in path.read_text().splitlines()]
@@ -111,6 +115,10 @@ def exported(block: Block, jars: str) -> dict[str, str]:
 def reading(folder: Path, place: str, environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[Reader]:
     """Yield a reader in a folder, and end what it has left running there."""
     yield Reader(folder, place, environment)
-    for process in psutil.process_iter(["cwd"]):
-        if process.info["cwd"] == str(folder):
-            process.kill()
+    for process in _running_in(folder):
+        process.kill()
+
+
+def _running_in(folder: Path) -> list[psutil.Process]:
+    found = psutil.process_iter(["cwd", "status"])
+    return [each for each in found if each.info["cwd"] == str(folder) and each.info["status"] != psutil.STATUS_ZOMBIE]

@@ -21,7 +21,8 @@ from coord_control.errors import DatabaseError, JobNotFound
 from coord_control.storage.records import JobState
 from tests.patience import eventually
 
-pytestmark = pytest.mark.spark
+# In every run: test_live_pages.py types most of these commands; test_coordctl_detach.py has the rest, without Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _JOB = """

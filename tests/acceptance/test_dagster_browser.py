@@ -99,6 +99,15 @@ class BrowserRig:
         assert isinstance(made, CheckpointResult), "it was a savepoint that was asked for"
         return made.checkpoint
 
+    def let_savepoint_block(self) -> None:
+        """If there is no savepoint, take one that holds events back."""
+        if self.client.checkpoints(_JOB, kind=CheckpointKind.SAVEPOINT):
+            return
+        with self.held():
+            command = self.client.trigger_savepoint(_JOB)
+            eventually(lambda: (self.client.command(command.id).progress or {}).get("blocked_events"))
+        self.client.wait(command)
+
     def until_running(self, generation: int) -> None:
         """Wait eventually a driver of that generation, or a later one, processes something."""
         deadline = time.monotonic() + SECONDS
@@ -215,8 +224,11 @@ def test_a_savepoint_is_taken_by_a_click_and_shows_what_it_is(rig: BrowserRig) -
     person.screen.shoot("15-asset-subtasks")
 
 
+# In every run: dagster/test_asset_checks.py runs checks as a person does, dagster/test_actions.py sends events.
+@pytest.mark.slow
 def test_blocked_events_are_checked_and_an_event_is_sent(rig: BrowserRig) -> None:
     person = rig.person
+    rig.let_savepoint_block()
     person.open_asset(_CHECKPOINT, "checks")
     person.see(person.page.get_by_text("Checks (8)"))
     person.choose_check("blocked_time")
@@ -270,6 +282,8 @@ def test_a_schedule_is_switched_on_and_its_next_tick_takes_a_savepoint(rig: Brow
     person.screen.shoot("33-asset-plots")
 
 
+# In every run: dagster/test_sensor.py reports the recovery, dagster/test_asset_checks.py has the check.
+@pytest.mark.slow
 def test_a_driver_that_is_killed_shows_as_a_recovery_and_turns_a_check(rig: BrowserRig) -> None:
     person = rig.person
     person.open_asset(_CHECKPOINT, "checks")

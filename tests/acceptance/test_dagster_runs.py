@@ -130,6 +130,8 @@ def test_a_run_that_is_terminated_lets_its_savepoint_finish_when_it_was_told_to(
     assert rig.made(run) == [savepoint]
 
 
+# In every run: the retry that Dagster starts, below, and dagster/test_idempotency.py, which executes all steps again.
+@pytest.mark.slow
 def test_a_run_whose_worker_is_killed_goes_on_when_it_is_re_executed_from_failure(rig: DeploymentRig) -> None:
     """Its savepoint is complete by then; one under way is found by the retry that Dagster starts, below."""
     run, savepoint = rig.savepoint_under_way()
@@ -171,6 +173,8 @@ def test_dagster_refuses_to_resume_runs_with_its_own_launcher(tmp_path: Path) ->
         dg.DagsterInstance.from_config(str(tmp_path))
 
 
+# In every run: the tests around this one kill workers that are the process of their step as well.
+@pytest.mark.slow
 def test_a_worker_that_is_killed_beside_its_step_leaves_one_savepoint(rig: DeploymentRig) -> None:
     """The step is a process of its own, and lives on: nobody waits for it, and it still does what it was to do."""
     run, savepoint = rig.savepoint_under_way(has_step=True)

@@ -106,7 +106,7 @@ def lose_last_commit(work: Path, epoch: int) -> None:
         (commits / name.format(epoch)).unlink()
 
 
-# What Ctrl-C does is seen at a terminal (test_flights_dagster.py), and when it comes twice, below.
+# What Ctrl-C does is seen at a terminal (test_flights_dagster.py), and at night when it comes twice, below.
 # Drivers are killed in tests/kill.
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_flight_is_lost_by_an_interrupt_a_lost_commit_kills_and_attempts_that_fail(
@@ -168,6 +168,8 @@ def test_a_demo_that_is_interrupted_while_spark_starts_leaves_no_jvm(start: Run)
         time.sleep(0.1)
 
 
+# In every run: spark/test_driver_end.py, with a plain program.
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once(start: Run) -> None:
     process = start()
     await_line(process, "alerts running, no epoch yet")  # it takes seconds

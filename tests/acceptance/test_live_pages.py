@@ -49,6 +49,7 @@ def test_the_programs_of_the_readme_and_their_commands_work(reader: Reader) -> N
     assert [row["carrier"] for row in reader.sink("out")] == ["UA", "AA"], "each flight once"
     reader.save("tour.py", live)
     reader.follow(more.text.splitlines(), "tour", "late")
+    reader.wait_for_silence()
     assert len(reader.sink("out")) == 2, "the third flight is not late by the new limit"
 
 
@@ -63,6 +64,8 @@ def test_the_program_of_the_operators_page_and_its_commands_work(reader: Reader)
     assert len(reader.output("adaptive")) == 1, "the event has raised the threshold"
 
 
+# In every run: the README's program with a live value, above, and tests/spark/test_live.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["/tmp/live"], indirect=True)
 def test_the_program_and_the_commands_of_the_page_work(reader: Reader) -> None:
     program, commands = list(blocks(PAGE))[:2]

@@ -13,7 +13,8 @@ from tests.acceptance.docs_reader import Reader, reading
 from tests.docs_kit import blocks
 from tests.places import CHECKOUT
 
-pytestmark = pytest.mark.spark
+# In every run: test_live_pages.py types the same commands of README.md, spark/test_adoption.py has the adoption.
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PAGE: Final = CHECKOUT / "docs" / "tutorial.md"
 

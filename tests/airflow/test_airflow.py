@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.agent_kit import LIVE, OPERATOR, ScriptedDriver
 from tests.airflow_kit import Airflow
 from tests.dagster_kit import Plane
@@ -96,6 +98,9 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_finds_its_savepoint(
     assert commands(plane) == before + 1
 
 
+# Each start of a triggerer takes ten seconds of processor time. One that is stopped, below, hands over as
+# well, and could besides abort what it waits for.
+@pytest.mark.slow
 def test_a_triggerer_that_is_killed_is_followed_by_one_that_waits_for_the_same_savepoint(
     airflow: Airflow, plane: Plane, driver: ScriptedDriver
 ) -> None:
@@ -137,6 +142,8 @@ def test_a_deferred_task_that_a_person_marks_as_failed_aborts_its_savepoint(
     eventually(lambda: plane.client().checkpoint("flights", checkpoint).reason == "aborted", airflow.logs, 0.2)
 
 
+# In every run: one that is marked as failed aborts its savepoint, above; one that is cleared later takes another.
+@pytest.mark.slow
 def test_a_deferred_task_that_a_person_clears_aborts_its_savepoint_and_takes_another(
     airflow: Airflow, plane: Plane, driver: ScriptedDriver
 ) -> None:

@@ -20,7 +20,9 @@ from tests.kafka_kit import Broker, KafkaClient
 from tests.patience import SECONDS, eventually
 from tests.places import CHECKOUT
 
-pytestmark = pytest.mark.spark
+# In every run: test_kafka.py restores with Kafka, acceptance/test_live_pages.py types the commands, and
+# unit/test_docs_commands.py parses those of this page.
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PAGE: Final = CHECKOUT / "docs" / "kafka.md"
 

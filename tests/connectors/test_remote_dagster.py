@@ -18,7 +18,8 @@ from tests.s3_kit import S3Server
 from tests.spark.conftest import MakeStream
 from tests.spark.jobs import SCHEMA, MakeJob, rows
 
-pytestmark = pytest.mark.spark
+# In every run: dagster/test_restore_run.py restores and forks on a local disk, test_remote_jobs.py on S3 without a JVM.
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ACTIONS: Final[dict[str, dict[str, Any]]] = {"restore_streaming_job": {}, "fork_streaming_job": {"as_name": "copy"}}
 

@@ -98,7 +98,7 @@ class Drivers:
         assert self.written() == list(range(8 * self._added))
 
 
-# On HDFS tests/connectors/test_remote_jobs.py goes back and forth in every run, and Spark's own logs are safer there.
+# On HDFS tests/connectors/test_hdfs.py goes back and forth in every run, and Spark's own logs are safer there.
 @pytest.fixture(params=["s3a", pytest.param("hdfs", marks=pytest.mark.slow)])
 def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]:
     if request.param == "s3a":

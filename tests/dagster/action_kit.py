@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +35,9 @@ FLIGHTS: Final = StreamingJobSpec(name="flights")
 _FROM_FAILURE: Final = {"dagster/is_resume_retry": "true"}
 
 
+@functools.cache
 def load(action: str, jobs: str, database: str) -> dg.JobDefinition:
-    """The Dagster job of an action; what a run's process does first."""
+    """The Dagster job of an action; what a run's process does first, and once, though Dagster asks four times."""
     spec = ControlPlaneSpec.model_validate_json(jobs)
     resource = ControlPlaneResource(database=database, retry_seconds=1.0)
     made = build_jobs(spec.jobs, StreamingJobTranslator(), refreshed_facts(database, seconds=SECONDS))
@@ -72,6 +74,7 @@ class Actions:
             again: re-execute this one.
             from_failure: from where it failed; otherwise all of it.
         """
+        load.cache_clear()  # as in a new process
         options, tags = None, {}
         if again is not None:
             # What the webserver does; without the tag it is all of it anew.

@@ -129,17 +129,26 @@ def test_dagster_itself_finds_it(checkout: Path, environment: dict[str, str]) ->
     assert "Validation successful" in run(checkout, environment, "dagster", "definitions", "validate")
 
 
+# In every run: what is scaffolded, below, comes from there.
+@pytest.mark.slow
 def test_the_component_is_in_the_registry(project: Path, environment: dict[str, str]) -> None:
     said = run(project, environment, "dg", "list", "components", "--json")
     assert "dagster_defs.StreamingJobComponent" in said
 
 
-def test_yaml_is_scaffolded_and_loads(project: Path, environment: dict[str, str]) -> None:
+def test_yaml_is_scaffolded_and_loads_and_a_mistake_is_refused_with_its_place(
+    project: Path, environment: dict[str, str]
+) -> None:
     run(project, environment, "dg", "scaffold", "defs", "dagster_defs.StreamingJobComponent", "my_jobs")
-    made = yaml.safe_load((project / "src" / "my_project" / "defs" / "my_jobs" / "defs.yaml").read_text())
+    path = project / "src" / "my_project" / "defs" / "my_jobs" / "defs.yaml"
+    made = yaml.safe_load(path.read_text())
     assert made == {"type": "dagster_defs.StreamingJobComponent", "attributes": {"discover": True}}
     run(project, environment, "dg", "check", "yaml")
     run(project, environment, "dg", "check", "defs")
+
+    path.write_text(path.read_text() + "  jobs:\n    - name: flights\n      schedule: hourly\n")
+    with pytest.raises(AssertionError, match="schedule"):
+        run(project, environment, "dg", "check", "yaml")
 
 
 @pytest.mark.slow
@@ -147,14 +156,6 @@ def test_python_is_scaffolded_and_loads(project: Path, environment: dict[str, st
     component = "dagster_defs.StreamingJobComponent"
     run(project, environment, "dg", "scaffold", "defs", component, "--format", "python", "my_jobs", "--job", "flights")
     assert '"flights/savepoint"' in run(project, environment, "dg", "list", "defs", "--json")
-
-
-def test_yaml_with_a_mistake_is_refused_with_its_place(project: Path, environment: dict[str, str]) -> None:
-    run(project, environment, "dg", "scaffold", "defs", "dagster_defs.StreamingJobComponent", "my_jobs")
-    path = project / "src" / "my_project" / "defs" / "my_jobs" / "defs.yaml"
-    path.write_text(path.read_text() + "  jobs:\n    - name: flights\n      schedule: hourly\n")
-    with pytest.raises(AssertionError, match="schedule"):
-        run(project, environment, "dg", "check", "yaml")
 
 
 def test_importing_it_imports_no_spark(environment: dict[str, str]) -> None:

@@ -119,7 +119,7 @@ def _check_book(book: Book) -> None:
 
 @pytest.mark.timeout(900)
 def test_each_event_of_a_silent_stream_is_applied_once_when_drivers_are_killed(tmp_path: Path) -> None:
-    _check_book(run(tmp_path, 2))
+    _check_book(run(tmp_path, 1))
 
 
 @pytest.mark.slow

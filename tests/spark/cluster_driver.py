@@ -51,7 +51,7 @@ PARALLELISM: Final = 4
 _EXECUTORS: Final = 2
 _MEGABYTES: Final = 600
 #: After each kill, when there are as many executors as before.
-_QUIET_EPOCHS: Final = 3
+_QUIET_EPOCHS: Final = 1
 
 
 class Moment(enum.Enum):

@@ -131,6 +131,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., EndingDriver]]:
         driver.client.close()
 
 
+# In every run: acceptance/test_coordctl_run_restarts.py, without Spark, and the end of a job by itself, below.
+@pytest.mark.slow
 def test_a_signal_in_the_last_moments_of_a_stop_by_command_changes_nothing(
     start: Callable[[str], EndingDriver],
 ) -> None:

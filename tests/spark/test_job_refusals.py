@@ -95,7 +95,7 @@ def failure(
 ) -> errors.QueryFailed:
     """How a query with this function ends; it must fail at once, without a restart."""
     operator = job.operator(
-        "op", coordinator or Silent(), parallelism=2, state=state, down=[Text, Count], up=[Text, Count]
+        "op", coordinator or Silent(), parallelism=1, state=state, down=[Text, Count], up=[Text, Count]
     )
     out = apply(operator, source.read(), function, form=form)
     with pytest.raises(errors.QueryFailed) as caught:
@@ -138,16 +138,57 @@ def swap(subtask: cc.Subtask[Any], batches: Iterator[pa.RecordBatch]) -> Iterato
     subtask.state = Text()
 
 
+# In every run an event and a state, the latter in two forms: what else is refused, unit/spark/test_model_codec.py
+# shows. Each of these ends a Python worker, and the next one imports all that it needs again.
 @pytest.mark.parametrize(
     ("function", "state", "error", "advice"),
-    ids=["state-large", "event-large", "undeclared", "event-invalid", "state-invalid", "state-replaced"],
-    argvalues=[
-        (grow, Text, "StateTooLarge", "the limit is 1048576; keep bulk data in Spark's own state"),
-        (shout, Text, "EventTooLarge", "an event Text takes 1048587 bytes, the limit is 1048576; send a reference"),
-        (babble, Text, "UndeclaredEvent", r"Undeclared is not among .*\['Text', 'Count'\]; add it to up=\[...\]"),
-        (lie, Text, "EventInvalid", "not a valid Count: field count: Input should be greater than or equal to 0"),
-        (spoil, Count, "StateInvalid", "not a valid Count: field count: Input should be greater than or equal to 0"),
-        (swap, Count, "StateInvalid", "not a valid Count: subtask.state was replaced by a Text"),
+    [
+        pytest.param(
+            grow,
+            Text,
+            "StateTooLarge",
+            "the limit is 1048576; keep bulk data in Spark's own state",
+            id="state-large",
+        ),
+        pytest.param(
+            shout,
+            Text,
+            "EventTooLarge",
+            "an event Text takes 1048587 bytes, the limit is 1048576; send a reference",
+            id="event-large",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            babble,
+            Text,
+            "UndeclaredEvent",
+            r"Undeclared is not among .*\['Text', 'Count'\]; add it to up=\[...\]",
+            id="undeclared",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lie,
+            Text,
+            "EventInvalid",
+            "not a valid Count: field count: Input should be greater than or equal to 0",
+            id="event-invalid",
+        ),
+        pytest.param(
+            spoil,
+            Count,
+            "StateInvalid",
+            "not a valid Count: field count: Input should be greater than or equal to 0",
+            id="state-invalid",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            swap,
+            Count,
+            "StateInvalid",
+            "not a valid Count: subtask.state was replaced by a Text",
+            id="state-replaced",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_subtask_is_refused_what_it_produces(
@@ -160,7 +201,7 @@ def test_a_subtask_is_refused_what_it_produces(
     assert re.search(advice, str(failed))
 
 
-@pytest.mark.parametrize("form", ["pandas", "rows"])
+@pytest.mark.parametrize("form", ["pandas", pytest.param("rows", marks=pytest.mark.slow)])
 def test_a_subtask_is_refused_the_same_in_every_form(make_job: MakeJob, source: FileStream, form: str) -> None:
     with make_job() as job:
         failed = failure(job, source, grow, form=form)
@@ -300,7 +341,7 @@ def test_a_result_that_is_started_without_the_job_fails(
     make_job: MakeJob, source: FileStream, checkpoint: Path
 ) -> None:
     with make_job() as job:
-        out = apply(talk(job, Dialogue()), source.read())
+        out = apply(talk(job, Dialogue(), parallelism=1), source.read())
         stray = out.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         with pytest.raises(StreamingQueryException, match=r"belongs to no query that was started with job\.start"):
             drain_uncoordinated(stray)

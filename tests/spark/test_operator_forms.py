@@ -223,7 +223,7 @@ def test_a_function_that_yields_something_else_is_refused_at_once(
     make_job: MakeJob, source: FileStream, form: str, function: Any, problem: str
 ) -> None:
     with make_job() as job:
-        out = apply(talk(job, Dialogue()), source.read(), function, form=form)
+        out = apply(talk(job, Dialogue(), parallelism=1), source.read(), function, form=form)
         with pytest.raises(errors.QueryFailed, match=rf"query 'q' failed: .*OutputInvalid: .*{problem}"):
             drain(job, write(out))
 

@@ -171,6 +171,8 @@ SCRIPT = """
 """
 
 
+# In every run: test_driver_script.py, which starts a driver for more than this.
+@pytest.mark.slow
 def test_pydantic_models_of_the_driver_script_travel_with_the_function_that_uses_them(tmp_path: Path) -> None:
     """Models defined in __main__ arrive in the Python worker with fields, defaults and validators."""
     script = tmp_path / "driver.py"

@@ -27,13 +27,15 @@ from tests.spark.test_restore_refusals import (
     first,
     impossible_output_mode,
     other,
+    place,
     savepoint,
     second,
+    tmp_path,
 )
 
 pytestmark = pytest.mark.spark
 
-__all__ = ["other", "savepoint"]
+__all__ = ["other", "place", "savepoint", "tmp_path"]
 
 
 def never(frame: DataFrame, epoch: int) -> None:

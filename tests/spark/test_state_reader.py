@@ -185,7 +185,7 @@ def saved(
     return [row for epoch in range(2) for row in layouts.rows_of(epoch)], target
 
 
-@pytest.mark.parametrize("name", ["join-hdfs", "join-column-families-format-2"])
+@pytest.mark.parametrize("name", ["join-hdfs", pytest.param("join-column-families-format-2", marks=pytest.mark.slow)])
 def test_a_join_has_a_state_on_each_side(
     name: str, spark: SparkSession, own_session: SparkSession, file_stream: MakeStream, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -236,7 +236,9 @@ def test_operators_of_one_query_are_told_apart(
                 reader.read("q", operator)
 
 
-@pytest.mark.parametrize("name", ["dedup-hdfs", "changelog-format-2-one-partition"])
+@pytest.mark.parametrize(
+    "name", ["dedup-hdfs", pytest.param("changelog-format-2-one-partition", marks=pytest.mark.slow)]
+)
 def test_other_states_can_be_read_compared_and_printed(
     name: str, spark: SparkSession, own_session: SparkSession, file_stream: MakeStream, checkpoint: Path, tmp_path: Path
 ) -> None:
