@@ -52,7 +52,7 @@ from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.stop_first import STOP_SECONDS, savepoint_and_pause
+from coord_control.spark.checkpoints.stop_first import STOP_SECONDS, savepoint_and_pause, savepoint_at_end
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace
@@ -253,6 +253,18 @@ class AgentPort:
         except BaseException:
             self._life.end_pause()
             raise
+
+    def savepoint_at_end(self, request: CheckpointRequest, timeout_seconds: float) -> CompletedCheckpoint:
+        """As :meth:`savepoint_and_pause`, of a job that the caller ends in any case: without a savepoint it stays
+        paused.
+
+        Raises:
+            CheckpointNotCompleted, TimeoutError: there is none.
+            JobClosed: the job has ended.
+        """
+        self._life.begin_pause()
+        request = replace(request, timeout_seconds=timeout_seconds)
+        return savepoint_at_end(self._queries.all(), lambda: self.submit(request), timeout_seconds)
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
         """End the job on a command and wait for it.
