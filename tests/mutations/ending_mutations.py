@@ -15,6 +15,8 @@ from coord_control.spark.job import job_end
 from coord_control.spark.job.job_end import JobEnd
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.process.shutdown import StopRegistry
+from coord_control.spark.queries.drain import QueryDrain
+from coord_control.spark.queries.idle_watch import IdleWatch
 from coord_control.storage import job_rows, jobs
 from tests.mutations.mutation import Mutation
 
@@ -22,6 +24,7 @@ __all__ = ["ENDING_MUTATIONS"]
 
 _AGENT: Final = "tests/unit/control/test_agent.py"
 _JOB_END: Final = "tests/unit/spark/test_job_end.py"
+_DRAIN: Final = "tests/unit/spark/test_drain.py"
 _SERVICE: Final = "tests/unit/spark/test_checkpoint_service.py"
 _SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
 _DRIVER_END: Final = "tests/spark/test_driver_end.py"
@@ -82,6 +85,42 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "if False:",
         ),
         _JOB_END,
+    ),
+    (
+        Mutation(
+            "drain up to what a batch reports that was planned before the request",
+            QueryDrain.__init__,
+            "committed + 2",
+            "committed + 1",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "take an epoch that is not committed for read",
+            QueryDrain.heard,
+            "self._targets and epoch <= committed",
+            "self._targets",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "drain up to the newest offsets again and again",
+            QueryDrain.heard,
+            "not self._targets and epoch",
+            "epoch",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "take the end of a run for silence",
+            IdleWatch._wait,
+            "self.run.isActive",
+            "True",
+        ),
+        "tests/unit/spark/test_drain_first.py",
     ),
     (
         Mutation(

@@ -347,6 +347,7 @@ class Job:
         target: str | None = None,
         key: str | None = None,
         label: str | None = None,
+        drain: bool = False,
         timeout_seconds: float = 600.0,
     ) -> CompletedCheckpoint:
         """Take a savepoint after which nothing more is processed, and end the job.
@@ -356,8 +357,9 @@ class Job:
         Args:
             target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
                 was processed or restored since.
-            timeout_seconds: limit for the running epochs and the savepoint together, instead of that of the job's
-                checkpoint options. Nothing is processed meanwhile.
+            drain: let every query read what its sources have now, before it pauses (docs/operations.md).
+            timeout_seconds: limit for draining, the running epochs and the savepoint together, instead of that of the
+                job's checkpoint options. Nothing is processed while the savepoint is taken.
 
         Raises:
             CheckpointNotCompleted: the savepoint failed; the job keeps running.
@@ -370,7 +372,8 @@ class Job:
         self._life.check_open()
         self._all_declared()
         try:
-            completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
+            tell = self._driver.tell if drain else None
+            completed = self._port.savepoint_and_pause(request, tell_draining=tell, timeout_seconds=timeout_seconds)
         except CheckpointNotCompleted as failed:
             if failed.reason == FailureReason.JOB_ENDING.code and (error := self._life.end_error()) is not None:
                 raise error from failed
